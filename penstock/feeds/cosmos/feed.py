@@ -9,20 +9,19 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing
+from penstock.feeds import At, Gap, HistoryLost, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
-from penstock.feeds.cosmos.losses import loss
 from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
 from penstock.feeds.cosmos.preflight import check
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
+from penstock.feeds.shared import PolledFeed, lost
 from penstock.model.change import Images, OnError
 from penstock.model.errors import (
     InvalidPosition,
     InvalidStream,
-    Malformed,
     PenstockError,
     SettingsError,
     Unavailable,
@@ -35,39 +34,31 @@ from penstock.wire.cosmos.documents import in_order, lsn_of
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
 
+# Causes of gaps, for people; documented in docs/reference/operations.md.
+CAUSES: Mapping[str, str] = {
+    "container_gone": "the container {container} of {partition} is not there any more",
+    "container_replaced": "{container} was deleted and made again: its changes begin anew",
+    "retention": "changes of {partition} after {after} are older than the service keeps them",
+}
+_HINT = "on_gap: continue goes on with what there is; load the container anew to repair the rest"
+# Its LSNs begin again, so that nothing can go on under the same names, whatever the policy is.
+_REPLACED = "give the backend another `name`: places of another container cannot be compared"
 
-class CosmosFeed:
+
+class CosmosFeed(PolledFeed[CosmosSettings]):
     """The implementation of `feeds.Feed`. It is its settings. `history` is the container's resource
     id, as the last listing gave it."""
 
     def __init__(self, settings: CosmosSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.history = ""
 
     def __repr__(self) -> str:
         return f"CosmosFeed({self._name} at {self.settings.endpoint}, {self.settings.mode})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CosmosFeed, (self.settings,)
-
     @property
     def _name(self) -> str:
         return f"{self.settings.database}/{self.settings.container}"
-
-    @property
-    def backend(self) -> str:
-        """See `feeds.Feed`."""
-        return self.settings.name
-
-    @property
-    def on_gap(self) -> GapPolicy:
-        """See `feeds.Feed`."""
-        return self.settings.on_gap
-
-    @property
-    def polled(self) -> bool:
-        """See `feeds.Polled`."""
-        return self.settings.polled
 
     @property
     def _client(self) -> CosmosContainer:
@@ -94,13 +85,8 @@ class CosmosFeed:
         continuation = self.settings.continuation if at is None else None
         if continuation is not None:
             return self._of_continuation(continuation)
-        if at is None:
-            at = self.settings.at
-            start = self.settings.start
-            if isinstance(start, dict) and "history" in start:
-                self.verify(str(start["history"]))
+        at = self.asked(at)
         if isinstance(at, Mapping):
-            _check(at)
             return at
         if self.settings.every and at != "now":
             raise SettingsError(
@@ -244,8 +230,14 @@ class CosmosFeed:
     def _loss(
         self, cause: str, partition: PartitionId, place: Place | None, said: str = ""
     ) -> HistoryLost:
-        policy = self.on_gap
-        return loss(cause, partition, place, container=self._name, policy=policy, said=said)
+        """The error for a gap after a place; `said` is what the service said."""
+        detail = CAUSES[cause].format(
+            container=self._name, partition=partition, after=place or "its beginning"
+        )
+        detail += f" ({said})" if said else ""
+        if cause == "container_replaced":
+            return lost(cause, place, detail, policy="fail", hint=_REPLACED)
+        return lost(cause, place, detail, policy=self.on_gap, hint=_HINT)
 
     def _error_of(
         self,
@@ -339,25 +331,13 @@ class CosmosFeed:
             return [finding("error", "start", error.message, error.hint)]
         return []
 
-    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: reads after it once."""
-        if bookmark.ended:
-            return []
-        try:
-            self.follow(partition, bookmark).read(0.0)
-        except PenstockError as error:
-            return [finding("error", "saved position", error.message, error.hint)]
-        return [finding("ok", "saved position", f"{partition} has the changes after it")]
+    def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
+        """See `shared.PolledFeed`."""
+        self.follow(partition, bookmark).read(0.0)
+        return True
 
-
-def _check(token: Bookmarks) -> None:
-    """Raises InvalidPosition for a token with bookmarks that cannot be read from."""
-    try:
-        for name, bookmark in token.items():
-            mark_of(bookmark, KeyRange.of(name))
-            if bookmark.place is not None:
-                lsn_of(bookmark.place)
-    except Malformed as error:
-        raise InvalidPosition(
-            f"the token is damaged: {error.message}", hint="take another one, a time or beginning"
-        ) from error
+    def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
+        """See `shared.PolledFeed`."""
+        mark_of(bookmark, KeyRange.of(partition))
+        if bookmark.place is not None:
+            lsn_of(bookmark.place)

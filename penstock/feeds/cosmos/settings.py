@@ -9,9 +9,7 @@ import orjson
 from pydantic import Field, field_validator, model_validator
 
 from penstock.feeds import At
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
-from penstock.model.errors import Malformed
-from penstock.model.position import bookmarks_from_json
+from penstock.feeds.shared import PolicyWithoutSnapshots, start_of
 from penstock.model.settings import Duration, Secret, Settings, Start
 
 _WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
@@ -100,20 +98,6 @@ def sdk_token(text: str) -> dict[str, Any] | None:
 
 def _start(value: str | dict[str, Any]) -> At:
     """Raises ValueError."""
-    if isinstance(value, dict):
-        try:
-            # The iterator's token has its bookmarks under `partitions`.
-            return bookmarks_from_json(value.get("partitions", value))
-        except (AttributeError, Malformed) as error:
-            raise ValueError(f"not a token: {error}") from None
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    if sdk_token(value) is not None:
+    if isinstance(value, str) and sdk_token(value) is not None:
         return None
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("write beginning, now, a time or a token") from None
-    if time.tzinfo is None:
-        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
-    return time
+    return start_of(value, _WORDS, "beginning, now")

@@ -11,33 +11,22 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost, Listing, RecordReader
+from penstock.feeds import At, Gap, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
-from penstock.feeds.dynamodb.losses import (
-    gap_of,
-    has_nothing_after,
-    is_after_another,
-    loss,
-    verify,
-)
+from penstock.feeds.dynamodb.losses import CAUSES, has_nothing_after, is_after_another, verify
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.preflight import check
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
+from penstock.feeds.shared import PolledFeed, lost
 from penstock.model.change import Images, OnError
-from penstock.model.errors import (
-    InvalidPosition,
-    Malformed,
-    PenstockError,
-    SettingsError,
-    Unavailable,
-)
-from penstock.model.finding import Finding, finding
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
@@ -49,36 +38,21 @@ _SKEW = 60.0
 # Open shards up to which a position at "now" has their iterators: a hundred of them are 40 KB.
 _EXACT = 24
 
+_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 
-class DynamodbFeed:
+
+class DynamodbFeed(PolledFeed[DynamodbSettings]):
     """The implementation of `feeds.Feed`. It is its settings."""
 
     has_no_common_order = True  # see `feeds.OrdersNoPartitions`
+    oldest = "trim_horizon"
 
     def __init__(self, settings: DynamodbSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self._streams = TableStreams(settings, lambda: self._client)
 
     def __repr__(self) -> str:
         return f"DynamodbFeed({self.settings.stream or self.settings.table})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return DynamodbFeed, (self.settings,)
-
-    @property
-    def backend(self) -> str:
-        """See `feeds.Feed`."""
-        return self.settings.name
-
-    @property
-    def on_gap(self) -> GapPolicy:
-        """See `feeds.Feed`."""
-        return self.settings.on_gap
-
-    @property
-    def polled(self) -> bool:
-        """See `feeds.Polled`."""
-        return self.settings.polled
 
     @property
     def _client(self) -> StreamsClient:
@@ -111,12 +85,8 @@ class DynamodbFeed:
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: of the newest stream. "Now" is a LATEST iterator of each open shard,
         with the time beside it for when that has expired; all other shards are done."""
-        if at is None:
-            at, start = self.settings.at, self.settings.start
-            if isinstance(start, dict) and "history" in start:
-                self.verify(str(start["history"]))
+        at = self.asked(at)
         if isinstance(at, Mapping):
-            _check(at)
             return at
         *older, (label, tree) = self._streams.trees()
         now = self._client.now()  # by the answers of these look-ups
@@ -176,7 +146,7 @@ class DynamodbFeed:
         passed, client = {each.cause for each in despite}, self._client
         cause = self._cause(partition, bookmark, beginning)
         if cause and cause not in passed:
-            raise loss(self._gap_of(partition, bookmark.place, cause))
+            raise self._loss(cause, partition, bookmark.place)
         if passed:
             beginning = ShardBeginning(asked=client.now())
         arn = self._streams.arn(label) or ""
@@ -209,8 +179,11 @@ class DynamodbFeed:
             return "stream_replaced"
         return "trimmed" if beginning.is_overdue(self._client.now()) else ""
 
-    def _gap_of(self, partition: PartitionId, place: Place | None, cause: str) -> Gap:
-        return gap_of(cause, partition, place, table=self._table, policy=self.on_gap)
+    def _loss(self, cause: str, partition: PartitionId, place: Place | None) -> HistoryLost:
+        detail = CAUSES[cause].format(
+            partition=partition, table=self._table, after=place or "its beginning"
+        )
+        return lost(cause, place, detail, policy=self.on_gap, hint=_HINT)
 
     def _found_lost(
         self, partition: PartitionId, bookmark: Bookmark, cause: str
@@ -221,7 +194,7 @@ class DynamodbFeed:
         arn = self._streams.arn(label)
         described = None if arn is None else self._client.describe(arn)
         if described is None:
-            return loss(self._gap_of(partition, bookmark.place, "stream_gone"))
+            return self._loss("stream_gone", partition, bookmark.place)
         listed = ShardTree(described.shards).shards.get(shard)
         if listed is not None and listed.is_open and cause == "shard_gone":
             raise Unavailable(f"{partition} is listed as open, and reading does not find it")
@@ -229,7 +202,7 @@ class DynamodbFeed:
             known = self._client.account.shard(arn or "", shard)
             if bookmark.place is not None or known.refusals > 1:  # one answer may be wrong
                 return None
-        return loss(self._gap_of(partition, bookmark.place, cause))
+        return self._loss(cause, partition, bookmark.place)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: whether the newest stream is disabled, by the last listing, or that
@@ -281,35 +254,18 @@ class DynamodbFeed:
         """See `feeds.Feed`."""
         return check(self.settings, lambda: self._client)
 
-    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: reads after it once."""
-        if bookmark.ended:
-            return []
+    def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
+        """See `shared.PolledFeed`."""
         try:
-            try:
-                answered = self.follow(partition, bookmark).look_ahead()
-            except HistoryLost:  # one answer may be wrong
-                answered = self.follow(partition, bookmark).look_ahead()
-        except PenstockError as error:
-            return [finding("error", "saved position", error.message, error.hint)]
-        if not answered:
-            late = f"{partition} was not read: calls are too many"
-            return [finding("warning", "saved position", late, "check again soon")]
-        return [finding("ok", "saved position", f"{partition} has the changes after it")]
+            return self.follow(partition, bookmark).look_ahead()
+        except HistoryLost:  # one answer may be wrong
+            return self.follow(partition, bookmark).look_ahead()
 
-
-def _check(token: Bookmarks) -> None:
-    """Raises InvalidPosition for a token with bookmarks that cannot be read from."""
-    try:
-        for bookmark in token.values():
-            beginning_of(bookmark)
-            if bookmark.place is not None:
-                sequence_number(bookmark.place)
-    except Malformed as error:
-        raise InvalidPosition(
-            f"the token is damaged: {error.message}",
-            hint="take another one, a time or trim_horizon",
-        ) from error
+    def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
+        """See `shared.PolledFeed`."""
+        beginning_of(bookmark)
+        if bookmark.place is not None:
+            sequence_number(bookmark.place)
 
 
 def _ended_at(now: float) -> Bookmark:

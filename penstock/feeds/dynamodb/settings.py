@@ -1,14 +1,12 @@
 """What a pipeline file may say about a DynamoDB table. Reading it does no I/O."""
 
 import re
-from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from penstock.feeds import At
-from penstock.model.errors import Malformed
-from penstock.model.position import bookmarks_from_json
+from penstock.feeds.shared import start_of
 from penstock.model.settings import Duration, Secret, Settings, Start
 
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
@@ -105,18 +103,4 @@ class DynamodbSettings(Settings):
 
 def _start(value: str | dict[str, Any]) -> At:
     """Raises ValueError."""
-    if isinstance(value, dict):
-        try:
-            # The iterator's token has its bookmarks under `partitions`.
-            return bookmarks_from_json(value.get("partitions", value))
-        except (AttributeError, Malformed) as error:
-            raise ValueError(f"not a token: {error}") from None
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError("write trim_horizon, latest, snapshot, a time or a token") from None
-    if time.tzinfo is None:
-        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
-    return time
+    return start_of(value, _WORDS, "trim_horizon, latest, snapshot")

@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from penstock.feeds.without_snapshots import PolicyWithoutSnapshots
+from penstock.feeds.shared import PolicyWithoutSnapshots
 from penstock.model.settings import Duration, Settings
 
 

@@ -7,15 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import (
-    At,
-    Collection,
-    Gap,
-    GapPolicy,
-    Lineage,
-    Listing,
-    Mark,
-)
+from penstock.feeds import At, Collection, Gap, Lineage, Listing, Mark
 from penstock.feeds.mongodb.catching_up import CatchingUp
 from penstock.feeds.mongodb.cluster import completed, identity
 from penstock.feeds.mongodb.collection import MongoCollection
@@ -36,6 +28,7 @@ from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
+from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding, Level
@@ -54,13 +47,13 @@ PARTITION = PartitionId("change-stream")
 LARGEST = 16 * 2**20
 
 
-class MongoFeed:
+class MongoFeed(SettingsFeed[MongoSettings]):
     """The implementation of `feeds.Feed` for MongoDB 6.0 and later. It is its settings."""
 
     def __init__(
         self, settings: MongoSettings, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._losses = Losses(settings)
         self._tolerance = Tolerance()
         self._patience = Patience(settings.silence)
@@ -69,20 +62,7 @@ class MongoFeed:
         self._unsplit: Bookmark | None = None  # followed by its time, and not by its token
 
     def __repr__(self) -> str:
-        return f"MongoFeed({self._settings.database} at {address(self._settings)})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MongoFeed, (self._settings,)
-
-    @property
-    def backend(self) -> str:
-        """See `feeds.Feed`."""
-        return self._settings.name
-
-    @property
-    def on_gap(self) -> GapPolicy:
-        """See `feeds.Feed`."""
-        return self._settings.on_gap
+        return f"MongoFeed({self.settings.database} at {address(self.settings)})"
 
     @property
     def largest_document(self) -> int:
@@ -102,9 +82,9 @@ class MongoFeed:
         the oldest entry of the oplog, which the role must be allowed to read."""
         if isinstance(at, Mapping):
             return at
-        wanted = self._settings.begins_at if at is None else at
-        mark = {**self._mark(wanted), **Replay(now=Filter.of(self._settings)).mark()}
-        with asking(self._settings) as client:
+        wanted = self.settings.begins_at if at is None else at
+        mark = {**self._mark(wanted), **Replay(now=Filter.of(self.settings)).mark()}
+        with asking(self.settings) as client:
             cluster = identity(client)
         return {PARTITION: Bookmark(mark={**mark, **history_of("", cluster), "place": None})}
 
@@ -113,7 +93,7 @@ class MongoFeed:
             with closing(self._open(None)) as stream:
                 return mark_of(stream.reply.token, "")
         if at == "beginning":
-            return _mark_at(oldest(self._settings))
+            return _mark_at(oldest(self.settings))
         if isinstance(at, datetime):
             return {"time": [self._seconds(at), 0]}
         return {"token": {"_data": at}}
@@ -121,7 +101,7 @@ class MongoFeed:
     def _seconds(self, at: datetime) -> int:
         """Of a time that the oplog reaches back to, as far as we may look."""
         seconds = int(at.astimezone(UTC).timestamp())
-        if seconds > operation_time(self._settings) >> 32:
+        if seconds > operation_time(self.settings) >> 32:
             raise SettingsError(
                 f"{at.isoformat()} is in the future of the server",
                 hint="begin now, at the beginning, or at a time that has passed",
@@ -154,7 +134,7 @@ class MongoFeed:
             raise self._losses.refused(error, bookmark, "", ()) from error
         with _closing_on_failure(stream):
             found = self._losses.verified(stream.client, bookmark)
-            newest, server = stream.cluster_time, address(self._settings)
+            newest, server = stream.cluster_time, address(self.settings)
             self._catching_up.expect(time_in_era(bookmark), newest, server)
         era = era_of_bookmark(bookmark.place, bookmark.mark)
         if self.moved(bookmark, None) is not None:
@@ -170,13 +150,13 @@ class MongoFeed:
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """See `feeds.MovesBookmarks`."""
-        return moved(self._settings, saved, stored)
+        return moved(self.settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:
         """After gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
-        with _closing_on_failure(stream), translating(f"asking {address(self._settings)}"):
+        with _closing_on_failure(stream), translating(f"asking {address(self.settings)}"):
             cluster = identity(stream.client)
         begins = start or stream.time
         era = era_after(gaps, bookmark, begins)
@@ -187,7 +167,7 @@ class MongoFeed:
         else:
             place = None if bookmark.place is None else str(bookmark.place)
             mark = mark_of(stream.reply.token, era, cluster) | {"place": place}
-        mark |= Replay(now=Filter.of(self._settings)).mark()
+        mark |= Replay(now=Filter.of(self.settings)).mark()
         beginning = StreamBeginning(
             bookmark=Bookmark(bookmark.place, mark),
             era=era,
@@ -201,7 +181,7 @@ class MongoFeed:
     ) -> MongoFollowing:
         bookmark = beginning.bookmark
         return MongoFollowing(
-            self._settings,
+            self.settings,
             PARTITION,
             stream,
             beginning,
@@ -220,7 +200,7 @@ class MongoFeed:
 
     def _open(self, mark: Mark | None) -> ChangeStream:
         return ChangeStream(
-            self._settings,
+            self.settings,
             mark,
             batch=self._batch,
             tolerance=self._tolerance,
@@ -239,7 +219,7 @@ class MongoFeed:
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
-        settings = self._settings
+        settings = self.settings
         return ChangeStreamDecoder(
             ChangeStreamDecoding(
                 backend=settings.name,
@@ -252,11 +232,11 @@ class MongoFeed:
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.ListsTables`: (database, collection)."""
-        return collections(self._settings)
+        return collections(self.settings)
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.ListsSchemas`."""
-        return schemas_of(self._settings)
+        return schemas_of(self.settings)
 
     def snapshot(
         self,
@@ -270,21 +250,21 @@ class MongoFeed:
     ) -> MongoSnapshot:
         """See `feeds.TakesSnapshots`: of a collection."""
         where = schema, table
-        return MongoSnapshot(self._settings, PARTITION, where, known, patience=patience)
+        return MongoSnapshot(self.settings, PARTITION, where, known, patience=patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
-        return MongoCollection(self._settings, name)
+        return MongoCollection(self.settings, name)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        return check(self._settings)
+        return check(self.settings)
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """See `feeds.ChecksBookmarks`: reads, which is when the server looks for it."""
         level: Level = "ok"
         message, remedy = "the oplog has the changes after it", ""
-        silence = self._settings.silence
+        silence = self.settings.silence
         try:
             with closing(self.follow(partition, bookmark)) as following:
                 if not is_accepted(following.read, lambda: following.is_accepted, silence):

@@ -5,7 +5,7 @@ Pure: what the servers say is in `cluster` and `oplog`.
 
 from collections.abc import Mapping, Sequence
 
-from penstock.feeds import Gap, GapPolicy
+from penstock.feeds import Gap
 from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import cursor_time
 from penstock.wire.eras import era_of, next_era
@@ -74,9 +74,3 @@ def time_after(gaps: Sequence[Gap], bookmark: Bookmark, oldest: int) -> int:
     if known and len(causes) <= 1:
         return max(known, oldest)
     return oldest
-
-
-def gap_of(cause: str, place: Place | None, policy: GapPolicy, detail: str) -> Gap:
-    """`detail` says it for people."""
-    after = "" if place is None else str(place)
-    return Gap(cause=cause, after=after, detail=detail, policy=policy)

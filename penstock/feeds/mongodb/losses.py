@@ -1,7 +1,7 @@
 """What becomes of lost history: the gap with its cause, and where following goes on after it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from penstock.feeds import Gap, HistoryLost
 from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks
@@ -11,12 +11,12 @@ from penstock.feeds.mongodb.history import (
     HINTS,
     OTHER,
     cluster_of,
-    gap_of,
     time_after,
     time_in_era,
 )
 from penstock.feeds.mongodb.oplog import reach
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.feeds.shared import lost
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark
 from penstock.wire.changestream.events import cursor_of
@@ -50,21 +50,23 @@ class Losses:
         self, cause: str, bookmark: Bookmark, detail: str, *, gaps: Sequence[Gap] = ()
     ) -> HistoryLost:
         """The gap after a bookmark, found despite `gaps`."""
-        gap = gap_of(cause, bookmark.place, self.settings.on_gap, detail)
-        if gap.policy != "fail":
-            where = self.after((*gaps, gap), bookmark)[1]
-            gap = replace(gap, detail=f"{detail}; it goes on {where}")
-        return HistoryLost(gap, hint=HINTS[cause])
+        policy, hint = self.settings.on_gap, HINTS[cause]
+        found = lost(cause, bookmark.place, detail, policy=policy, hint=hint)
+        if policy == "fail":
+            return found
+        where = self.after((*gaps, found.gap), bookmark)[1]
+        detail = f"{detail}; it goes on {where}"
+        return lost(cause, bookmark.place, detail, policy=policy, hint=hint)
 
     def refused(
         self, error: PositionLost, bookmark: Bookmark, found: str, gaps: Sequence[Gap]
     ) -> HistoryLost:
         """The server does not give what comes after the bookmark. `found`: its identity."""
         cause = cause_of(error)
-        lost = self._lost(cause, bookmark, error.message, gaps=gaps)
+        loss = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):
-            return HistoryLost(lost.gap, hint=f"is it another cluster? {lost.hint}")
-        return lost
+            return HistoryLost(loss.gap, hint=f"is it another cluster? {loss.hint}")
+        return loss
 
     def after(self, gaps: Sequence[Gap], bookmark: Bookmark) -> tuple[int, str]:
         """The cluster time at which following goes on after these gaps, 0 for now, and the same in

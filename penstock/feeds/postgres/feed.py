@@ -13,7 +13,6 @@ from penstock.feeds import (
     Collection,
     Following,
     Gap,
-    GapPolicy,
     HistoryLost,
     Holder,
     Lineage,
@@ -64,6 +63,7 @@ from penstock.feeds.postgres.slot import (
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.system_catalog import SchemaHistory, no_history
 from penstock.feeds.postgres.tables import followed_tables
+from penstock.feeds.shared import SettingsFeed, lost
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
@@ -74,11 +74,11 @@ from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
-class PostgresFeed:
+class PostgresFeed(SettingsFeed[PostgresSettings]):
     """The implementation of `feeds.Feed` for PostgreSQL 13 to 18. It is its settings."""
 
     def __init__(self, settings: PostgresSettings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         # Decoding transactions while they run has defects in PostgreSQL 16 and 18: a table altered
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
@@ -88,24 +88,11 @@ class PostgresFeed:
         self._unknown: dict[str, str] = {}  # tables of which a type is not known: what is missing
 
     def __repr__(self) -> str:
-        return f"PostgresFeed({self._settings.slot} at {address(self._settings)})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PostgresFeed, (self._settings,)
-
-    @property
-    def backend(self) -> str:
-        """See `feeds.Feed`."""
-        return self._settings.name
-
-    @property
-    def on_gap(self) -> GapPolicy:
-        """See `feeds.Feed`."""
-        return self._settings.on_gap
+        return f"PostgresFeed({self.settings.slot} at {address(self.settings)})"
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`. Following compares the server's identity with a bookmark's."""
-        return Listing(lineages=[Lineage(partition=PartitionId(self._settings.slot))])
+        return Listing(lineages=[Lineage(partition=PartitionId(self.settings.slot))])
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
@@ -119,22 +106,22 @@ class PostgresFeed:
                 hint="begin now, or at a bookmark of this slot",
             )
         self._prepare()
-        with closing(connect_replication(self._settings)) as replication:
+        with closing(connect_replication(self.settings)) as replication:
             system = identify_system(replication)
-        with connect_ordinary(self._settings) as connection:
-            slot = find_slot(connection, self._settings.slot)
+        with connect_ordinary(self.settings) as connection:
+            slot = find_slot(connection, self.settings.slot)
         if slot is None:
-            raise Unavailable(f"the slot {self._settings.slot} was dropped while we began")
+            raise Unavailable(f"the slot {self.settings.slot} was dropped while we began")
         known = KnownHistory(
             system=system.identifier,
             timeline=system.timeline,
             flushed=slot.confirmed,
-            publication=self._settings.publication,
+            publication=self.settings.publication,
         )
-        return {PartitionId(self._settings.slot): Bookmark(mark=known.to_json())}
+        return {PartitionId(self.settings.slot): Bookmark(mark=known.to_json())}
 
     def _prepare(self) -> None:
-        settings = self._settings
+        settings = self.settings
         with connect_ordinary(settings) as connection:
             slot = find_slot(connection, settings.slot)
             if slot is None:
@@ -146,8 +133,8 @@ class PostgresFeed:
                     refuse_unusable(slot)
 
     def _make(self, connection: Ordinary) -> None:
-        ensure_publication(connection, self._settings)
-        create_slot(connection, self._settings.slot, failover=self._settings.failover)
+        ensure_publication(connection, self.settings)
+        create_slot(connection, self.settings.slot, failover=self.settings.failover)
 
     def follow(
         self,
@@ -159,7 +146,7 @@ class PostgresFeed:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
         after, mark = bookmark.place, bookmark.mark
-        if partition != self._settings.slot:
+        if partition != self.settings.slot:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
         try:
             return self._follow(partition, after, mark, despite)
@@ -175,10 +162,10 @@ class PostgresFeed:
         mark: Mark | None,
         despite: Sequence[Gap],
     ) -> Following:
-        replication = connect_replication(self._settings)
+        replication = connect_replication(self.settings)
         try:
             begin = self._begin(replication, after, mark, despite)
-            settings = self._settings.model_copy(update={"streaming": self._streaming})
+            settings = self.settings.model_copy(update={"streaming": self._streaming})
             following = PostgresFollowing(
                 settings,
                 partition,
@@ -202,25 +189,25 @@ class PostgresFeed:
     ) -> Beginning:
         """Looks at the server and the slot, and settles where to begin. Raises HistoryLost."""
         known, passed = known_of(mark, after), {each.cause for each in despite}
-        with connect_ordinary(self._settings) as connection:
-            slot = find_slot(connection, self._settings.slot)
+        with connect_ordinary(self.settings) as connection:
+            slot = find_slot(connection, self.settings.slot)
             if slot is not None:
                 refuse_foreign(slot)
                 _refuse_taken(slot)
             verdict, system = self._judge(
                 connection, replication, known, after, slot, has_diverged="diverged" in passed
             )
-            gap = self._gap(verdict, after)
-            if gap is not None and gap.cause not in passed:
-                raise HistoryLost(gap, hint=HINTS[gap.cause])
-            if gap is not None:
+            is_lost = bool(verdict.cause)
+            if is_lost and verdict.cause not in passed:
+                raise self._lost(verdict, after)
+            if is_lost:
                 known = KnownHistory(
-                    era=known.era if after is None else era_behind(known, gap.cause)
+                    era=known.era if after is None else era_behind(known, verdict.cause)
                 )
                 slot = self._usable(connection, slot)
         assert slot is not None  # a missing one is a gap, and made
         self._mind_failover(replication, slot)
-        position = None if gap is not None else position_of(known, after)
+        position = None if is_lost else position_of(known, after)
         return Beginning(
             connection=replication,
             slot=slot,
@@ -228,13 +215,13 @@ class PostgresFeed:
                 known,
                 system=system.identifier,
                 timeline=system.timeline,
-                publication=self._settings.publication,
+                publication=self.settings.publication,
             ),
             after=after,
-            lsn=verdict.fork if gap is not None else position or 0,
+            lsn=verdict.fork if is_lost else position or 0,
             allowed=None if mark is None else max(slot.confirmed, verdict.flushed),
-            despite=gap is not None,
-            anchored=can_anchor(known, position, slot, self._settings.publication),
+            despite=is_lost,
+            anchored=can_anchor(known, position, slot, self.settings.publication),
         )
 
     def _judge(
@@ -266,15 +253,10 @@ class PostgresFeed:
             )
         return verdict, system
 
-    def _gap(self, verdict: HistoryVerdict, after: Place | None) -> Gap | None:
-        if not verdict.cause:
-            return None
-        return Gap(
-            cause=verdict.cause,
-            after="" if after is None else str(after),
-            detail=f"{self._settings.slot} at {address(self._settings)}: {verdict.detail}",
-            policy=self._settings.on_gap,
-        )
+    def _lost(self, verdict: HistoryVerdict, after: Place | None) -> HistoryLost:
+        cause, hint = verdict.cause, HINTS[verdict.cause]
+        detail = f"{self.settings.slot} at {address(self.settings)}: {verdict.detail}"
+        return lost(cause, after, detail, policy=self.on_gap, hint=hint)
 
     def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:
         """The slot to go on with after a gap: this one, or one made anew."""
@@ -282,13 +264,13 @@ class PostgresFeed:
             if slot is not None:
                 drop_slot(connection, slot.name)
             self._make(connection)
-            slot = find_slot(connection, self._settings.slot)
+            slot = find_slot(connection, self.settings.slot)
         if slot is None:
-            raise Unavailable(f"the slot {self._settings.slot} was dropped while we made it")
+            raise Unavailable(f"the slot {self.settings.slot} was dropped while we made it")
         return slot
 
     def _mind_failover(self, replication: Ordinary, slot: Slot) -> None:
-        if self._settings.failover and not slot.failover:
+        if self.settings.failover and not slot.failover:
             keep_on_failover(replication, slot)
 
     def _do_not_stream(self) -> None:
@@ -296,9 +278,7 @@ class PostgresFeed:
 
     def _diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
         """What reading found: the log has another transaction where ours was."""
-        gap = self._gap(diverged(known, after), after)
-        assert gap is not None
-        return HistoryLost(gap, hint=HINTS[gap.cause])
+        return self._lost(diverged(known, after), after)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: what else there is to say is the slot's, of its following."""
@@ -307,8 +287,8 @@ class PostgresFeed:
 
     def holders(self) -> Sequence[Holder]:
         """See `feeds.KnowsReader`."""
-        with connect_ordinary(self._settings) as connection:
-            slot = find_slot(connection, self._settings.slot)
+        with connect_ordinary(self.settings) as connection:
+            slot = find_slot(connection, self.settings.slot)
         if slot is None or slot.active_pid is None:
             return []
         return [
@@ -317,7 +297,7 @@ class PostgresFeed:
 
     def evict(self, holder: Holder) -> None:
         """See `feeds.KnowsReader`: nobody but the slot's reader is meant."""
-        with connect_ordinary(self._settings) as connection, translating("ending a reader"):
+        with connect_ordinary(self.settings) as connection, translating("ending a reader"):
             connection.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
                 " WHERE slot_name = %s AND active_pid = %s",
@@ -326,7 +306,7 @@ class PostgresFeed:
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
-        settings = self._settings
+        settings = self.settings
         return EraDecoder(
             PgoutputDecoder(
                 DecoderSettings(
@@ -342,19 +322,19 @@ class PostgresFeed:
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.ListsTables`: what the publication covers, narrowed by our settings."""
-        with connect_ordinary(self._settings) as connection, translating("reading the tables"):
-            return followed_tables(connection, self._settings)
+        with connect_ordinary(self.settings) as connection, translating("reading the tables"):
+            return followed_tables(connection, self.settings)
 
     def announce_schemas(
         self, record: Callable[[TableSchema], None], history: SchemaHistory = no_history
     ) -> None:
         """See `feeds.AnnouncesSchemas`."""
-        self._announcer = SchemaAnnouncer(self._settings, record, history)
+        self._announcer = SchemaAnnouncer(self.settings, record, history)
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.AnnouncesSchemas`."""
-        with closing(SideConnection(self._settings)) as side:
-            return schemas_of(side.rows, self._settings)
+        with closing(SideConnection(self.settings)) as side:
+            return schemas_of(side.rows, self.settings)
 
     def snapshot(
         self,
@@ -368,7 +348,7 @@ class PostgresFeed:
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`."""
         return PostgresSnapshot(
-            self._settings,
+            self.settings,
             schema,
             table,
             known,
@@ -380,17 +360,17 @@ class PostgresFeed:
 
     def selecting(self, selection: RowSelection) -> "PostgresFeed":
         """See `feeds.SelectsRows`: `where` is SQL."""
-        feed = PostgresFeed(self._settings)
+        feed = PostgresFeed(self.settings)
         feed._selection = selection
         return feed
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
-        return PostgresTable(self._settings, name)
+        return PostgresTable(self.settings, name)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        return check(self._settings)
+        return check(self.settings)
 
 
 def _refuse_taken(slot: Slot) -> None:

@@ -139,7 +139,7 @@ def test_a_process_of_the_server_that_hangs_is_not_waited_for_without_limit(
     feed = PostgresFeed(
         PostgresSettings(connection=server.url, slot="s", publication="p", connect_timeout=2)
     )
-    with connect_replication(feed._settings) as connection:
+    with connect_replication(feed.settings) as connection:
         pid = connection.info.backend_pid
         os.kill(pid, signal.SIGSTOP)
         try:

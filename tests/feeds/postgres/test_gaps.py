@@ -67,7 +67,7 @@ def test_a_slot_that_goes_while_we_connect_is_a_gap(server: Postgres) -> None:
 
     feed = feed_of(server)
     with pytest.raises(HistoryLost) as caught:
-        Slow(feed._settings).follow(SLOT, Bookmark(story.after, story.mark))
+        Slow(feed.settings).follow(SLOT, Bookmark(story.after, story.mark))
     assert caught.value.gap.cause == "slot_missing"
 
 

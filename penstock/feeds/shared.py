@@ -1,0 +1,158 @@
+"""What the feeds here share: heads of feeds that are made of their settings alone, gaps after a
+place, what `start` may say. Another feed may use them; the contract is `feeds.Feed`.
+"""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+
+from pydantic import BeforeValidator
+
+from penstock.feeds import At, Gap, GapPolicy, HistoryLost
+from penstock.model.errors import InvalidPosition, Malformed, PenstockError
+from penstock.model.finding import Finding, finding
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
+
+
+def _refuse(value: Any) -> Any:
+    if value == "resnapshot":
+        raise ValueError(
+            "`resnapshot` needs snapshots, which this source does not have; write `fail`, or"
+            " `continue` and load the data anew"
+        )
+    return value
+
+
+# The gap policy of a feed that has no snapshots.
+PolicyWithoutSnapshots = Annotated[Literal["fail", "continue"], BeforeValidator(_refuse)]
+
+
+class _Settings(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def on_gap(self) -> GapPolicy: ...
+
+
+class _PolledSettings(_Settings, Protocol):
+    @property
+    def polled(self) -> bool: ...
+
+    @property
+    def start(self) -> str | dict[str, Any]: ...
+
+    @property
+    def at(self) -> At: ...
+
+
+S = TypeVar("S", bound=_Settings)
+P = TypeVar("P", bound=_PolledSettings)
+
+
+class SettingsFeed(Generic[S]):
+    """The head of a feed that is its settings: a pickled copy remembers nothing else."""
+
+    def __init__(self, settings: S) -> None:
+        self.settings = settings
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.settings,)
+
+    @property
+    def backend(self) -> str:
+        """See `feeds.Feed`."""
+        return self.settings.name
+
+    @property
+    def on_gap(self) -> GapPolicy:
+        """See `feeds.Feed`."""
+        return self.settings.on_gap
+
+
+class PolledFeed(SettingsFeed[P]):
+    """The head of a feed whose partitions any number of readers may poll, and whose `start` may be
+    an iterator's token. `oldest`: what `start` calls the oldest change, for people."""
+
+    oldest = "beginning"
+
+    @property
+    def polled(self) -> bool:
+        """See `feeds.Polled`."""
+        return self.settings.polled
+
+    def asked(self, at: At) -> At:
+        """Where to begin: at `at`, or where the settings say. Raises InvalidPosition and
+        InvalidStream for a token that cannot be read from."""
+        if at is None:
+            at, start = self.settings.at, self.settings.start
+            if isinstance(start, dict) and "history" in start:
+                self.verify(str(start["history"]))
+        if isinstance(at, Mapping):
+            self._check_token(at)
+        return at
+
+    def _check_token(self, token: Bookmarks) -> None:
+        try:
+            for name, bookmark in token.items():
+                self.check_mark(name, bookmark)
+        except Malformed as error:
+            raise InvalidPosition(
+                f"the token is damaged: {error.message}",
+                hint=f"take another one, a time or {self.oldest}",
+            ) from error
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """See `feeds.ChecksBookmarks`: reads after it once."""
+        if bookmark.ended:
+            return []
+        try:
+            answered = self.answers_after(partition, bookmark)
+        except PenstockError as error:
+            return [finding("error", "saved position", error.message, error.hint)]
+        if not answered:
+            late = f"{partition} was not read: calls are too many"
+            return [finding("warning", "saved position", late, "check again soon")]
+        return [finding("ok", "saved position", f"{partition} has the changes after it")]
+
+    # What each has of its own.
+
+    def verify(self, history: str) -> None:
+        """See `feeds.NamesHistory`."""
+        raise NotImplementedError
+
+    def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
+        """Raises Malformed for a bookmark that cannot be read from. No I/O."""
+        raise NotImplementedError
+
+    def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
+        """Reads after a bookmark once; false where calls are too many. Raises what reading does."""
+        raise NotImplementedError
+
+
+def lost(
+    cause: str, after: Place | None, detail: str, *, policy: GapPolicy, hint: str
+) -> HistoryLost:
+    """The error for the gap after a place; None is a partition's beginning."""
+    place = "" if after is None else str(after)
+    return HistoryLost(Gap(cause=cause, after=place, detail=detail, policy=policy), hint=hint)
+
+
+def start_of(value: str | dict[str, Any], words: Mapping[str, At], expected: str) -> At:
+    """Where `start` begins: one of these words, a time with a zone or a token. Raises ValueError;
+    `expected` lists what may be written."""
+    if isinstance(value, dict):
+        try:
+            # The iterator's token has its bookmarks under `partitions`.
+            return bookmarks_from_json(value.get("partitions", value))
+        except (AttributeError, Malformed) as error:
+            raise ValueError(f"not a token: {error}") from None
+    if value.lower() in words:
+        return words[value.lower()]
+    try:
+        time = datetime.fromisoformat(value)
+    except ValueError:
+        raise ValueError(f"write {expected}, a time or a token") from None
+    if time.tzinfo is None:
+        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
+    return time
