@@ -4,6 +4,7 @@ are trimmed as on a server that has run for days."""
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -144,12 +145,13 @@ def test_an_expired_iterator_is_made_again_silently(jumping: DynamodbLocal) -> N
     table = Table(jumping.url)
     feed = feed_of(table)
     following = feed.follow(only(feed), feed.begin()[only(feed)])
-    client = following._client
+    shard = following._shard
+    client = shard.client
     kinds = Kinds(client)
-    following._client = kinds  # type: ignore[assignment]
+    following._shard = replace(shard, client=kinds)
     table.fill(5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5)]
-    probe = client.iterator(following._arn, following._shard, "TRIM_HORIZON")
+    probe = client.iterator(shard.arn, shard.id, "TRIM_HORIZON")
     jumping.advance(16 * 60)
     wait_for(lambda: expired(client, probe))
     table.fill(5, start=5)

@@ -17,18 +17,19 @@ from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
 from penstock.feeds.dynamodb.following import DynamodbFollowing
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
-from penstock.feeds.dynamodb.losses import CAUSES, has_nothing_after, is_after_another, verify
+from penstock.feeds.dynamodb.losses import ShardLosses, verify
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.preflight import check
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
-from penstock.feeds.shared import PolledFeed, lost
+from penstock.feeds.dynamodb.walk import ServedShard
+from penstock.feeds.shared import PolledFeed
 from penstock.model.change import Images, OnError
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder
-from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import sequence_number
@@ -37,8 +38,6 @@ from penstock.wire.dynamodb.records import sequence_number
 _SKEW = 60.0
 # Open shards up to which a position at "now" has their iterators: a hundred of them are 40 KB.
 _EXACT = 24
-
-_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 
 
 class DynamodbFeed(PolledFeed[DynamodbSettings]):
@@ -129,10 +128,6 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
             found[partition_of(label, shard.id)] = Bookmark(None, beginning.to_mark())
         return found
 
-    @property
-    def _table(self) -> str:
-        return self.settings.table_name
-
     def follow(
         self,
         partition: PartitionId,
@@ -143,66 +138,36 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
         label, _, shard = partition.rpartition("/")
         beginning = beginning_of(bookmark)
-        passed, client = {each.cause for each in despite}, self._client
-        cause = self._cause(partition, bookmark, beginning)
+        passed, client, settings = {each.cause for each in despite}, self._client, self.settings
+        losses = ShardLosses(
+            settings=settings,
+            streams=self._streams,
+            client=client,
+            partition=partition,
+            bookmark=bookmark,
+        )
+        cause = losses.cause(beginning)
         if cause and cause not in passed:
-            raise self._loss(cause, partition, bookmark.place)
+            raise losses.lost(cause, bookmark.place)
         if passed:
             beginning = ShardBeginning(asked=client.now())
         arn = self._streams.arn(label) or ""
-        following = DynamodbFollowing(
-            client,
-            partition,
+        served = ServedShard(
+            client=client,
+            partition=partition,
             arn=arn,
-            shard=shard,
-            table=self._table,
-            beginning=beginning,
+            id=shard,
+            table=settings.table_name,
             known=client.account.shard(arn, shard),
-            reads=self.settings.reads,
-            pause=self.settings.poll,
-            lost=lambda after, cause: self._found_lost(
-                partition, bookmark._replace(place=after), cause
-            ),
+            reads=settings.reads,
+            pause=settings.poll,
         )
+        following = DynamodbFollowing(served, beginning, losses)
         if passed & {"shard_gone", "stream_gone"}:
             following.end()
         elif passed:
             following.look_ahead()
         return following
-
-    def _cause(self, partition: PartitionId, bookmark: Bookmark, beginning: ShardBeginning) -> str:
-        """Of what is lost for sure, before anything is read; "" for nothing."""
-        label = label_of(partition)
-        if self._streams.arn(label) is None:
-            return "stream_gone"
-        if bookmark.place is None and is_after_another(bookmark, label):
-            return "stream_replaced"
-        return "trimmed" if beginning.is_overdue(self._client.now()) else ""
-
-    def _loss(self, cause: str, partition: PartitionId, place: Place | None) -> HistoryLost:
-        detail = CAUSES[cause].format(
-            partition=partition, table=self._table, after=place or "its beginning"
-        )
-        return lost(cause, place, detail, policy=self.on_gap, hint=_HINT)
-
-    def _found_lost(
-        self, partition: PartitionId, bookmark: Bookmark, cause: str
-    ) -> HistoryLost | None:
-        """What reading found after a bookmark; None if there was nothing to read. Raises
-        Unavailable for a shard that is open: it cannot be gone."""
-        label, _, shard = partition.rpartition("/")
-        arn = self._streams.arn(label)
-        described = None if arn is None else self._client.describe(arn)
-        if described is None:
-            return self._loss("stream_gone", partition, bookmark.place)
-        listed = ShardTree(described.shards).shards.get(shard)
-        if listed is not None and listed.is_open and cause == "shard_gone":
-            raise Unavailable(f"{partition} is listed as open, and reading does not find it")
-        if listed is not None and has_nothing_after(bookmark, listed, self._client.now()):
-            known = self._client.account.shard(arn or "", shard)
-            if bookmark.place is not None or known.refusals > 1:  # one answer may be wrong
-                return None
-        return self._loss(cause, partition, bookmark.place)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: whether the newest stream is disabled, by the last listing, or that
@@ -210,7 +175,8 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         state, text = "", ""
         if self._streams.status in DISABLED:
             state = "disabled"
-            text = f"the stream of {self._table} is disabled: what is written is not in it"
+            table = self.settings.table_name
+            text = f"the stream of {table} is disabled: what is written is not in it"
         elif account_of(self.settings).is_throttled:
             state = "throttled"
             text = "calls of ListStreams or DescribeStream were refused: others make them, too"

@@ -1,12 +1,17 @@
-"""What a stream can have lost, as gaps. Pure."""
+"""What a shard can have lost after a bookmark, as gaps."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from penstock.feeds.dynamodb.beginning import RETENTION, beginning_of
-from penstock.feeds.dynamodb.lineage import REPLACES, StreamShard, label_of
+from penstock.feeds import HistoryLost
+from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
+from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.lineage import REPLACES, ShardTree, StreamShard, label_of
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.model.errors import InvalidStream
-from penstock.model.position import Bookmark, PartitionId
+from penstock.feeds.dynamodb.streams import TableStreams
+from penstock.feeds.shared import lost
+from penstock.model.errors import InvalidStream, Unavailable
+from penstock.model.position import Bookmark, PartitionId, Place
 
 # For people; documented in docs/reference/operations.md.
 CAUSES: Mapping[str, str] = {
@@ -16,9 +21,56 @@ CAUSES: Mapping[str, str] = {
     "trimmed": "records of {partition} after {after} are older than the stream keeps them",
     "shard_gone": "the shard {partition} is not there any more",
 }
+_HINT = "on_gap: continue goes on with what there is; load the table anew to repair the other side"
 
 
-def is_after_another(bookmark: Bookmark, label: str) -> bool:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardLosses:
+    """What is lost of one shard after a bookmark."""
+
+    settings: DynamodbSettings
+    streams: TableStreams
+    client: StreamsClient
+    partition: PartitionId
+    bookmark: Bookmark
+
+    def lost(self, cause: str, after: Place | None) -> HistoryLost:
+        """The error for a gap after a place; None is the shard's beginning."""
+        settings = self.settings
+        detail = CAUSES[cause].format(
+            partition=self.partition, table=settings.table_name, after=after or "its beginning"
+        )
+        return lost(cause, after, detail, policy=settings.on_gap, hint=_HINT)
+
+    def cause(self, beginning: ShardBeginning) -> str:
+        """The cause of what is lost for sure, before anything is read; "" for nothing."""
+        label = label_of(self.partition)
+        if self.streams.arn(label) is None:
+            return "stream_gone"
+        if self.bookmark.place is None and _is_after_another(self.bookmark, label):
+            return "stream_replaced"
+        return "trimmed" if beginning.is_overdue(self.client.now()) else ""
+
+    def found(self, cause: str, after: Place | None) -> HistoryLost | None:
+        """What reading found after a place; None if there was nothing to read. Raises Unavailable
+        for a shard that is open: it cannot be gone."""
+        label, _, shard = self.partition.rpartition("/")
+        arn = self.streams.arn(label)
+        described = None if arn is None else self.client.describe(arn)
+        if described is None:
+            return self.lost("stream_gone", after)
+        listed = ShardTree(described.shards).shards.get(shard)
+        if listed is not None and listed.is_open and cause == "shard_gone":
+            raise Unavailable(f"{self.partition} is listed as open, and reading does not find it")
+        bookmark = self.bookmark._replace(place=after)
+        if listed is not None and _has_nothing_after(bookmark, listed, self.client.now()):
+            known = self.client.account.shard(arn or "", shard)
+            if after is not None or known.refusals > 1:  # one answer may be wrong
+                return None
+        return self.lost(cause, after)
+
+
+def _is_after_another(bookmark: Bookmark, label: str) -> bool:
     """Whether it is the first bookmark of a stream that came after another one of its table."""
     mark = bookmark.mark or {}
     return REPLACES in mark or any(
@@ -26,7 +78,7 @@ def is_after_another(bookmark: Bookmark, label: str) -> bool:
     )
 
 
-def has_nothing_after(bookmark: Bookmark, shard: StreamShard, now: float) -> bool:
+def _has_nothing_after(bookmark: Bookmark, shard: StreamShard, now: float) -> bool:
     """Whether a listed shard that cannot be read any more had nothing after the bookmark: all was
     read; or it was to be read from the horizon, or from a time that is not a day ago, and was
     closed more than a day ago."""

@@ -161,7 +161,7 @@ def test_the_lag_is_the_age_of_what_is_stored_while_pages_are_empty(
     walking = Walking(server, stream, shard)
     assert walking.status("lag_seconds") is None  # nothing is known
     assert walking.step() == 1
-    walking.following.bookmark(walking.following._after)  # it is stored
+    walking.following.bookmark(walking.following._walk.after)  # it is stored
     for _ in range(20):
         walking.step()
         assert walking.status("lag_seconds") > 3 * HOUR
@@ -182,7 +182,7 @@ def test_the_lag_is_0_after_a_minute_of_reads_without_a_record(
     for _ in range(70):
         walking.step()
     assert walking.status("lag_seconds") > 3 * HOUR  # it was read, and is not stored
-    after = walking.following._after
+    after = walking.following._walk.after
     walking.following.acknowledge(walking.following.bookmark(after))
     assert walking.status("lag_seconds") == 0
     assert walking.status("window_left_seconds") == RETENTION
@@ -195,7 +195,7 @@ def test_the_lag_of_a_shard_that_is_read_as_it_is_written_is_0(
     walking = Walking(server, stream, shard)
     stream.put(shard, "a", at=server.now)
     assert walking.step() == 1
-    walking.following.bookmark(walking.following._after)
+    walking.following.bookmark(walking.following._walk.after)
     walking.step()
     assert walking.status("lag_seconds") == 0
 
@@ -220,7 +220,7 @@ def test_a_pinned_place_stays_however_many_pages_are_empty(
     again = Walking(server, stream, shard, beginning_of(bookmark))
     shard.pages = []
     assert sum(again.step() for _ in range(3)) == 1
-    assert again.following._after == place_of(sequence)
+    assert again.following._walk.after == place_of(sequence)
 
 
 def test_an_idle_shard_that_is_read_for_days_is_never_lost(
@@ -248,7 +248,7 @@ def test_an_idle_shard_with_a_place_is_renewed_every_five_minutes(
     stream.put(shard, "a", at=server.now)
     walking = Walking(server, stream, shard)
     assert walking.step() == 1
-    after = walking.following._after
+    after = walking.following._walk.after
     seen = set()
     for _ in range(900):
         walking.step()
@@ -269,7 +269,7 @@ def test_a_child_inherits_the_age_of_what_its_parent_had(
     walking = Walking(server, stream, shard)
     walking.step()
     assert walking.following.drained
-    ended = walking.following.bookmark(walking.following._after)._replace(ended=True)
+    ended = walking.following.bookmark(walking.following._walk.after)._replace(ended=True)
     feed = DynamodbFeed(settings_of(server))
     known = {name(stream, shard): ended}
     listed = {each.partition: each.first for each in feed.partitions(known)}
@@ -292,6 +292,6 @@ def test_a_record_of_more_than_a_day_counts_as_it_is_old(
     stream.put(shard, "a", at=created)
     walking = Walking(server, stream, shard)
     assert walking.step() == 1
-    mark = walking.following.bookmark(walking.following._after).mark
+    mark = walking.following.bookmark(walking.following._walk.after).mark
     assert mark is not None
     assert (mark["through"] > created) == as_read

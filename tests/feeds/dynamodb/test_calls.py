@@ -104,7 +104,7 @@ def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
     stream.put(shard, "a", at=server.now)
     walking = Walking(server, stream, shard)
     assert walking.step() == 1
-    bookmark = walking.following.bookmark(walking.following._after)
+    bookmark = walking.following.bookmark(walking.following._walk.after)
     calls = []
     for _ in range(5 * 60):
         walking = Walking(

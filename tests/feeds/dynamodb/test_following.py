@@ -12,10 +12,7 @@ import pytest
 import penstock
 from penstock.feeds import ChecksBookmarks, Following, Gap, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.feeds.dynamodb.account import KnownShard
-from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.client import client_of
-from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.beginning import beginning_of
 from penstock.model.errors import InvalidStream, PositionLost, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
@@ -24,6 +21,7 @@ from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
+from tests.feeds.dynamodb.walking import Walking
 
 
 @pytest.fixture
@@ -479,25 +477,13 @@ def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
     server: StreamsServer, stream: Stream, first_record: int | None, calls: int
 ) -> None:
     """A heartbeat each minute: a call every ten minutes until the shard has a record, then none."""
-    shard, seconds = stream.shard(), 0.0
-    following = DynamodbFollowing(
-        client_of(settings_of(server)),
-        name(stream, shard),
-        arn=stream.arn,
-        shard=shard.id,
-        table="users",
-        beginning=ShardBeginning(),
-        known=KnownShard(),
-        reads=1000,
-        pause=1e-6,
-        lost=lambda after, cause: None,
-        clock=lambda: seconds,
-        now=lambda: server.now,
-    )
+    shard = stream.shard()
+    walking = Walking(server, stream, shard, reads=1000, pause=1e-6)
+    following = walking.following
     assert following.read(0.0) == []
     before, found = server.counts["GetRecords"], list[Page]()
     for minute in range(4 * 60):
-        seconds += 60
+        walking.seconds += 60
         server.advance(60)
         if minute == first_record:
             put(server, stream, shard, 1)

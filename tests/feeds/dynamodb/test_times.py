@@ -146,7 +146,10 @@ def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
         assert server.counts["GetRecords"] <= 5 * ticket
     assert server.counts["GetRecords"] == 191
     assert server.counts["GetShardIterator"] == 2  # at the time, and then at the horizon
-    assert walking.following.bookmark(walking.following._after).place == walking.following._after
+    assert (
+        walking.following.bookmark(walking.following._walk.after).place
+        == walking.following._walk.after
+    )
     assert sum(walking.step() for _ in range(9)) == 9
 
 

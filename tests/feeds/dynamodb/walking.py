@@ -6,7 +6,10 @@ from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.client import client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.model.position import PartitionId
+from penstock.feeds.dynamodb.losses import ShardLosses
+from penstock.feeds.dynamodb.streams import TableStreams
+from penstock.feeds.dynamodb.walk import ServedShard
+from penstock.model.position import START, PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 
@@ -23,20 +26,34 @@ class Walking:
         *,
         known: KnownShard | None = None,
         seconds: float = 0.0,
+        reads: int = 5,
+        pause: float = 1.0,
     ) -> None:
         self.server, self.seconds = server, seconds
         self.known = known or KnownShard()
-        self.following = DynamodbFollowing(
-            client_of(settings_of(server)),
-            PartitionId(f"{stream.label}/{shard.id}"),
+        settings, partition = settings_of(server), PartitionId(f"{stream.label}/{shard.id}")
+        client = client_of(settings)
+        served = ServedShard(
+            client=client,
+            partition=partition,
             arn=stream.arn,
-            shard=shard.id,
+            id=shard.id,
             table="users",
-            beginning=beginning or ShardBeginning(),
             known=self.known,
-            reads=5,
-            pause=1.0,
-            lost=lambda after, cause: None,
+            reads=reads,
+            pause=pause,
+        )
+        losses = ShardLosses(
+            settings=settings,
+            streams=TableStreams(settings, lambda: client),
+            client=client,
+            partition=partition,
+            bookmark=START,
+        )
+        self.following = DynamodbFollowing(
+            served,
+            beginning or ShardBeginning(),
+            losses,
             clock=lambda: self.seconds,
             now=lambda: server.now,
         )
