@@ -15,6 +15,7 @@ from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.copying import copied
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.records import new_id
 from penstock.snapshots.run import SnapshotRun
@@ -82,7 +83,7 @@ def _taken(database: Database, nats: Nats, compression: Any = "none") -> Taken:
     )
     run = SnapshotRun(
         job,
-        JetStreamSettings.model_validate({"url": nats.url}),
+        JetStreamServer(JetStreamSettings.model_validate({"url": nats.url})),
         SnapshotSettings(compression=compression),
     )
     begun, cpu = time.monotonic(), time.process_time()

@@ -20,7 +20,6 @@ from penstock.feeds import BoundsDocuments, ChecksBookmarks
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
-from penstock.sinks import BoundsMessages
 from penstock.snapshots.check import check_snapshots
 
 _LARGER = (
@@ -73,15 +72,15 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
 
 def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
     """Documents that the sink has no room for."""
-    sink = pipeline.sink.sink()
+    server = pipeline.sink.server()
     feeds = [(backend.name, backend.feed()) for backend in pipeline.backends]
     sizes = [
         (name, feed.largest_document) for name, feed in feeds if isinstance(feed, BoundsDocuments)
     ]
-    if not sizes or not isinstance(sink, BoundsMessages):
+    if not sizes or server is None:
         return
     with suppress(PenstockError):  # the sink's own findings say it
-        room = sink.largest_message()
+        room = server.largest_message()
         for name, size in sizes:
             if size > room:
                 yield Finding(

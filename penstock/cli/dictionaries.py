@@ -9,12 +9,12 @@ import click
 
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.config import load_pipeline
+from penstock.consumer.training import Samples, samples, trained
 from penstock.model.errors import SettingsError
 from penstock.model.settings import parse_size
+from penstock.nats.compression import DictionaryBucket, TableDictionary
 from penstock.nats.connection import Connection
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket, TableDictionary
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.training import Samples, samples, trained
+from penstock.sinks.server import SinkServer
 
 _file = click.argument("file", type=click.Path(path_type=Path))
 _json = click.option("--json", "as_json", is_flag=True, help="A JSON list.")
@@ -41,8 +41,8 @@ def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_jso
 
     A TABLE is `table`, `schema.table` or `backend.schema.table`. Dictionaries hold pieces of rows.
     """
-    settings, found = _settings(file), []
-    bodies = samples(settings, messages)
+    sink, found = _server(file), []
+    bodies = samples(sink.nats, sink.stream, messages)
     for table in _chosen(tables, bodies):
         try:
             found.append(trained(table, bodies[table], _bytes(size)))
@@ -50,11 +50,12 @@ def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_jso
             if tables:
                 raise
             click.echo(f"left out: {error.message}", err=True)
-    with closing(Connection(settings)) as connection:
+    with closing(Connection(sink.nats)) as connection:
         connection.open()
-        DictionaryBucket(connection, settings).put(found)
+        bucket = DictionaryBucket(connection)
+        bucket.put(sink.stream, found, replicas=sink.replicas, storage=sink.storage)
     _print([one for one, _ in found], as_json=as_json)
-    if not settings.dictionaries:
+    if not sink.dictionaries:
         click.echo("unused yet: set sink.compression: zstd and sink.dictionaries: true", err=True)
 
 
@@ -63,20 +64,20 @@ def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_jso
 @_json
 def list_(*, file: Path, as_json: bool) -> None:
     """List the dictionaries that the pipeline in FILE uses from its next start on."""
-    settings = _settings(file)
-    with closing(Connection(settings)) as connection:
+    sink = _server(file)
+    with closing(Connection(sink.nats)) as connection:
         connection.open()
-        found = DictionaryBucket(connection, settings).tables()
+        found = DictionaryBucket(connection).tables(sink.stream)
     _print(found, as_json=as_json)
 
 
-def _settings(file: Path) -> JetStreamSettings:
+def _server(file: Path) -> SinkServer:
     sink = load_pipeline(file).sink
-    if not isinstance(sink.settings, JetStreamSettings):
+    if (server := sink.server()) is None:
         raise SettingsError(
             f"the sink {sink.type} compresses nothing", hint="use sink.type: jetstream"
         )
-    return sink.settings
+    return server
 
 
 def _bytes(text: str) -> int:

@@ -22,7 +22,7 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.finding import Finding
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
-from penstock.sinks import HasSubjects, KeepsLeases
+from penstock.sinks import KeepsLeases
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
@@ -151,11 +151,11 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
-    settings = pipeline.sink.settings
+    server = pipeline.sink.server()
     count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
-    if not isinstance(settings, HasSubjects):
+    if server is None:
         return
-    used = "{partition}" in settings.subject
+    used = "{partition}" in server.subject
     if used and count == 1:
         yield Finding(
             level="warning",
@@ -174,17 +174,17 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
     """Exactly once needs subjects that tell the source's partitions apart: see `delivery.md`."""
-    sink = pipeline.sink.settings
-    if not isinstance(sink, HasSubjects) or sink.delivery not in ("auto", "exactly-once"):
+    server = pipeline.sink.server()
+    if server is None or server.delivery not in ("auto", "exactly-once"):
         return
     needed = {"backend"} if len(pipeline.backends) > 1 else set()
     feeds = [backend.feed() for backend in pipeline.backends]
     if any(isinstance(feed, Polled) and feed.polled for feed in feeds):
         needed.add("source_partition")
-    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(sink.subject).fixed)]
+    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]
     if missing:
         yield Finding(
-            level="warning" if sink.delivery == "auto" else "error",
+            level="warning" if server.delivery == "auto" else "error",
             subject="subjects",
             message="several partitions of the source write to the same subjects: deduplicated by"
             " message ids, not exactly once",

@@ -16,7 +16,6 @@ from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.services import asked
 from penstock.nats.subjects import escape
-from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.records import Records, RunRecord, is_id
@@ -64,12 +63,12 @@ def command(
         wanted["columns"] = [name.strip() for name in wanted["columns"].split(",")]
     overrides = {"state": str(state)} if state else {}
     pipeline = load_pipeline(file, overrides=overrides)
-    if not isinstance(pipeline.sink.settings, JetStreamSettings):
+    if (server := pipeline.sink.server()) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} takes no snapshots",
             hint="they are chunks in a stream of NATS: use sink.type: jetstream",
         )
-    with InitStream(pipeline.sink.settings, pipeline.snapshot.stream) as stream:
+    with InitStream(server.nats, pipeline.snapshot.stream) as stream:
         match words:
             case () | ("list",):
                 _list(Records(stream.connection, pipeline.name).all(), as_json=as_json)

@@ -23,6 +23,7 @@ from penstock.model.change import OnError
 from penstock.model.settings import Duration, Settings, Size, parse_duration
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
+from penstock.sinks.server import SinkServer
 
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -138,6 +139,11 @@ class SinkChoice(Settings):
     def sink(self) -> Sink:
         """Builds the sink; does no I/O."""
         return self.plug_in.build(self.settings)
+
+    def server(self) -> SinkServer | None:
+        """The server with the stream of changes, if the sink has one; does no I/O."""
+        server = self.plug_in.server
+        return None if server is None else server(self.settings)
 
 
 class Transform(Settings):

@@ -18,7 +18,8 @@ from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Settings, Size
 from penstock.ops.reporter import Reporter
 from penstock.process.plugins import plugin
-from penstock.sinks import KeepsSchemas, SchemaStore, Sink, SinkPlugin
+from penstock.sinks import Sink, SinkPlugin
+from penstock.sinks.server import SchemaStore
 
 Mode = Literal["rows", "realtime"]
 
@@ -59,16 +60,23 @@ class TargetOptions(Settings):
         """None where the reader needs none. No I/O."""
         if not self.sink:
             return None
-        plug_in: SinkPlugin = plugin("sinks", self.sink)
-        options = orjson.loads(self.secret.get_secret_value())
-        return plug_in.build(settings_from_options(plug_in.settings, options))
+        plug_in, settings = self._chosen()
+        return plug_in.build(settings)
 
     def schemas(self, pipeline: str) -> SchemaStore | None:
         """Where a reader stores the schemas that its source announces; None where the sink keeps
         none."""
-        sink = self.open()
-        prefix = (self.prefix,) if self.prefix else ()
-        return sink.schemas(pipeline, prefix) if isinstance(sink, KeepsSchemas) else None
+        if not self.sink:
+            return None
+        plug_in, settings = self._chosen()
+        if plug_in.server is None:
+            return None
+        return plug_in.server(settings).schemas(pipeline, (self.prefix,) if self.prefix else ())
+
+    def _chosen(self) -> tuple[SinkPlugin, Settings]:
+        plug_in: SinkPlugin = plugin("sinks", self.sink)
+        options = orjson.loads(self.secret.get_secret_value())
+        return plug_in, settings_from_options(plug_in.settings, options)
 
 
 class SourceOptions(Settings):

@@ -1,7 +1,7 @@
 """JetStream's own API: JSON questions over a connection, answers as plain values."""
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import orjson
 from penstock.model.errors import Malformed, PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, status_of
+from penstock.nats.subjects import overlaps
 
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
@@ -279,3 +280,22 @@ def _in_form(subject: str, form: Sequence[str]) -> str:
     if len(tokens) != len(form):
         return ""
     return ".".join(wild or token for wild, token in zip(form, tokens, strict=True))
+
+
+def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple[str, str]]:
+    """What keeps a stream from storing what we publish under `wildcard`: (problem, remedy)."""
+    if config.get("sealed"):
+        yield "is sealed", "use another stream"
+    if config.get("mirror"):
+        yield "is a mirror, which takes no messages", "publish to the stream it mirrors"
+    if config.get("no_ack"):
+        yield "acknowledges nothing (no_ack)", f"nats stream edit {name} --ack"
+    if config.get("allow_msg_counter"):
+        yield "counts (allow_msg_counter), and takes nothing but increments", "use another stream"
+    moved = config.get("subject_transform") or {}
+    if moved.get("dest") and overlaps(moved.get("src") or ">", wildcard):
+        yield (
+            f"stores what we publish as {moved['dest']} (subject_transform), where it is not found",
+            f"take it out (nats stream edit {name} --interactive): a stream with this one as its "
+            "source can transform",
+        )

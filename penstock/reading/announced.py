@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
-from penstock.sinks import SchemaStore
+from penstock.sinks.server import SchemaStore
 
 _AGAIN = 60.0  # seconds after which a store that refused us is tried again
 

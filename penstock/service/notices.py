@@ -15,7 +15,6 @@ from penstock.leases.open import open_store
 from penstock.model.errors import PenstockError
 from penstock.ops.board import Board, rows_of
 from penstock.process.backoff import delays
-from penstock.sinks import Announces
 
 log = structlog.get_logger("penstock")
 
@@ -85,10 +84,10 @@ class Notices:
             "partition": loss.partition,
             **{key: value for key, value in loss.gap.items() if key != "announced"},
         }
-        sink = self._pipeline.sink.sink()
+        server = self._pipeline.sink.server()
         try:
-            if isinstance(sink, Announces):
-                kept = sink.announce(subject, news, identity=_identity(loss.gap))
+            if server is not None:
+                kept = server.announce(subject, news, identity=_identity(loss.gap))
                 log.warning("a gap was announced", subject=subject, kept_in=kept or "no stream")
             self._note(loss)
         except PenstockError as error:

@@ -29,7 +29,6 @@ from penstock.service.ownership import Ownership
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
-from penstock.sinks import DescribesStreams
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
@@ -173,8 +172,8 @@ def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
 
 
 def _stream_info(pipeline: Pipeline) -> StreamInfo | None:
-    sink = pipeline.sink.sink()
-    return sink.stream_info if isinstance(sink, DescribesStreams) else None
+    server = pipeline.sink.server()
+    return None if server is None else server.stream_info
 
 
 def _ownership(pipeline: Pipeline, board: Board) -> Ownership:

@@ -28,7 +28,6 @@ from penstock.reading.positions import Positions
 from penstock.service.resnapshots import Resnapshots
 from penstock.service.tables import FollowedTables
 from penstock.sinks import SetsAside
-from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.snapshots.desk import Desk, answer
 from penstock.snapshots.followed_tables import Known, sources
 from penstock.snapshots.init_stream import InitStream
@@ -72,7 +71,7 @@ class Snapshots(Closes):
     def start(self, statements: RowTransform | None = None) -> None:
         """Returns at once. With a `transform`: its statements. Raises SettingsError where these
         cannot take the rows of snapshots that the pipeline takes by itself."""
-        if not self._sources or not isinstance(self._pipeline.sink.settings, JetStreamSettings):
+        if not self._sources or self._pipeline.sink.server() is None:
             return
         self._statements = statements
         wanted = self._pipeline.wants_snapshots
@@ -92,10 +91,10 @@ class Snapshots(Closes):
                 log.warning("snapshots end later than the service", waited=_END)
 
     def _run(self) -> None:
-        sink = self._pipeline.sink.settings
-        assert isinstance(sink, JetStreamSettings)
+        sink = self._pipeline.sink.server()
+        assert sink is not None
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
-        stream = InitStream(sink, settings.stream, lambda: not self._goes_on())
+        stream = InitStream(sink.nats, settings.stream, lambda: not self._goes_on())
         desk = Desk(
             self._pipeline, sink, stream, bookmarks=self._bookmarks, gap=self._gap,
             is_ours=self._goes_on, statements=self._statements,

@@ -13,8 +13,7 @@ import structlog
 from penstock.model.errors import PenstockError
 from penstock.model.table_schema import TableName
 from penstock.process.closing import Closes
-from penstock.sinks.jetstream.schemas import SchemaBucket
-from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import Known, SnapshotSource, tables_of
 
 _LOOK = 30.0  # seconds between two looks at the tables
@@ -33,7 +32,7 @@ class FollowedTables(Closes):
         self,
         pipeline: str,
         sources: list[SnapshotSource],
-        sink: JetStreamSettings,
+        sink: SinkServer,
         *,
         is_ours: Callable[[], bool],
         suspended: Callable[[], Mapping[tuple[str, str], str]] = dict,
@@ -41,9 +40,7 @@ class FollowedTables(Closes):
         self._sources, self._is_ours, self._suspended = sources, is_ours, suspended
         self._reasons: Mapping[tuple[str, str], str] = {}
         self._found: dict[str, list[Known]] = {}  # backend -> its tables
-        self._buckets = {
-            each.backend: SchemaBucket(sink, pipeline, each.prefix) for each in sources
-        }
+        self._buckets = {each.backend: sink.schemas(pipeline, each.prefix) for each in sources}
         self._stored: dict[str, set[TableName]] = {each.backend: set() for each in sources}
         self._kept: set[str] = set()  # backends of which the bucket has no other tables
         self._store_at = 0.0  # monotonic seconds

@@ -12,7 +12,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Position
 from penstock.model.settings import Settings
-from penstock.model.table_schema import TableName, TableSchema
+from penstock.sinks.server import SinkServer
 
 if TYPE_CHECKING:
     from penstock.consumer.tail.reader import TailReader
@@ -94,23 +94,6 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class DescribesStreams(Protocol):
-    """A sink whose other side has named streams; the ops server shows them."""
-
-    def stream_info(self, name: str) -> Mapping[str, Any] | None:
-        """The stream as its server describes it; None if there is none. Raises Unavailable."""
-        ...
-
-
-@runtime_checkable
-class HasSubjects(Protocol):
-    """Settings of a sink that stores changes under subjects made from a template."""
-
-    subject: str
-    delivery: str
-
-
-@runtime_checkable
 class SetsAside(Protocol):
     """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
     everything raises Unavailable and SettingsError.
@@ -159,26 +142,6 @@ def images_of(sink: Sink) -> Images:
 
 
 @runtime_checkable
-class Announces(Protocol):
-    """A sink that can also carry news of the pipeline itself, apart from the changes."""
-
-    def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
-        """Publishes plain JSON; the same `identity` again is the same news. Returns where it is
-        kept; "" if only those who listen now have it. Raises Unavailable, SettingsError."""
-        ...
-
-
-@runtime_checkable
-class BoundsMessages(Protocol):
-    """A sink that takes messages up to a size."""
-
-    def largest_message(self) -> int:
-        """Bytes that the message of one change may have. Does I/O; raises Unavailable,
-        SettingsError."""
-        ...
-
-
-@runtime_checkable
 class KeepsLeases(Protocol):
     """A sink whose other side can keep a lease: so that an instance finds another one of its
     pipeline that has positions elsewhere, and does not write beside it."""
@@ -186,35 +149,6 @@ class KeepsLeases(Protocol):
     def leases(self) -> LeaseStore:
         """Shared by all who write to this sink, and made on demand; no I/O. Its methods raise
         SettingsError where this is not permitted: then nothing is found."""
-        ...
-
-
-class SchemaStore(Protocol):
-    """Where the schemas of tables are kept for consumers. Its methods do I/O. They raise
-    Unavailable where nobody can be reached, and SettingsError (or what else) where the other side
-    is there and does not store. Owned by one thread."""
-
-    def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
-        """Stores each, unless the last one of its table is the same, or it was put before it by
-        this store. One that is not current is stored only where its version never was. Returns the
-        revisions of the current ones."""
-        ...
-
-    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
-        """The documents that are stored of a table, the oldest first."""
-        ...
-
-    def remove(self, name: TableName) -> None:
-        """The table is gone: deletes its schema, if it is this pipeline's."""
-        ...
-
-
-@runtime_checkable
-class KeepsSchemas(Protocol):
-    """A sink whose other side keeps the schemas of tables."""
-
-    def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaStore:
-        """Of a pipeline's tables, whose names begin with `prefix`; no I/O."""
         ...
 
 
@@ -261,3 +195,5 @@ class SinkPlugin:
     build: Callable[[Any], Sink]
     # Settings (and another server's URL) -> a reader of the changes that the sink stored, if any.
     reader: "Callable[[Any, str | None], TailReader] | None" = None
+    # Settings -> the server with the stream of changes. It takes snapshots, schemas and news, too.
+    server: Callable[[Any], SinkServer] | None = None

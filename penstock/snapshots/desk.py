@@ -18,7 +18,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Bookmarks
 from penstock.model.table_schema import TableName
 from penstock.sinks.encoding.dialect import dialect
-from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import Known, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
@@ -45,7 +45,7 @@ class Desk:
     def __init__(
         self,
         pipeline: Pipeline,
-        sink: JetStreamSettings,
+        sink: SinkServer,
         stream: InitStream,
         *,
         bookmarks: Callable[[str], Bookmarks],

@@ -9,13 +9,12 @@ import ormsgpack
 
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName
-from penstock.nats.api import ApiError, JetStream, Stored, error_of
+from penstock.nats.api import ApiError, JetStream, Stored, error_of, unfit
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.nats.subjects import escape
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
-from penstock.sinks.jetstream.stream import unfit
 
 PREFIX = "init"
 MAX_AGE = 7 * 24 * 3600  # seconds

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.feeds import WHOLE_TABLE, RowSelection
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.sinks.encoding.dialect import dialect
-from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
 from penstock.snapshots.retention import Kept
@@ -32,7 +32,7 @@ class Meta:
     reload: str | None
     selection: RowSelection = WHOLE_TABLE
 
-    def publish(self, stream: InitStream, sink: JetStreamSettings) -> None:
+    def publish(self, stream: InitStream, sink: SinkServer) -> None:
         """Stores it. Raises Unavailable, SettingsError."""
         say = dialect("json" if sink.encoding == "json" else "msgpack")
         document = self._document(sink.stream)

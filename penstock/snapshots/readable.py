@@ -7,29 +7,28 @@ import pyarrow as pa
 import structlog
 
 from penstock.model.change import images_of, unreadable
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
-from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import error_letter
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.init_stream import InitStream
 
 log = structlog.get_logger("penstock")
 
 
 def readable(
-    batch: pa.RecordBatch, snapshot_id: str, stream: InitStream, sink: JetStreamSettings
+    batch: pa.RecordBatch, snapshot_id: str, stream: InitStream, sink: SinkServer
 ) -> pa.RecordBatch:
     """The rows that a decoder could read, once dead letters of the others are stored. A row is
     known by its bytes: all rows have one place, and a part may be read again."""
     rows = unreadable(batch)
     if not rows:
         return batch
-    letters = DeadLetters(stream.connection, stream.api, sink)
     for row in rows:
         (values,) = batch.slice(row, 1).to_pylist()
         letter = error_letter(values, images_of(batch.schema))
         name = blake2b(letter.raw, digest_size=8).hexdigest()
         whose = f"{letter.partition}/{snapshot_id}/{name}"
-        letters.store(replace(letter, partition=whose, event_id=f"{letter.backend}:{whose}"))
+        letter = replace(letter, partition=whose, event_id=f"{letter.backend}:{whose}")
+        sink.set_aside(stream.connection, [letter])
         log.warning(
             "a row is set aside", snapshot=snapshot_id, table=letter.table, why=letter.error
         )

@@ -20,8 +20,7 @@ from penstock.config import SnapshotSettings
 from penstock.feeds import TableSnapshot
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
-from penstock.sinks.jetstream.schemas import SchemaBucket
-from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkForm, cut, images_for
 from penstock.snapshots.compression import ChunkCompression, dictionary_of
 from penstock.snapshots.init_stream import InitStream
@@ -51,7 +50,7 @@ class SnapshotRun:
     def __init__(
         self,
         job: Job,
-        sink: JetStreamSettings,
+        sink: SinkServer,
         settings: SnapshotSettings,
         pace: SnapshotPace | None = None,
         statements: RowTransform | None = None,
@@ -171,7 +170,7 @@ class SnapshotRun:
     def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
         """Before a snapshot is read: what was read before stays, if the two add up."""
         plan, work = self._work.plan, self._work
-        bucket = SchemaBucket(self._sink, self.job.pipeline, self.job.prefix)
+        bucket = self._sink.schemas(self.job.pipeline, self.job.prefix)
         self._revision = bucket.put(taken.schema)[taken.schema.name]
         now = taken.schema.version, self._revision, self._gap, self._through
         fits = (
@@ -390,7 +389,7 @@ class SnapshotRun:
         meta.publish(stream, self._sink)
 
     def _stream(self) -> InitStream:
-        return InitStream(self._sink, self._settings.stream, self._is_over)
+        return InitStream(self._sink.nats, self._settings.stream, self._is_over)
 
 
 def _miscounted(taken: TableSnapshot, rows: int) -> SettingsError:

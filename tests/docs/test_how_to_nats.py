@@ -17,6 +17,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.server import JetStreamServer
 from tests.docs.pages import DOCS, blocks
 from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch, batch_of
@@ -91,7 +92,8 @@ def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten, batch_of: Make
         after='{"reason": "not-utf8", "error": "e", "raw": "", "context": ""}',
     )
     sink.write([batch_of(3), poison, batch_of(1, 3)], ignore)
-    info = sink.stream_info("CDC")
+    server_at = JetStreamServer(sink.settings)
+    info = server_at.stream_info("CDC")
     assert info is not None
     assert info["state"]["messages"] == 4
     [letter] = sink.dead_letters()
@@ -101,7 +103,9 @@ def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten, batch_of: Make
     put = rows.put(Lease(name="owner:shop", owner="me"))
     assert rows.list("") == [put]
     rows.close()
-    assert sink.announce("penstock.gap.default", {"id": "1"}, identity="1") == "PENSTOCK_EVENTS"
+    assert (
+        server_at.announce("penstock.gap.default", {"id": "1"}, identity="1") == "PENSTOCK_EVENTS"
+    )
 
 
 def test_the_pipeline_may_not_write_elsewhere(server: AsWritten) -> None:

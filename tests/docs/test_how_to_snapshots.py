@@ -11,6 +11,7 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.records import Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
@@ -58,7 +59,7 @@ def test_a_role_and_an_account_with_what_the_page_says_take_a_snapshot(tmp_path:
             snapshot_id=new_id(), feed=feed, schema="public", table="customers",
             name=("customers",), known=dict,
         )  # fmt: skip
-        run = SnapshotRun(job, sink, SnapshotSettings())
+        run = SnapshotRun(job, JetStreamServer(sink), SnapshotSettings())
         run.run()
         connection = Connection(sink)
         connection.open()

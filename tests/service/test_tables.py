@@ -40,6 +40,9 @@ class Script:
             for name, version in self.versions.items()
         ]
 
+    def schemas(self, *_: object) -> "Script":
+        return self
+
     def put(self, *schemas: TableSchema) -> None:
         self.entered.set()
         assert self.proceed.wait(60)
@@ -71,7 +74,6 @@ class Script:
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     made = Script()
     monkeypatch.setattr("penstock.service.tables.tables_of", made.tables_of)
-    monkeypatch.setattr("penstock.service.tables.SchemaBucket", lambda *_: made)
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.005)
     monkeypatch.setattr("penstock.service.tables._AGAIN", 0.01)
     return made
@@ -81,7 +83,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 def tables(script: Script) -> Iterator[FollowedTables]:
     feed: Any = None
     source = SnapshotSource(backend="shop", feed=feed, prefix=())
-    sink: Any = None
+    sink: Any = script
     with FollowedTables("pipe", [source], sink, is_ours=lambda: True) as made:
         yield made
 
@@ -138,7 +140,7 @@ def test_requests_do_not_wait_for_the_bucket_and_neither_does_the_end(
 def test_a_suspended_table_has_its_reason(script: Script) -> None:
     feed: Any = None
     source = SnapshotSource(backend="shop", feed=feed, prefix=())
-    sink: Any = None
+    sink: Any = script
     script.versions = {"t": "1"}
     reasons = iter([{}, {("shop", "public.t"): "decode"}, {}])
 

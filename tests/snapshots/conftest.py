@@ -15,6 +15,7 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats
@@ -25,7 +26,7 @@ class World:
 
     def __init__(self, database: Database, nats: Nats, encoding: Any = "json") -> None:
         self.database = database
-        self.sink = JetStreamSettings(
+        self.settings = JetStreamSettings(
             url=nats.url, encoding=encoding, stream="NONE",
             messages="batch" if encoding == "arrow" else "change",
         )  # fmt: skip
@@ -37,8 +38,12 @@ class World:
         )  # fmt: skip
         self.reconnect()
 
+    @property
+    def sink(self) -> JetStreamServer:
+        return JetStreamServer(self.settings)
+
     def reconnect(self) -> None:
-        self.connection = Connection(self.sink)
+        self.connection = Connection(self.settings)
         self.connection.open()
         self.api = JetStream(self.connection)
 

@@ -15,6 +15,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Cancelled, Job
 from penstock.snapshots.run import SnapshotRun
 from tests.mongo import REAL, Shop, mongodb, shop_on
@@ -38,9 +39,9 @@ class CollectionRuns:
 
     def __init__(self, shop: Shop, nats: Nats) -> None:
         self.shop, self.feed = shop, shop.feed()
-        self.sink = JetStreamSettings(url=nats.url, encoding="json", stream="NONE")
+        self.settings = JetStreamSettings(url=nats.url, encoding="json", stream="NONE")
         self.known: Bookmarks = self.feed.begin()
-        self.connection = Connection(self.sink)
+        self.connection = Connection(self.settings)
         self.connection.open()
 
     def run(self, collection: str, **settings: Any) -> SnapshotRun:
@@ -48,7 +49,7 @@ class CollectionRuns:
             snapshot_id=f"snap-{self.shop.name}", feed=self.feed, schema=self.shop.name,
             table=collection, name=(collection,), known=lambda: self.known,
         )  # fmt: skip
-        return SnapshotRun(job, self.sink, SnapshotSettings(**settings))
+        return SnapshotRun(job, JetStreamServer(self.settings), SnapshotSettings(**settings))
 
     def stored(self, subject: str) -> list[Any]:
         api, found, sequence = JetStream(self.connection), [], 0

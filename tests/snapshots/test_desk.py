@@ -14,6 +14,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.model.errors import Unavailable
 from penstock.nats.buckets import Bucket, KeyValue
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.desk import Desk
 from penstock.snapshots.followed_tables import Known, sources, tables_of
 from penstock.snapshots.init_stream import InitStream
@@ -38,25 +39,23 @@ class Office:
             f"INSERT INTO {self.table} SELECT generate_series(1, 300)"
         )
         world.feed.begin()
+        self.sink = {"url": world.settings.url.get_secret_value(), "encoding": "json"}
         document: Json = {
             "name": f"pipe-{world.database.name}",
             "backends": [{
                 "name": "shop", "type": "postgres", "connection": world.database.url,
                 "slot": f"s_{world.database.name}", "publication": "p",
             }],
-            "sink": {"type": "jetstream", "url": world.sink.url.get_secret_value(),
-                     "encoding": "json"},
+            "sink": {"type": "jetstream", **self.sink},
             "snapshot": {"chunk_rows": 100},
         }  # fmt: skip
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
         self.tables: list[Known] = tables_of(sources(self.pipeline)[0])
 
     def desk(self, url: str = "", **more: Any) -> Desk:
-        sink = self.pipeline.sink.settings
-        assert isinstance(sink, JetStreamSettings)
-        if url:
-            sink = sink.model_copy(update={"url": type(sink.url)(url)})
-        stream = self._stack.enter_context(InitStream(sink, "INIT"))
+        given = {"url": url} if url else {}
+        sink = JetStreamServer(JetStreamSettings.model_validate(self.sink | given))
+        stream = self._stack.enter_context(InitStream(sink.nats, "INIT"))
         made = Desk(self.pipeline, sink, stream, bookmarks=lambda _: {}, **more)
         return self._stack.enter_context(closing(made))
 

@@ -329,11 +329,12 @@ def test_chunks_are_compressed(world_of: Callable[[str], World]) -> None:
 
 def test_a_stream_that_keeps_changes_for_a_minute_is_refused(world: World) -> None:
     table = table_of(world, 10)
-    sink = world.sink.model_copy(update={"stream": f"CDC_{world.database.name}"})
+    world.settings = world.settings.model_copy(update={"stream": f"CDC_{world.database.name}"})
     world.api.create({
-        "name": sink.stream, "subjects": [f"cdc_{world.database.name}.>"], "max_age": 60 * 10**9,
+        "name": world.sink.stream, "subjects": [f"cdc_{world.database.name}.>"],
+        "max_age": 60 * 10**9,
     })  # fmt: skip
-    run = SnapshotRun(world.job(table), sink, SnapshotSettings())
+    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings())
     with pytest.raises(SettingsError, match=r"keeps changes for 0:01:00.*rows stay wrong"):
         run.run()
     assert world.chunks(run) == []
@@ -535,7 +536,7 @@ def test_the_changes_after_the_start_sequence_are_all_that_follow(world: World) 
 def test_the_meta_says_when_the_stream_of_changes_was_made(world: World) -> None:
     table, name = table_of(world, 10), f"CDC_{world.database.name}"
     world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.sink = world.sink.model_copy(update={"stream": name})
+    world.settings = world.settings.model_copy(update={"stream": name})
     world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
     world.run(table)
     found = world.api.stream(name)
@@ -550,7 +551,7 @@ def test_a_change_that_is_published_while_the_snapshot_is_made_follows(
     """Its commit may be after the point: nothing else has it."""
     table, name = table_of(world, 10), f"CDC_{world.database.name}"
     world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.sink = world.sink.model_copy(update={"stream": name})
+    world.settings = world.settings.model_copy(update={"stream": name})
     world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"before")
     enter = PostgresSnapshot.__enter__
 
@@ -586,7 +587,7 @@ def test_changes_of_before_a_gap_that_was_found_meanwhile_do_not_follow(world: W
     """Over rows of after the gap they would be wrong, where no position tells them apart."""
     table, name = table_of(world, 10), f"CDC_{world.database.name}"
     world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.sink = world.sink.model_copy(update={"stream": name})
+    world.settings = world.settings.model_copy(update={"stream": name})
     gaps = iter(["", "found", "found", "found"])
 
     def gap() -> str:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import orjson
@@ -21,10 +20,10 @@ from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.targets import LoadedChunk, Target, encoders
 from penstock.consumer.tail import exact
-from penstock.consumer.tail.decompression import Decompressor, stored_dictionary
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
+from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.services import asked
@@ -81,7 +80,7 @@ class Bootstrap:
         self._failures = 0
         self._readings = 1
         self._is_patient = is_patient
-        self._decompressor = Decompressor(partial(stored_dictionary, connection))
+        self._decompressor = Decompressor(DictionaryBucket(connection).get)
         self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
 
     def step(self, wait: float) -> MirrorTable | None:

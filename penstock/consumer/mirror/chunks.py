@@ -2,7 +2,6 @@
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from io import BytesIO
 from typing import Any
 
 import orjson
@@ -10,8 +9,8 @@ import ormsgpack
 import pyarrow as pa
 
 from penstock.consumer.mirror.targets import LoadedChunk
-from penstock.consumer.tail.decompression import DICTIONARY, Decompressor
-from penstock.model.errors import Malformed, SettingsError
+from penstock.model.errors import Malformed
+from penstock.nats.compression import Decompressor
 
 _ARROW = "application/vnd.apache.arrow.stream"
 
@@ -22,20 +21,10 @@ def body_of(
     decompressor: Decompressor | None = None,
     load_json: Callable[[bytes], Any] = orjson.loads,
 ) -> Mapping[str, Any]:
-    """A chunk, a meta or an error. Raises Malformed, SettingsError for a compression that this
-    version does not know, and what the decompressor raises, which reads frames with a
-    dictionary."""
-    compression = headers.get("Content-Encoding", "none")
-    if compression not in ("none", "zstd"):
-        raise SettingsError(
-            f"a snapshot is compressed with {compression!r}, which this version cannot read",
-            hint="upgrade penstock here, or set snapshot.compression: none in the pipeline file",
-        )
+    """A chunk, a meta or an error. Raises Malformed, and what the decompressor raises; without one
+    there are no dictionaries."""
     try:
-        if DICTIONARY in headers:
-            payload = (decompressor or Decompressor()).plain(headers, payload)
-        elif compression == "zstd":
-            payload = pa.input_stream(BytesIO(payload), compression="zstd").read()
+        payload = (decompressor or Decompressor()).plain(headers, payload, "snapshot")
         if headers.get("Content-Type") == _ARROW:
             return _tabular(payload)
         load: Any = load_json if payload[:1] == b"{" else ormsgpack.unpackb

@@ -12,8 +12,8 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.consumer.tail.decompression import ENCODING, Decompressor
 from penstock.model.errors import Malformed
+from penstock.nats.compression import ENCODING, Decompressor
 from penstock.process.plugins import plugin
 
 _KNOWN = frozenset({"event_id", "operation", "backend"})

@@ -11,11 +11,11 @@ from typing import Any
 
 from penstock.consumer.tail import exact
 from penstock.consumer.tail.bodies import changes_of
-from penstock.consumer.tail.decompression import Decompressor, stored_dictionary
 from penstock.consumer.tail.message import Message
 from penstock.consumer.tail.start import ALL, Since, Start
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
+from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
@@ -174,7 +174,7 @@ class TailReader(Closes):
 
     def _dictionary(self, id: str) -> bytes | None:
         self._connected()
-        return stored_dictionary(self._connection, id)
+        return DictionaryBucket(self._connection).get(id)
 
     def _first(self) -> int:
         """The first sequence to read; pins what was relative to the end of the stream."""

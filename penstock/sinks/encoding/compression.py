@@ -5,7 +5,7 @@ several times smaller. A body that does not become smaller stays as it is. Pure.
 """
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -13,18 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.process.plugins import driver
+from penstock.nats.compression import Dictionaries, Frames
 from penstock.sinks.encoding.columns import BINARY, Column, Numbers
 from penstock.sinks.encoding.kinds import MessageKind
 
-CONTENT_ENCODING = "Content-Encoding"
-DICTIONARY = "Penstock-Dictionary"
-_LEVEL = 1  # more costs more than it gains
 _NOTHING = pa.scalar(b"", BINARY)
 
-# Backend, namespace, collection: whose changes a dictionary is for.
-Dictionaries = Mapping[tuple[str | None, ...], bytes]
-TABLE = "backend", "namespace", "collection"
+_TABLE = "backend", "namespace", "collection"
 
 
 class Compression:
@@ -52,7 +47,7 @@ class Compression:
         return pc.binary_join_element_wise(headers, lines, _NOTHING), frames
 
     def _compressor(self, kind: MessageKind) -> "_Compressor":
-        table = tuple(kind.values[name] for name in TABLE)
+        table = tuple(kind.values[name] for name in _TABLE)
         if table not in self._dictionaries:
             return self._usual
         if table not in self._compressors:
@@ -60,27 +55,22 @@ class Compression:
         return self._compressors[table]
 
 
-class _Compressor:
+class _Compressor(Frames):
     """`lines` are the headers of its messages."""
 
     def __init__(self, dictionary: bytes = b"") -> None:
-        self._zstd = driver("zstandard")
-        known = self._zstd.ZstdCompressionDict(dictionary) if dictionary else None
-        # With a checksum another dictionary of the same id is found out.
-        self._compressor = self._zstd.ZstdCompressor(
-            level=_LEVEL, dict_data=known, write_checksum=known is not None
+        super().__init__(dictionary)
+        self.lines = b"".join(
+            b"%b: %b\r\n" % (name.encode(), value) for name, value in self.headers.items()
         )
-        self.lines = f"{CONTENT_ENCODING}: zstd\r\n".encode()
-        if known is not None:
-            self.lines += f"{DICTIONARY}: {known.dict_id()}\r\n".encode()
 
-    def frames(self, bodies: Column) -> Column:
+    def of(self, bodies: Column) -> Column:
         """All of them in one call: one for each would cost twice the time."""
         ends, (_, _, data) = _ends(bodies), bodies.buffers()
         segments = np.empty((len(bodies), 2), np.uint64)
         segments[:, 0], segments[:, 1] = ends[:-1], ends[1:] - ends[:-1]
-        found = self._compressor.multi_compress_to_buffer(
-            self._zstd.BufferWithSegments(memoryview(data), segments.tobytes())
+        found = self.compressor.multi_compress_to_buffer(
+            self.zstd.BufferWithSegments(memoryview(data), segments.tobytes())
         )
         bounds = array("i", accumulate(map(len, found), initial=0))
         buffers = [None, pa.py_buffer(bounds), pa.py_buffer(b"".join(found))]
@@ -90,12 +80,10 @@ class _Compressor:
 def _frames(compressors: Sequence[_Compressor], bodies: Column, numbers: Numbers) -> Column:
     """Each body's frame; `numbers` is which compressor it has."""
     if len(compressors) == 1:
-        return compressors[0].frames(bodies)
+        return compressors[0].of(bodies)
     rows = [np.flatnonzero(numbers == number) for number in range(len(compressors))]
     parts = [
-        one.frames(bodies.take(some))
-        for one, some in zip(compressors, rows, strict=True)
-        if len(some)
+        one.of(bodies.take(some)) for one, some in zip(compressors, rows, strict=True) if len(some)
     ]
     return pa.concat_arrays(parts).take(np.argsort(np.concatenate(rows)))
 

@@ -1,8 +1,9 @@
 """Which encoder the settings ask for."""
 
+from penstock.nats.compression import Dictionaries
 from penstock.process.plugins import plugin
 from penstock.sinks.encoding.arrow import Tabular
-from penstock.sinks.encoding.compression import Compression, Dictionaries
+from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.encoding.encode import Bodies, Encoder, Singles
 from penstock.sinks.encoding.layout import Layout

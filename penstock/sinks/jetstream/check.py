@@ -7,12 +7,12 @@ from typing import Any
 
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.finding import Finding, Level
-from penstock.nats.api import JetStream
+from penstock.nats.api import JetStream, unfit
+from penstock.nats.compression import DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.nats.subjects import overlaps
 from penstock.process.plugins import driver
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.owners import owners_stream, owners_subject
 from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
@@ -25,7 +25,6 @@ from penstock.sinks.jetstream.stream import (
     is_exact,
     is_widened,
     problems,
-    unfit,
     wanted,
 )
 from penstock.sinks.subject import Template, parse_template
@@ -78,7 +77,7 @@ def _compression(settings: JetStreamSettings, connection: Connection) -> Iterato
     try:
         if settings.compression == "zstd":
             driver("zstandard")
-        if settings.dictionaries and not DictionaryBucket(connection, settings).tables():
+        if settings.dictionaries and not DictionaryBucket(connection).tables(settings.stream):
             yield _finding(
                 "warning", "sink.dictionaries", f"no table of {settings.stream} has one yet",
                 "penstock dictionaries train FILE, once the stream has some changes",

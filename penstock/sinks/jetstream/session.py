@@ -13,12 +13,11 @@ from typing import TypeVar
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
+from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
-from penstock.sinks.encoding.compression import Dictionaries
 from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
@@ -92,8 +91,9 @@ class Session:
         if self._stepped_down and self.delivery == "exactly-once":
             self.delivery, self.reason = "deduplicated", self._stepped_down
         self.limit = self._limit(stream)
-        dictionaries = DictionaryBucket(self.connection, self.settings)
-        self._dictionaries = dictionaries.newest() if self.settings.dictionaries else {}
+        if self.settings.dictionaries:
+            bucket = DictionaryBucket(self.connection)
+            self._dictionaries = bucket.newest(self.settings.stream)
         self.encoder = self._encoder(self.limit)
         self.unlimited = self._encoder(_ANY_SIZE)
         self.dead_letters = DeadLetters(self.connection, self.api, self.settings)

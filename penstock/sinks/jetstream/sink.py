@@ -11,20 +11,14 @@ from penstock.model.change import Images
 from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
-from penstock.model.table_schema import TableName
-from penstock.nats.api import JetStream
-from penstock.nats.connection import Connection
 from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.encoding.message import Origin, read_bookmark
-from penstock.sinks.jetstream.announcing import announce
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.replays import Replays
-from penstock.sinks.jetstream.schemas import SchemaBucket
-from penstock.sinks.jetstream.session import borrowed, limit_of
+from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.jetstream.write import WriteRun
 
 
@@ -52,23 +46,6 @@ class JetStreamSink:
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
-
-    def largest_message(self) -> int:
-        """See `BoundsMessages`. Makes no stream."""
-        connection = Connection(self.settings)
-        try:
-            connection.open()
-            info = JetStream(connection).stream(self.settings.stream)
-            return limit_of(TargetStream.of(info).largest if info else 0, connection)
-        finally:
-            connection.close()
-
-    def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
-        """See `Announces`."""
-        with borrowed(self.settings) as session:
-            if not session.is_open:
-                session.open()
-            return announce(session, subject, news, identity=identity)
 
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
@@ -111,15 +88,6 @@ class JetStreamSink:
     def leases(self) -> LeaseStore:
         """See `KeepsLeases`."""
         return OwnersStore(self.settings)
-
-    def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaBucket:
-        """See `KeepsSchemas`."""
-        return SchemaBucket(self.settings, pipeline, prefix)
-
-    def stream_info(self, name: str) -> Mapping[str, Any] | None:
-        """See `DescribesStreams`; raises Unavailable."""
-        with borrowed(self.settings) as session:
-            return session.asked(lambda api: api.stream(name))
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         """See `SetsAside`."""

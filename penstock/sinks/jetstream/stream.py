@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from penstock.model.errors import SettingsError
-from penstock.nats.api import JetStream
+from penstock.nats.api import JetStream, unfit
 from penstock.nats.connection import Connection
-from penstock.nats.subjects import covers, overlaps
+from penstock.nats.subjects import covers
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, Delivery, JetStreamSettings
 from penstock.sinks.subject import Template
 
@@ -135,25 +135,6 @@ def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, st
             "sink's subject or stream",
         )
     yield from unfit(stream.name, stream.config, template.wildcard)
-
-
-def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple[str, str]]:
-    """What keeps a stream from storing what we publish under `wildcard`: (problem, remedy)."""
-    if config.get("sealed"):
-        yield "is sealed", "use another stream"
-    if config.get("mirror"):
-        yield "is a mirror, which takes no messages", "publish to the stream it mirrors"
-    if config.get("no_ack"):
-        yield "acknowledges nothing (no_ack)", f"nats stream edit {name} --ack"
-    if config.get("allow_msg_counter"):
-        yield "counts (allow_msg_counter), and takes nothing but increments", "use another stream"
-    moved = config.get("subject_transform") or {}
-    if moved.get("dest") and overlaps(moved.get("src") or ">", wildcard):
-        yield (
-            f"stores what we publish as {moved['dest']} (subject_transform), where it is not found",
-            f"take it out (nats stream edit {name} --interactive): a stream with this one as its "
-            "source can transform",
-        )
 
 
 # Settings that shape a stream: the server's name, and what a unit is there.

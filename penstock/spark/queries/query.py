@@ -21,8 +21,7 @@ from penstock.microbatch.options import Mode, feed_options
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
-from penstock.sinks import KeepsSchemas, SetsAside, images_of
-from penstock.sinks.settings import SinkSettings
+from penstock.sinks import SetsAside, images_of
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
@@ -125,8 +124,8 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
 
 def _target(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """The sink, if the reader stores the schemas of its tables there."""
-    sink, found = pipeline.sink.sink(), dict[str, str]()
-    if isinstance(sink, KeepsSchemas):
+    found = dict[str, str]()
+    if pipeline.sink.server() is not None:
         secret = orjson.dumps(options_from_settings(pipeline.sink.settings)).decode()
         found = {"target.sink": pipeline.sink.type, "target.secret": secret}
         if len(pipeline.backends) > 1:
@@ -161,7 +160,7 @@ def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     policy: dict[str, str] = {}
     if isinstance(sink.sink(), SetsAside):
         policy["on_error"] = backend.on_error
-    if isinstance(sink.settings, SinkSettings):
+    if "connector" in type(sink.settings).model_fields:
         policy["connector"] = plugin("feeds", backend.type).connector or backend.type
     return policy
 

@@ -11,8 +11,8 @@ import zstandard
 
 from penstock.consumer.mirror.chunks import body_of, differs, loaded
 from penstock.consumer.mirror.targets import LoadedChunk
-from penstock.consumer.tail.decompression import Decompressor
 from penstock.model.errors import Malformed, SettingsError
+from penstock.nats.compression import Decompressor
 from penstock.snapshots.chunks import ChunkForm, cut
 from penstock.snapshots.compression import ChunkCompression
 

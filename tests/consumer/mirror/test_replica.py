@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from penstock.consumer.mirror.bootstrap import Bootstrap
+from penstock.consumer.training import trained
 from penstock.nats.buckets import Bucket
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket
-from penstock.sinks.jetstream.training import trained
+from penstock.nats.compression import DictionaryBucket
 from tests.consumer.mirror.world import World, same, sqlite_rows
 from tests.servers import Database
 
@@ -81,7 +81,7 @@ def test_chunks_of_few_rows_have_the_tables_dictionary(
     bodies = [orjson.dumps({"id": n, "name": f"person {n}", "operation": "INSERT"})
               for n in range(2000)]  # fmt: skip
     found = trained(("default", "public", "people"), bodies, 4096)
-    DictionaryBucket(world.connection, world.settings).put([found])
+    DictionaryBucket(world.connection).put(world.settings.stream, [found])
     world.start()
     target = f"sqlite:///{tmp_path}/mirror.db"
     world.mirror(target)

@@ -12,10 +12,10 @@ import ormsgpack
 import pytest
 from nats.js.api import StreamConfig
 
-from penstock.consumer.tail.decompression import Decompressor
 from penstock.consumer.tail.reader import TailReader
 from penstock.consumer.tail.start import NEW, Since, Start
 from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.nats.compression import Decompressor
 from penstock.nats.settings import NatsSettings
 from tests.servers import Nats, free_port
 
@@ -265,7 +265,7 @@ def test_a_compression_that_cannot_be_read_loses_nothing(
     publish(nats, stream, bodies)
     refuse = True
 
-    def plain(_: Decompressor, headers: object, data: bytes) -> bytes:
+    def plain(_: Decompressor, headers: object, data: bytes, *of: str) -> bytes:
         if refuse and b'"id":2' in data:
             raise SettingsError("no such dictionary")
         return data

@@ -9,8 +9,8 @@ import pytest
 import zstandard
 
 from penstock.consumer.tail.bodies import changes_of
-from penstock.consumer.tail.decompression import Decompressor
 from penstock.model.errors import Malformed, Rejected, SettingsError
+from penstock.nats.compression import Decompressor
 from penstock.nats.protocol import headers_of
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY

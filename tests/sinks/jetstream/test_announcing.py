@@ -7,8 +7,8 @@ from typing import Any
 import nats as nats_py
 import pytest
 
-from penstock.sinks import Announces
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.sinks.jetstream.sink import JetStreamSink
 from tests.servers import Nats
 
@@ -49,12 +49,12 @@ def test_news_is_kept_in_its_own_stream_made_when_there_is_some() -> None:
         sink = sink_of(nats, "CDC", events="PENSTOCK_EVENTS")
         sink.prepare()
         assert kept(nats, "PENSTOCK_EVENTS") == -1
-        assert isinstance(sink, Announces)
-        assert sink.announce("penstock.gap.default", NEWS, identity="1") == "PENSTOCK_EVENTS"
+        server = JetStreamServer(sink.settings)
+        assert server.announce("penstock.gap.default", NEWS, identity="1") == "PENSTOCK_EVENTS"
         assert kept(nats, "PENSTOCK_EVENTS") == 1
-        sink.announce("penstock.gap.default", NEWS, identity="1")
+        server.announce("penstock.gap.default", NEWS, identity="1")
         assert kept(nats, "PENSTOCK_EVENTS") == 1, "the same news is stored once"
-        sink.announce("penstock.gap.default", NEWS, identity="2")
+        server.announce("penstock.gap.default", NEWS, identity="2")
         assert kept(nats, "PENSTOCK_EVENTS") == 2
         assert kept(nats, "CDC") == 0
 
@@ -79,7 +79,7 @@ def listening(nats: Nats, sink: JetStreamSink) -> dict[str, Any]:
             subscription = await connection.subscribe("penstock.gap.>")
             await connection.flush()
             where = await asyncio.to_thread(
-                sink.announce, "penstock.gap.default", NEWS, identity="1"
+                JetStreamServer(sink.settings).announce, "penstock.gap.default", NEWS, identity="1"
             )
             message = await subscription.next_msg(timeout=60)
             return {"kept": where, "message": message.data}

@@ -11,13 +11,13 @@ from click.testing import CliRunner
 from penstock.cli import main
 from penstock.consumer.tail.message import Message
 from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.training import trained
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
+from penstock.nats.compression import DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket
-from penstock.sinks.jetstream.training import trained
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live
@@ -184,10 +184,10 @@ def test_what_cannot_be_trained_is_said(place: Place) -> None:
 def test_another_dictionary_never_takes_an_id(place: Place) -> None:
     bodies = [f"body {n} of many, all of them alike {n * n}".encode() for n in range(500)]
     found = trained(("default", "public", "a"), bodies, 4096)
-    bucket = DictionaryBucket(place.connection, place.settings())
-    bucket.put([found])
+    bucket = DictionaryBucket(place.connection)
+    bucket.put("CDC", [found])
     with pytest.raises(SettingsError, match=f"another dictionary with the id {found[0].id}"):
-        bucket.put([found])
+        bucket.put("CDC", [found])
 
 
 def test_a_pipeline_without_dictionaries_is_warned(place: Place) -> None:

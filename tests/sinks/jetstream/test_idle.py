@@ -11,6 +11,7 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.server import JetStreamServer
 from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.conftest import MakeBatch
@@ -64,11 +65,11 @@ def test_a_question_after_the_server_was_restarted_is_answered(
 ) -> None:
     server = own_nats()
     sink = JetStreamSink(settings(server, stream, "auto"))
-    assert sink.stream_info(stream) is not None
+    assert JetStreamServer(sink.settings).stream_info(stream) is not None
     for _ in range(2):
         getattr(server, end)()
         server.start()
-        assert sink.stream_info(stream) is not None
+        assert JetStreamServer(sink.settings).stream_info(stream) is not None
         assert sink.records("default", [PartitionId("shop")])
 
 
@@ -77,10 +78,10 @@ def test_a_question_while_the_server_is_away_is_unavailable(
 ) -> None:
     server = own_nats()
     sink = JetStreamSink(settings(server, stream, "auto"))
-    sink.stream_info(stream)
+    JetStreamServer(sink.settings).stream_info(stream)
     server.kill()
     with pytest.raises(Unavailable, match="no NATS server can be reached"):
-        sink.stream_info(stream)
+        JetStreamServer(sink.settings).stream_info(stream)
 
 
 def test_a_process_that_never_wrote_says_nothing_of_a_delivery(

@@ -15,7 +15,7 @@ import orjson
 
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.position import Place
-from penstock.nats.api import ApiError, JetStream, Stored, error_of
+from penstock.nats.api import ApiError, JetStream, Stored, error_of, unfit
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START
 from penstock.nats.subjects import escape
@@ -27,7 +27,6 @@ from penstock.sinks.encoding.message import (
 )
 from penstock.sinks.jetstream.headers import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.stream import unfit
 from penstock.sinks.poison.dead_letter import Letter
 
 REASON = "Penstock-Reason"

@@ -4,14 +4,13 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from penstock.consumer.tail.bodies import changes_of
-from penstock.consumer.tail.decompression import Decompressor
 from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.api import JetStream
+from penstock.nats.compression import Decompressor, DictionaryBucket, TableDictionary
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
+from penstock.nats.settings import NatsSettings
 from penstock.process.plugins import driver
-from penstock.sinks.jetstream.dictionaries import DictionaryBucket, TableDictionary
-from penstock.sinks.jetstream.settings import JetStreamSettings
 
 _LEAST = 100  # messages of a table
 _BYTES = 64 << 20  # of samples
@@ -22,13 +21,14 @@ _SILENCE = 5.0  # seconds
 Samples = Mapping[tuple[str, str, str], Sequence[bytes]]  # by backend, namespace and table
 
 
-def samples(settings: JetStreamSettings, messages: int) -> Samples:
-    """The plain bodies of so many of the newest messages. Raises Unavailable, SettingsError."""
+def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
+    """The plain bodies of so many of the newest messages of a stream. Raises Unavailable,
+    SettingsError."""
     connection, found = Connection(settings), defaultdict[tuple[str, str, str], list[bytes]](list)
     try:
         connection.open()
-        decompressor = Decompressor(DictionaryBucket(connection, settings).get)
-        for message in _newest(connection, settings.stream, messages):
+        decompressor = Decompressor(DictionaryBucket(connection).get)
+        for message in _newest(connection, stream, messages):
             body = decompressor.plain(message.headers, message.payload)
             plain = {k: v for k, v in message.headers.items() if k != "Content-Encoding"}
             try:
