@@ -8,10 +8,12 @@ import multiprocessing
 import os
 import subprocess
 import uuid
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
 from functools import cache
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -108,6 +110,9 @@ def stream() -> str:
     return f"T{uuid.uuid4().hex[:12].upper()}"
 
 
+_DURATIONS = Path(__file__).with_name("durations.txt")
+_LONG = 5.0  # seconds from which a test is listed there
+_spent = Counter[str]()
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
 _TOGETHER = (
@@ -119,15 +124,21 @@ _TOGETHER = (
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that workers end together: tests with a Spark of their own, which
-    compute, and spread among them those that kill servers, which mostly wait. A few of these come
-    first, while scripts/test makes the archive of Spark's classes."""
+    """The longest first, as tests/durations.txt has them, so that workers end together: tests with
+    a Spark, which compute, and spread among them those that kill servers, which mostly wait. A few
+    of these come first, while scripts/test makes the archive of Spark's classes."""
     for item in items:
         _mark(item)
     places: dict[str, float] = {}
+    spent = Counter[str]()
+    for line in _DURATIONS.read_text().splitlines() if _DURATIONS.exists() else ():
+        seconds, _, nodeid = line.strip().partition(" ")
+        spent[_scope(nodeid)] += int(seconds)
     for mark, first in (("spark", 0), ("fault", 3)):
         marked = dict.fromkeys(_scope(i.nodeid) for i in items if i.get_closest_marker(mark))
-        scopes = [scope for scope in marked if scope not in places]
+        scopes = sorted(
+            (scope for scope in marked if scope not in places), key=spent.__getitem__, reverse=True
+        )
         places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
@@ -182,6 +193,28 @@ def pytest_configure(config: pytest.Config) -> None:
         patch = pytest.MonkeyPatch()
         patch.setattr(EmbeddedServer, "start", lambda _: pytest.skip("needs a server"))
         config.add_cleanup(patch.undo)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """For scripts/test."""
+    parser.addoption(
+        "--keep-durations", action="store_true", help="a whole run writes tests/durations.txt"
+    )
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """A test's seconds are those of its fixtures, too."""
+    _spent[report.nodeid] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Writes what each long test took."""
+    config = session.config
+    is_whole = config.args_source is not pytest.Config.ArgsSource.ARGS and not config.option.keyword
+    if config.option.keep_durations and is_whole and not hasattr(config, "workerinput"):
+        long = {nodeid: round(seconds) for nodeid, seconds in _spent.items() if seconds >= _LONG}
+        lines = [f"{seconds:4} {nodeid}\n" for nodeid, seconds in sorted(long.items())]
+        _DURATIONS.write_text("".join(lines))
 
 
 def pytest_collection_finish() -> None:
