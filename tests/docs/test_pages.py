@@ -55,6 +55,14 @@ def test_every_module_that_is_named_exists(page: Path) -> None:
     assert missing == []
 
 
+def test_every_suite_that_holds_a_promise_exists() -> None:
+    text = (ROOT / "tests" / "README.md").read_text()
+    named = re.findall(r"`([a-z_/]+(?:\.py|/))`", text)
+    folders = [ROOT / "tests", ROOT / "tests/consumer/mirror"]
+    assert [one for one in named if not any((each / one).exists() for each in folders)] == []
+    assert len(named) > 40
+
+
 def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text()
     others = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.name != "README.md"]
