@@ -11,6 +11,7 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 from typing import Any
 
 from penstock.model.errors import Malformed, SettingsError, Unavailable
@@ -35,15 +36,14 @@ class Connection:
 
     def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
         self._settings, self._name = settings, name
-        self._timeout = settings.timeout
         self._socket: socket.socket | None = None  # None: closed
         self._parser = Parser()  # of this socket: holds the half of a message that came
         self._messages: deque[Msg] = deque()  # parsed, and not yet given by `receive`
         self._pongs = 0  # that came over this socket
         self._pings = 0  # not answered yet: an answer goes between whole messages of ours
         self._progress = -1, 0.0  # what `expect` was given last, and when that last changed
-        self._requests = 0  # sent so far: each has a reply subject of its own
-        self._subscriptions = 1  # the inbox
+        self._replies = count(1)  # each request has a reply subject of its own
+        self._subscriptions = count(2)  # the inbox is 1
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
         self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
@@ -116,16 +116,16 @@ class Connection:
 
     def _wait_for_room(self) -> None:
         started = time.monotonic()
-        while not self._wait(write=True, timeout=min(_POLL, self._timeout)):
+        while not self._wait(write=True, timeout=min(_POLL, self._settings.timeout)):
             waited = time.monotonic() - started
             self.watch(waited)
-            if waited >= self._timeout:
-                raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
+            if waited >= self._settings.timeout:
+                raise Unavailable(f"{self.address} takes no data since {self._settings.timeout} s")
 
     def receive(self, timeout: float | None = None) -> list[Msg]:
         """The messages that are there; waits up to `timeout` seconds (0 does not wait; None is
         the settings' timeout) for a first one. Raises Unavailable, SettingsError."""
-        deadline = time.monotonic() + (self._timeout if timeout is None else timeout)
+        deadline = time.monotonic() + (self._settings.timeout if timeout is None else timeout)
         self._read()
         while not self._messages and (left := deadline - time.monotonic()) > 0:
             if self._wait(write=False, timeout=left):
@@ -192,8 +192,7 @@ class Connection:
         return found
 
     def _reply(self) -> str:
-        self._requests += 1
-        return f"{self.inbox}.r{self._requests}"
+        return f"{self.inbox}.r{next(self._replies)}"
 
     def collect(self, take: Callable[[Msg], bool | None], timeout: float) -> bool:
         """Passes messages to `take` until it returns True, and those that have arrived with that
@@ -220,14 +219,13 @@ class Connection:
     def _answered(
         self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None = None
     ) -> None:
-        if not self.collect(take, timeout or self._timeout):
+        if not self.collect(take, timeout or self._settings.timeout):
             raise Unavailable(f"{self.address} does not answer on {subject}")
 
     def subscribe(self, subject: str, queue: str = "") -> None:
         """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
         queue group each goes to one member. Raises Unavailable, SettingsError."""
-        self._subscriptions += 1
-        self.send(protocol.sub(subject, self._subscriptions, queue))
+        self.send(protocol.sub(subject, next(self._subscriptions), queue))
         self.ping()
 
     def check(self) -> None:
@@ -246,7 +244,7 @@ class Connection:
         now = time.monotonic()
         if progress != self._progress[0]:
             self._progress = progress, now
-        elif now - self._progress[1] > self._timeout:
+        elif now - self._progress[1] > self._settings.timeout:
             raise Unavailable(f"{self.address} acknowledges nothing any more")
 
     def ping(self) -> None:
@@ -254,11 +252,13 @@ class Connection:
         Unavailable, SettingsError."""
         before = self._pongs
         self.send(protocol.PING)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + self._settings.timeout
         while self._pongs == before:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Unavailable(f"{self.address} does not answer a ping in {self._timeout} s")
+                raise Unavailable(
+                    f"{self.address} does not answer a ping in {self._settings.timeout} s"
+                )
             if self._wait(write=False, timeout=left):
                 self._read()
 
@@ -285,11 +285,11 @@ class Connection:
         """True when the socket is ready; without a timeout of its own, not being so is an error."""
         poll = select.poll()
         poll.register(self._open_socket(), _READ | (select.POLLOUT if write else 0))
-        ready = poll.poll((self._timeout if timeout is None else timeout) * 1000)
+        ready = poll.poll((self._settings.timeout if timeout is None else timeout) * 1000)
         if not write:
             self.quiet_at = time.monotonic()
         if not ready and timeout is None:
-            raise Unavailable(f"{self.address} takes no data since {self._timeout} s")
+            raise Unavailable(f"{self.address} takes no data since {self._settings.timeout} s")
         return bool(ready)
 
     def _read(self) -> None:
@@ -299,9 +299,9 @@ class Connection:
         self._answer_pings()
 
     def _answer_pings(self) -> None:
-        count, self._pings = self._pings, 0
-        if count:
-            self.send(protocol.PONG * count)
+        pings, self._pings = self._pings, 0
+        if pings:
+            self.send(protocol.PONG * pings)
 
     def _take_in(self) -> None:
         sock = self._open_socket()

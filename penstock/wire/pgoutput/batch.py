@@ -109,7 +109,7 @@ def _batch(
     cursor = _gather(constants.cursors, unit, text)
     backends = pa.repeat(pa.scalar(backend, text), size)
     colon = pa.repeat(pa.scalar(":", text), size)
-    collection = _gather([layout and layout.name for layout in layouts], relation, text)
+    collection = _gather([layout and layout.relation.name for layout in layouts], relation, text)
     if NO_RELATION in relation:
         collection = pc.coalesce(collection, pa.array(columns["collection"], text))
     arrays = [
@@ -121,9 +121,9 @@ def _batch(
         pa.array(columns["operation"], text),
         pa.array(columns["tenant"], text),
         pa.repeat(pa.scalar(database, text), size),
-        _gather([layout and layout.namespace for layout in layouts], relation, text),
+        _gather([layout and layout.relation.namespace for layout in layouts], relation, text),
         collection,
-        _gather([layout and layout.oid for layout in layouts], relation, pa.int64()),
+        _gather([layout and layout.relation.oid for layout in layouts], relation, pa.int64()),
         _gather([layout and layout.version for layout in layouts], relation, text),
         pa.array(columns["document_id"], text),
         pa.array(columns["key"], image),

@@ -25,8 +25,8 @@ class RowLayout:
     """
 
     __slots__ = (
-        "_keys", "_single", "_types", "columns", "fault", "kept", "key",
-        "kinds", "name", "namespace", "oid", "old_key", "pack", "plan", "raw", "unknown", "version",
+        "_made_by", "_single", "columns", "fault", "kept", "key",
+        "kinds", "old_key", "pack", "plan", "raw", "relation", "unknown", "version",
     )  # fmt: skip
 
     def __init__(
@@ -41,9 +41,7 @@ class RowLayout:
         self.raw = b""
         self.version = ""
         self.fault: Malformed | None = None
-        self.oid = relation.oid
-        self.namespace = relation.namespace
-        self.name = relation.name
+        self.relation = relation
         self.kept = tables is None or (relation.namespace, relation.name) in tables
         self.unknown: set[str] = set()
         seen = _Seen(types)
@@ -56,8 +54,7 @@ class RowLayout:
             kind_of(column.type_oid, seen) for column in relation.columns
         ]
         self.plan: Any = None
-        self._types = seen.asked
-        self._keys = keys
+        self._made_by = seen.asked, keys
         self.pack: Pack = packer(images)
         flagged = tuple(column.name for column in relation.columns if column.key)
         self.key = flagged
@@ -116,8 +113,9 @@ class RowLayout:
 
     def holds(self, types: Types, keys: dict[int, tuple[str, ...]]) -> bool:
         """Whether it would come out the same with these."""
-        return keys.get(self.oid) == self._keys and all(
-            types.get(oid) == entry for oid, entry in self._types.items()
+        asked, names = self._made_by
+        return keys.get(self.relation.oid) == names and all(
+            types.get(oid) == entry for oid, entry in asked.items()
         )
 
     def identify(

@@ -93,9 +93,10 @@ def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
     names = [name for name, _ in layout.columns]
     places = [names.index(name) for name in layout.key]
     owner = names.index(tenant) if tenant in names else -1
+    relation = layout.relation
     plan = Plan(
-        namespace=text(layout.namespace), name=text(layout.name), version=text(layout.version),
-        oid=layout.oid, columns=_NOT_HERE, keys=len(places), tenant=owner,
+        namespace=text(relation.namespace), name=text(relation.name), version=text(layout.version),
+        oid=relation.oid, columns=_NOT_HERE, keys=len(places), tenant=owner,
     )  # fmt: skip
     if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])]):
         plan.columns = len(names)

@@ -58,7 +58,7 @@ class Poison:
         unit, _, ordinal = place
         page, xid = self._context, constants.transactions[unit]
         inside = xid is not None
-        key = page.keys.get(layout.oid) if layout is not None else None
+        key = page.keys.get(layout.relation.oid) if layout is not None else None
         return Context(
             streamed=page.streamed,
             commit_lsn=parse_lsn(constants.cursors[unit]) if inside else 0,
@@ -67,5 +67,5 @@ class Poison:
             ordinal=ordinal if inside else 0,
             relations=(layout.raw,) if layout is not None else (),
             types=page.types if layout is not None else {},
-            keys={layout.oid: key} if layout is not None and key else {},
+            keys={layout.relation.oid: key} if layout is not None and key else {},
         )

@@ -72,7 +72,7 @@ class Diagnosis(NamedTuple):
 
 def explain(message: Message, layout: RowLayout) -> Diagnosis:
     """Why a row message could not be read."""
-    table = f"{layout.namespace}.{layout.name}"
+    table = f"{layout.relation.namespace}.{layout.relation.name}"
     if layout.fault is not None:
         what = f"the relation {table} can't be decoded: {layout.fault.message}"
         return Diagnosis("broken-relation", Malformed(what, hint=layout.fault.hint))

@@ -81,11 +81,9 @@ class Scan:
         self.rows: list[tuple[Any, ...]] = []
         self.constants = Constants()
         self._data = payload + PADDING
-        self._end = len(payload)
         self._streamed = context.streamed
-        frame = _STREAMED_FRAME if self._streamed else _FRAME
-        self._frame = frame.unpack_from
-        self._body = frame.size  # from a frame's start to its row's first tuple
+        # From a frame's start to its row's first tuple.
+        self._body = (_STREAMED_FRAME if self._streamed else _FRAME).size
         self._resolve = resolve
         self._tenant = tenant
         self._pack = pack
@@ -102,7 +100,8 @@ class Scan:
 
     def run(self) -> None:
         """Fills `rows` and `constants`; raises Malformed."""
-        data, end, frame, body = self._data, self._end, self._frame, self._body
+        data, body, end = self._data, self._body, len(self._data) - len(PADDING)
+        frame = (_STREAMED_FRAME if self._streamed else _FRAME).unpack_from
         at = 0
         while at < end:
             copy, length, kind, tag, oid = frame(data, at)
@@ -308,7 +307,7 @@ class Scan:
 
     def _announce(self, raw: bytes) -> None:
         layout = self._resolve(raw)
-        self._layouts[layout.oid] = self.constants.add_relation(layout), layout
+        self._layouts[layout.relation.oid] = self.constants.add_relation(layout), layout
 
     def _truncate(self, message: Truncate) -> None:
         for oid in message.relations:

@@ -17,7 +17,7 @@ class Stepped(Scan):
 
         def announce(raw: bytes) -> RowLayout:
             layout = resolve(raw)
-            fresh.append(layout.oid)
+            fresh.append(layout.relation.oid)
             return layout
 
         super().__init__(b"", context, resolve=announce, **settings)
