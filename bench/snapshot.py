@@ -20,6 +20,7 @@ from penstock.snapshots.job import Job
 from penstock.snapshots.records import new_id
 from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats, Postgres
+from tests.snapshots.pipeline import StatedPipeline
 
 from . import table
 
@@ -79,8 +80,9 @@ def _taken(database: Database, nats: Nats, compression: Any = "none") -> Taken:
     )
     feed.begin()
     job = Job(
-        snapshot_id=new_id(), feed=feed, schema="public", table="bench", name=("bench",), known=dict
-    )
+        snapshot_id=new_id(), pipeline=StatedPipeline(), backend="bench", feed=feed,
+        schema="public", table="bench", name=("bench",),
+    )  # fmt: skip
     run = SnapshotRun(
         job,
         JetStreamServer(JetStreamSettings.model_validate({"url": nats.url})),

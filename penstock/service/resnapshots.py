@@ -8,14 +8,16 @@ records of runs each time: nothing is lost with the service.
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import structlog
 
-from penstock.leases.gaps import GapRow, Gaps, losses
+from penstock.leases.gaps import GapRow, losses
 from penstock.model.table_schema import TableName
-from penstock.snapshots.followed_tables import Known
+from penstock.service.owned_pipeline import OwnedPipeline
+from penstock.snapshots.followed_tables import FollowedTable
 from penstock.snapshots.records import RunRecord
+from penstock.snapshots.requests import SnapshotRequests
 
 _LOOK = 5.0  # seconds between two looks
 _AGAIN = 60.0  # seconds after which a table whose run failed is asked for again
@@ -35,8 +37,8 @@ def to_mend(rows: Mapping[str, GapRow]) -> dict[str, GapRow]:
 
 
 def outdated(
-    tables: Sequence[Known], records: Sequence[RunRecord], lost: str, now: float
-) -> tuple[list[Known], bool]:
+    tables: Sequence[FollowedTable], records: Sequence[RunRecord], lost: str, now: float
+) -> tuple[list[FollowedTable], bool]:
     """The tables that are to be asked for now, because they have no snapshot from after what was
     `lost` (see `losses`), nor one that runs or failed just now; and whether all have one (of no
     table that is not known). Pure."""
@@ -52,44 +54,34 @@ def outdated(
 
 
 class Resnapshots:
-    """Looks at the gaps of these backends. `waits`: whether a snapshot would be too early, by a
-    backend's gaps. Used by one thread. Everything raises Unavailable, SettingsError."""
+    """Looks at the gaps of these backends. Used by one thread. Everything raises Unavailable,
+    SettingsError."""
 
-    def __init__(
-        self,
-        backends: Sequence[str],
-        gaps: Callable[[str], Gaps],
-        waits: Callable[[str, Mapping[str, GapRow]], object] = lambda *_: False,
-    ) -> None:
-        self._backends, self._gaps, self._waits = backends, gaps, waits
+    def __init__(self, owned: OwnedPipeline, backends: Sequence[str]) -> None:
+        self._owned, self._backends = owned, backends
         self._look_at = 0.0
         # By backend: every table that was followed since a gap was first seen. One that is not
         # followed any more is not mended.
-        self._affected: defaultdict[str, dict[TableName, Known]] = defaultdict(dict)
+        self._affected: defaultdict[str, dict[TableName, FollowedTable]] = defaultdict(dict)
 
-    def look(
-        self,
-        tables: Sequence[Known],
-        records: Callable[[], Sequence[RunRecord]],
-        request: Callable[[TableName], object],
-    ) -> None:
+    def look(self, requests: SnapshotRequests, tables: list[FollowedTable]) -> None:
         """Asks for what is missing, and clears what is mended."""
         if not self._backends or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + _LOOK
         for backend in self._backends:
-            gaps = self._gaps(backend)
+            gaps = self._owned.gaps(backend)
             rows = gaps.rows()
             stale = to_mend(rows)
-            if not stale or self._waits(backend, rows):
+            if not stale or self._owned.unpublished(backend, rows):
                 continue
             affected = self._affected[backend]
             affected |= {one.name: one for one in tables if one.source.backend == backend}
             missing, is_mended = outdated(
-                [*affected.values()], records(), losses(rows), time.time()
+                [*affected.values()], requests.records.all(), losses(rows), time.time()
             )
             for each in missing:
-                request(each.name)
+                requests.take_again(each.name, tables)
             if is_mended:
                 for partition, row in stale.items():
                     gaps.clear(partition, seen=row)

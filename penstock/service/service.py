@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -25,6 +24,7 @@ from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
 from penstock.service.operations import Operations, open_board
+from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.ownership import Ownership
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
@@ -99,14 +99,10 @@ class Service:
 
             while standby.wait(meanwhile):
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
+                owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
                 with (
                     closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
-                    Snapshots(
-                        pipeline,
-                        ownership.instance,
-                        is_ours=lambda: not (standby.lost or self._stop.is_set()),
-                        report=partial(board.post, "snapshots"),
-                    ) as snapshots,
+                    Snapshots(pipeline, owned) as snapshots,
                 ):
                     beginnings.start()
                     if not pipeline.transform:

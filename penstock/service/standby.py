@@ -48,6 +48,11 @@ class Standby:
             return f"the lease of {self._pipeline.name} is another instance's"
         return "the lease at the sink is another instance's" if self._writer.lost else ""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the pipeline is ours still, and no stop was asked for."""
+        return not (self.lost or self._stop.is_set())
+
     def release(self) -> None:
         """Gives the lease at the sink back: first, because the next owner waits for both."""
         self._writer.release()

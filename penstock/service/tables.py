@@ -5,7 +5,7 @@ A thread of its own looks twice a minute: neither requests nor changes wait for 
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import structlog
@@ -13,8 +13,9 @@ import structlog
 from penstock.model.errors import PenstockError
 from penstock.model.table_schema import TableName
 from penstock.process.closing import Closes
+from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.followed_tables import Known, SnapshotSource, tables_of
+from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource, tables_of
 
 _LOOK = 30.0  # seconds between two looks at the tables
 _AGAIN = 60.0  # seconds after which a bucket that did not take a schema is tried again
@@ -25,22 +26,16 @@ log = structlog.get_logger("penstock")
 
 
 class FollowedTables(Closes):
-    """Looks from `start` until `close`, while the pipeline is ours. What fails is said once.
-    `suspended` gives the reasons of suspended tables, by backend and `schema.table`."""
+    """Looks from `start` until `close`, while the pipeline is ours. What fails is logged once."""
 
     def __init__(
-        self,
-        pipeline: str,
-        sources: list[SnapshotSource],
-        sink: SinkServer,
-        *,
-        is_ours: Callable[[], bool],
-        suspended: Callable[[], Mapping[tuple[str, str], str]] = dict,
+        self, owned: OwnedPipeline, sources: list[SnapshotSource], sink: SinkServer
     ) -> None:
-        self._sources, self._is_ours, self._suspended = sources, is_ours, suspended
-        self._reasons: Mapping[tuple[str, str], str] = {}
-        self._found: dict[str, list[Known]] = {}  # backend -> its tables
-        self._buckets = {each.backend: sink.schemas(pipeline, each.prefix) for each in sources}
+        self._owned, self._sources = owned, sources
+        self._reasons: Mapping[tuple[str, str], str] = {}  # of suspended tables
+        self._found: dict[str, list[FollowedTable]] = {}  # backend -> its tables
+        self._buckets = {each.backend: sink.schemas(owned.name, each.prefix) for each in sources}
+        # By backend: the tables whose schemas the buckets have.
         self._stored: dict[str, set[TableName]] = {each.backend: set() for each in sources}
         self._kept: set[str] = set()  # backends of which the bucket has no other tables
         self._store_at = 0.0  # monotonic seconds
@@ -64,7 +59,7 @@ class FollowedTables(Closes):
         return [each.backend for each in self._sources if each.backend not in self._found]
 
     @property
-    def all(self) -> list[Known]:
+    def all(self) -> list[FollowedTable]:
         """The tables, as the last look found them."""
         return [table for tables in self._found.copy().values() for table in tables]
 
@@ -72,7 +67,7 @@ class FollowedTables(Closes):
         """At the tables of every backend that can be asked."""
         what = "which tables are suspended is not known now"
         try:
-            self._reasons = self._suspended()
+            self._reasons = self._owned.suspended()
         except Exception as error:
             self._warn(what, error)
         else:
@@ -86,7 +81,7 @@ class FollowedTables(Closes):
             else:
                 self._said.pop(what, None)
 
-    def _marked(self, table: Known) -> Known:
+    def _marked(self, table: FollowedTable) -> FollowedTable:
         name = table.schema.schema, table.schema.table
         reason = self._reasons.get((table.source.backend, ".".join(name)), "")
         return replace(table, schema=replace(table.schema, suspended=reason))
@@ -100,7 +95,7 @@ class FollowedTables(Closes):
 
     @property
     def _goes_on(self) -> bool:
-        return self._is_ours() and not self._over.is_set()
+        return self._owned.is_ours and not self._over.is_set()
 
     def _store(self) -> None:
         """What is new, and the ends of tables that are gone."""
@@ -114,7 +109,7 @@ class FollowedTables(Closes):
         else:
             self._said.pop(what, None)
 
-    def _store_of(self, backend: str, tables: list[Known]) -> None:
+    def _store_of(self, backend: str, tables: list[FollowedTable]) -> None:
         bucket, stored = self._buckets[backend], self._stored[backend]
         schemas = [each.schema for each in tables]
         for start in range(0, len(schemas), _TOGETHER):

@@ -24,7 +24,7 @@ class SnapshotSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class FollowedTable:
     """A followed table."""
 
     source: SnapshotSource
@@ -60,14 +60,14 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
     ]
 
 
-def tables_of(source: SnapshotSource) -> list[Known]:
+def tables_of(source: SnapshotSource) -> list[FollowedTable]:
     """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
     feed = source.feed
     found = feed.schemas() if isinstance(feed, ListsSchemas) else ()
-    return [Known(source=source, schema=schema) for schema in found]
+    return [FollowedTable(source=source, schema=schema) for schema in found]
 
 
-def resolve(name: TableName, tables: Sequence[Known]) -> Known:
+def resolve(name: TableName, tables: Sequence[FollowedTable]) -> FollowedTable:
     """The table that a request calls so. Raises SettingsError, with those that there are."""
     text = ".".join(name)
     found = (

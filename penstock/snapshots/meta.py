@@ -11,8 +11,8 @@ from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
+from penstock.snapshots.range_progress import ChunkInfo, SnapshotPlan
 from penstock.snapshots.retention import Kept
-from penstock.snapshots.work import ChunkInfo, SnapshotPlan
 from penstock.snapshots.writing import VERSION
 
 

@@ -10,7 +10,7 @@ from penstock.config.problems import dotted, nearest, problems_of, refuse
 from penstock.feeds import RowSelection, SelectsRows
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Settings, Size
-from penstock.snapshots.followed_tables import Known
+from penstock.snapshots.followed_tables import FollowedTable
 
 
 class SnapshotOptions(Settings):
@@ -32,7 +32,7 @@ class SnapshotOptions(Settings):
             lines = [f"{dotted(one.path)}: {one.text}" for one in found]
             raise refuse(lines, hint="these are options of the request") from None
 
-    def of(self, table: Known, settings: SnapshotSettings) -> "SnapshotOptions":
+    def of(self, table: FollowedTable, settings: SnapshotSettings) -> "SnapshotOptions":
         """The same, in the form that equal requests share: `columns` in the table's order, and
         nothing that is said anyway. Raises SettingsError for what the table does not take."""
         if self.where and not settings.where:
@@ -57,7 +57,7 @@ class SnapshotOptions(Settings):
             )
         return found
 
-    def _columns(self, table: Known) -> tuple[str, ...] | None:
+    def _columns(self, table: FollowedTable) -> tuple[str, ...] | None:
         if self.columns is None:
             return None
         there = [column["name"] for column in table.schema.columns]

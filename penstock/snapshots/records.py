@@ -13,7 +13,7 @@ import orjson
 from penstock.model.table_schema import TableName
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
-from penstock.snapshots.work import SnapshotPlan
+from penstock.snapshots.range_progress import SnapshotPlan
 
 BUCKET = "snapshots"
 KEPT = 7 * 24 * 3600.0  # seconds for which a record outlasts its run: as chunks do

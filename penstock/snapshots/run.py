@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -27,11 +27,12 @@ from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.meta import Meta
 from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
 from penstock.snapshots.readable import readable
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
-from penstock.snapshots.statements import RowTransform, through
-from penstock.snapshots.work import SnapshotPart, SnapshotPlan, Work
+from penstock.snapshots.run_states import RunControl, RunEvent, RunState
+from penstock.snapshots.statements import through
 from penstock.snapshots.writing import ChunkWriter, written
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
@@ -39,9 +40,26 @@ _NICE = 19  # of the threads that read: running pipelines come first
 _RANGE = 16  # and that a range has, about
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
-Start = tuple[int, str | None]  # of the changes: see `InitStream.end`
-
 log = structlog.get_logger("penstock")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """What is known of one snapshot of the source. `start`: of the changes after it, as
+    `InitStream.end` has it. `losses`: the backend's, before it. `revision`: of the table's document
+    in the bucket of schemas. `again`: ranges that are read once more under it."""
+
+    taken: TableSnapshot
+    start: tuple[int, str | None]
+    losses: str
+    ends_at: float  # monotonic seconds
+    revision: int = 0
+    again: Sequence[Any] = ()
+
+    @property
+    def is_old(self) -> bool:
+        """Whether it lasts longer than `snapshot.max_age`."""
+        return time.monotonic() > self.ends_at
 
 
 class SnapshotRun:
@@ -53,36 +71,27 @@ class SnapshotRun:
         sink: SinkServer,
         settings: SnapshotSettings,
         pace: SnapshotPace | None = None,
-        statements: RowTransform | None = None,
     ) -> None:
         self.job = job
-        self.progress = RunProgress()
-        self.is_cancelled = False
         self._sink, self._settings = sink, settings
         self._pace = pace or SnapshotPace(settings.rate)
-        self._statements = statements  # None: rows are as they are at the source
-        self._through = "" if statements is None else statements.identity
-        self._work = Work()
-        self._stopped = threading.Event()  # a worker failed, or it was cancelled
-        self._failure: BaseException | None = None  # the first one; others may follow from it
-        self._lock = threading.Lock()  # over `progress` and `_failure`
-        self._ends_at = 0.0  # of the source's snapshot, monotonic seconds
+        self._ranges = RangeProgress()
+        self._control = RunControl(job.pipeline)
         self._dictionary = b""  # of small chunks
-        self._gap = ""  # the job's, before the source's snapshot
-        self._again: Sequence[Any] = ()  # ranges to be read once more
-        self._rows = 0  # that were read under the source's snapshot, of parts that are done
-        self._revision = 0  # of the table's document in the bucket of schemas
-        self._is_left = self._is_read = self._is_meta_sent = False
+
+    @property
+    def progress(self) -> RunProgress:
+        """How far it is."""
+        return self._control.progress
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` was called."""
+        return self._control.is_cancelled
 
     def cancel(self) -> None:
         """Ends it as soon as possible."""
-        self.is_cancelled = True
-        self._stopped.set()
-
-    def leave(self) -> None:
-        """Ends it, too, but what is done stays, for the next owner of the pipeline."""
-        self._is_left = True
-        self._stopped.set()
+        self._control.on(RunEvent.CANCEL)
 
     def run(self) -> None:
         """Blocks until the meta is stored. Raises Cancelled or a PenstockError; then no chunk is
@@ -99,13 +108,12 @@ class SnapshotRun:
                     self._restore(stream)
                 self._run(stream, kept)
         except BaseException as error:
-            self._stopped.set()
-            is_left = self._is_left or not self.job.is_ours()
-            if not self._is_meta_sent and (self.is_cancelled or not is_left):
+            state, is_ours = self._control.fail(error), self.job.pipeline.is_ours
+            if state is RunState.CANCELLED or (state is RunState.FAILED and is_ours):
                 self._purge()
             if self.is_cancelled:
                 raise Cancelled from error
-            if is_left and not isinstance(error, LeaseLost):
+            if not is_ours and not isinstance(error, LeaseLost):
                 raise LeaseLost("the pipeline is another instance's now") from error
             raise
 
@@ -120,43 +128,42 @@ class SnapshotRun:
         it is of, once the table was cut."""
         waits, tried = delays(limit=1.0), 0
         while True:
-            done = len(self._work.done)
+            done = len(self._ranges.done)
             try:
                 if self._finish(stream, kept):
                     return
             except Unavailable as error:
-                tried = 1 if len(self._work.done) > done else tried + 1
-                is_over = self.is_cancelled or self._is_left or not self.job.is_ours()
-                if is_over or self._is_read or not self.progress.ranges or tried >= _TRIES:
+                tried = 1 if len(self._ranges.done) > done else tried + 1
+                may_go_on = self._control.may_go_on and self.progress.ranges
+                if not may_go_on or tried >= _TRIES:
                     raise
                 log.warning("a snapshot goes on under another one", error=str(error))
                 time.sleep(next(waits))
-            self._failure = None
-            self._stopped.clear()
-            if self.is_cancelled or self._is_left:  # since we looked
-                self._stopped.set()
+            self._control.go_on()
 
     def _finish(self, stream: InitStream, kept: Kept) -> bool:
         """Reads what is left under one snapshot of the source; whether that was all."""
-        self._gap = self.progress.gap = self.job.gap()
+        job = self.job
+        losses = self.progress.gap = job.pipeline.losses(job.backend)
         # Changes after the point are not committed yet: they come after this. Those from before a
         # gap are in the stream already: over rows from after the gap they would be wrong.
         start = stream.end(self._sink.stream)
         with self._snapshot() as taken:
-            self._ends_at = time.monotonic() + self._settings.max_age
-            self._begin_on(stream, taken)
-            self._take(stream, taken, start)
-            if self._work.is_complete:
-                self._verify(taken)
-                if taken.counted not in (None, self._rows):
-                    raise _miscounted(taken, self._rows)
-                self._is_read = True
+            ends_at = time.monotonic() + self._settings.max_age
+            reading = _Reading(taken=taken, start=start, losses=losses, ends_at=ends_at)
+            self._begin_on(stream, reading)
+            self._take(stream, reading)
+            if self._ranges.is_complete:
+                self._verify(reading)
+                if taken.counted not in (None, self.progress.read):
+                    raise _miscounted(taken, self.progress.read)
+                self._control.on(RunEvent.FINISH)
                 self._warn_of_nothing()
                 self._check(stream, taken)
-                job = self.job
                 reload = job.snapshot_id if job.reloads else stream.reload(job.name)
-                self._is_meta_sent = True
-                self._publish_meta(stream, taken, kept, reload)
+                if self._control.on(RunEvent.SEND) is not RunState.SENT:
+                    raise Cancelled
+                self._publish_meta(stream, reading, kept, reload)
                 return True
             if not taken.mark:
                 raise SettingsError(
@@ -167,36 +174,43 @@ class SnapshotRun:
                 )
             return False
 
-    def _begin_on(self, stream: InitStream, taken: TableSnapshot) -> None:
+    def _begin_on(self, stream: InitStream, reading: _Reading) -> None:
         """Before a snapshot is read: what was read before stays, if the two add up."""
-        plan, work = self._work.plan, self._work
-        bucket = self._sink.schemas(self.job.pipeline, self.job.prefix)
-        self._revision = bucket.put(taken.schema)[taken.schema.name]
-        now = taken.schema.version, self._revision, self._gap, self._through
+        plan, ranges, taken = self._ranges.plan, self._ranges, reading.taken
+        bucket = self._sink.schemas(self.job.pipeline.name, self.job.prefix)
+        reading.revision = bucket.put(taken.schema)[taken.schema.name]
+        now = taken.schema.version, reading.revision, reading.losses, self._through
         fits = (
             plan is not None
             and plan.mark
             and (plan.version, plan.revision, plan.gap, plan.statements) == now
         )
         if plan is not None and fits:
-            done = [plan.ranges[number] for number in sorted(work.done)]
+            done = [plan.ranges[number] for number in sorted(ranges.done)]
             again = taken.written_since(done, plan.mark)
-            self._again, fits = again or (), again is not None
+            reading.again, fits = again or (), again is not None
         if plan is not None and not fits:
             self._forget()
         self._discard(stream)
         self.progress.snapshots += 1
 
+    @property
+    def _through(self) -> str:
+        """The identity of the statements that rows come through."""
+        statements = self.job.pipeline.statements
+        return "" if statements is None else statements.identity
+
     def _forget(self) -> None:
-        self._work.forget()
+        self._ranges.forget()
         self.progress.done = self.progress.chunks = 0
         self.progress.rows = self.progress.bytes = 0
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
         job = self.job
         return job.source.snapshot(
-            job.schema, job.table, job.known(), patience=self._settings.patience,
-            is_stopped=self._is_over, on_wait=self._waits,
+            job.schema, job.table, job.pipeline.bookmarks(job.backend),
+            patience=self._settings.patience, is_stopped=self._control.is_over,
+            on_wait=self._waits,
         )  # fmt: skip
 
     def _waits(self, text: str) -> None:
@@ -204,79 +218,68 @@ class SnapshotRun:
 
     def _restore(self, stream: InitStream) -> None:
         job = self.job
-        plan = Records(stream.connection, job.pipeline).plan(job.snapshot_id)
+        plan = Records(stream.connection, job.pipeline.name).plan(job.snapshot_id)
         if plan is None:
             return
-        self._work.restore(plan, written(stream, job.name, job.snapshot_id))
-        for chunk in self._work.chunks:
-            self._wrote(chunk["rows"], chunk["bytes"])
-        self.progress.done = len(self._work.done)
+        self._ranges.restore(plan, written(stream, job.name, job.snapshot_id))
+        for chunk in self._ranges.chunks:
+            self._control.wrote(chunk["rows"], chunk["bytes"])
+        self.progress.done = len(self._ranges.done)
 
     def _purge(self) -> None:
         with suppress(PenstockError), self._stream() as stream:
             stream.purge(self.job.name, self.job.snapshot_id)
 
     def _discard(self, stream: InitStream) -> None:
-        for chunk in sorted(self._work.abandoned):
+        for chunk in sorted(self._ranges.abandoned):
             stream.discard(self.job.name, self.job.snapshot_id, chunk)
-        self._work.discarded()
+        self._ranges.discarded()
 
-    def _is_over(self) -> bool:
-        return self._stopped.is_set() or not self.job.is_ours()
-
-    def _is_old(self) -> bool:
-        return time.monotonic() > self._ends_at
-
-    def _fail(self, error: BaseException) -> None:
-        with self._lock:
-            self._failure = self._failure or error
-        self._stopped.set()
-
-    def _take(self, stream: InitStream, taken: TableSnapshot, start: Start) -> None:
+    def _take(self, stream: InitStream, reading: _Reading) -> None:
         settings = self._settings
         room = stream.room  # asked once: a worker's first connection may find no server
         size = min(settings.chunk_bytes, room)
-        self._rows = 0
+        self.progress.read = 0
         planned = Future[None]()
         with ThreadPoolExecutor(settings.slots, "snapshot") as pool:
             # They connect first: what wants to rewrite the table waits for all of them.
             for _ in range(settings.slots):
-                pool.submit(self._read, taken, planned, room)
+                pool.submit(self._read, reading, planned, room)
             try:
-                self._plan(stream, taken, start, size)
+                self._plan(stream, reading, size)
                 planned.set_result(None)
             except BaseException as error:
-                self._fail(error)
+                self._control.fail(error)
                 planned.set_exception(error)
-        if self._failure is not None:
-            raise self._failure
-        if not self._work.is_complete and not self._is_old():
-            raise Unavailable("it was ended")
+        if self._control.failure is not None:
+            raise self._control.failure
+        if not self._ranges.is_complete and not reading.is_old:
+            raise Unavailable("the snapshot was stopped before all ranges were read")
 
-    def _plan(self, stream: InitStream, taken: TableSnapshot, start: Start, size: int) -> None:
+    def _plan(self, stream: InitStream, reading: _Reading, size: int) -> None:
         """Cuts the table, or takes up what is left, and what is to be read again."""
-        job, progress = self.job, self.progress
-        if (plan := self._work.plan) is None:
+        job, progress, taken = self.job, self.progress, reading.taken
+        if (plan := self._ranges.plan) is None:
             ranges = taken.plan(_RANGE * self._settings.chunk_rows, _RANGE * size)
-            sequence, created = start
-            plan = self._work.plan = SnapshotPlan(
+            sequence, created = reading.start
+            plan = self._ranges.plan = SnapshotPlan(
                 ranges=ranges, version=taken.schema.version, mark=taken.mark, lsn=taken.lsn,
-                position=taken.position, start=sequence, created=created, gap=self._gap,
-                statements=self._through,
-                revision=self._revision,
+                position=taken.position, start=sequence, created=created, gap=reading.losses,
+                statements=self._through, revision=reading.revision,
             )  # fmt: skip
-            if job.pipeline and plan.mark and len(ranges) > 1:
-                Records(stream.connection, job.pipeline).put_plan(job.snapshot_id, plan)
+            if job.pipeline.name and plan.mark and len(ranges) > 1:
+                Records(stream.connection, job.pipeline.name).put_plan(job.snapshot_id, plan)
         progress.position, progress.lsn = plan.position, plan.lsn
         progress.ranges = len(plan.ranges)
         progress.begun_at, progress.done_before = time.monotonic(), progress.done
-        self._work.set_parts(self._again)
+        self._ranges.set_parts(reading.again)
 
-    def _verify(self, taken: TableSnapshot) -> None:
-        known, gap = self.job.known(), self.job.gap()
+    def _verify(self, reading: _Reading) -> None:
+        pipeline, backend = self.job.pipeline, self.job.backend
+        known, losses = pipeline.bookmarks(backend), pipeline.losses(backend)
         try:
-            taken.verify(known)
-            if gap != self._gap:
+            reading.taken.verify(known)
+            if losses != reading.losses:
                 raise Unavailable(
                     "changes were lost during the snapshot", hint="ask for another snapshot"
                 )
@@ -289,7 +292,7 @@ class SnapshotRun:
         job, settings = self.job, self._settings
         self._discard(stream)
         self._writer(stream, taken, stream.room).fill()
-        found, expected = stream.count(job.name, job.snapshot_id), len(self._work.all_chunks())
+        found, expected = stream.count(job.name, job.snapshot_id), len(self._ranges.all_chunks())
         if found != expected:
             raise SettingsError(
                 f"{expected} chunks were stored, and the stream {settings.stream} has {found} of"
@@ -298,17 +301,18 @@ class SnapshotRun:
             )
         if self.is_cancelled:
             raise Cancelled
-        if not job.is_ours():
+        if not job.pipeline.is_ours:
             raise LeaseLost("the pipeline is another instance's now")
 
-    def _read(self, taken: TableSnapshot, planned: Future[None], room: int) -> None:
+    def _read(self, reading: _Reading, planned: Future[None], room: int) -> None:
         """Parts, one after the other, until none is left."""
+        taken, control = reading.taken, self._control
         try:
             if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
-            with self._stream() as stream, taken.source.opened(self._is_over) as pages:
+            with self._stream() as stream, taken.source.opened(control.is_over) as pages:
                 writer = self._writer(stream, taken, room)
-                sink, statements = self._sink, self._statements
+                sink, statements = self._sink, self.job.pipeline.statements
                 images = images_for(sink.encoding)
                 decoder = self.job.feed.decoder(
                     images if statements is None else "json", self.job.on_error
@@ -331,24 +335,22 @@ class SnapshotRun:
                                 batch = through(statements, batch, images)  # noqa: PLW2901
                             yield from cut(writer.form.rows(batch), most=rows, size=size)
 
-                while not (self._is_over() or self._is_old()):
-                    part, read = self._work.take(), 0
+                while not (control.is_over() or reading.is_old):
+                    part, read = self._ranges.take(), 0
                     if part is None:
                         return
                     if writer.write(part, slices(part)):
-                        with self._lock:
-                            self._rows += read
-                            self.progress.done += part.number is not None
+                        control.read(read, is_range=part.number is not None)
         except BaseException as error:
             planned.exception()  # first: where cutting fails, nothing can be opened any more
-            self._fail(error)
+            control.fail(error)
 
     def _writer(self, stream: InitStream, taken: TableSnapshot, room: int) -> ChunkWriter:
         schema = taken.schema
         return ChunkWriter(
-            stream=stream, work=self._work, name=self.job.name, schema_version=schema.version,
+            stream=stream, ranges=self._ranges, name=self.job.name, schema_version=schema.version,
             compression=self._compression(), room=room, pace=self._pace,
-            is_over=self._is_over, wrote=self._wrote,
+            control=self._control,
             form=ChunkForm(
                 table=schema.table, schema=schema.schema, snapshot_id=self.job.snapshot_id,
                 lsn=taken.lsn, position=taken.position, encoding=self._sink.encoding,
@@ -359,37 +361,32 @@ class SnapshotRun:
     def _compression(self) -> ChunkCompression:
         return ChunkCompression(self._settings.compression, self._dictionary)
 
-    def _wrote(self, rows: int, size: int) -> None:
-        with self._lock:
-            self.progress.chunks += -1 if size < 0 else 1
-            self.progress.rows += rows
-            self.progress.bytes += size
-
     def _warn_of_nothing(self) -> None:
         """A condition on `operation` may have forgotten rows of snapshots."""
-        if self._statements is not None and self._rows and not self.progress.rows:
+        rows, has_statements = self.progress.read, self.job.pipeline.statements is not None
+        if has_statements and rows and not self.progress.rows:
             log.warning(
                 "no row of a snapshot comes through transform", table=".".join(self.job.name),
-                rows=self._rows, hint="they have the operation READ",
+                rows=rows, hint="they have the operation READ",
             )  # fmt: skip
 
     def _publish_meta(
-        self, stream: InitStream, taken: TableSnapshot, kept: Kept, reload: str | None
+        self, stream: InitStream, reading: _Reading, kept: Kept, reload: str | None
     ) -> None:
         progress = self.progress
-        progress.position, progress.lsn = position, lsn = self._work.place
-        assert self._work.plan is not None
-        plan = replace(self._work.plan, position=position, lsn=lsn)
+        progress.position, progress.lsn = position, lsn = self._ranges.place
+        assert self._ranges.plan is not None
+        plan = replace(self._ranges.plan, position=position, lsn=lsn)
         meta = Meta(
-            name=self.job.name, snapshot_id=self.job.snapshot_id, schema=taken.schema, plan=plan,
-            revision=self._revision, reload=reload,
-            is_exact=taken.is_exact, kept=kept, compression=self._compression(),
-            chunks=self._work.all_chunks(), selection=self.job.selection,
+            name=self.job.name, snapshot_id=self.job.snapshot_id, schema=reading.taken.schema,
+            plan=plan, revision=reading.revision, reload=reload, is_exact=reading.taken.is_exact,
+            kept=kept, compression=self._compression(),
+            chunks=self._ranges.all_chunks(), selection=self.job.selection,
         )  # fmt: skip
         meta.publish(stream, self._sink)
 
     def _stream(self) -> InitStream:
-        return InitStream(self._sink.nats, self._settings.stream, self._is_over)
+        return InitStream(self._sink.nats, self._settings.stream, self._control.is_over)
 
 
 def _miscounted(taken: TableSnapshot, rows: int) -> SettingsError:

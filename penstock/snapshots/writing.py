@@ -2,7 +2,7 @@
 
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,16 +14,17 @@ from penstock.snapshots.chunks import ChunkForm
 from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.pace import SnapshotPace
-from penstock.snapshots.work import (
+from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
     ChunkInfo,
     PartReading,
+    RangeProgress,
     SnapshotPart,
-    Work,
     header_of,
     read_header,
 )
+from penstock.snapshots.run_states import RunControl
 
 VERSION = b"1"  # of the bodies' format
 
@@ -31,29 +32,28 @@ VERSION = b"1"  # of the bodies' format
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWriter:
     """Stores chunks. `room`: bytes that a body may have. `schema_version`: of the table's schema.
-    `wrote` is called with rows and bytes of each chunk; nothing is written once it `is_over`."""
+    Nothing is written once the run is over."""
 
     stream: InitStream
-    work: Work
+    ranges: RangeProgress
     form: ChunkForm
     name: TableName
     schema_version: str
     compression: ChunkCompression
     room: int
     pace: SnapshotPace
-    is_over: Callable[[], bool]
-    wrote: Callable[[int, int], None]
+    control: RunControl
 
     def write(self, part: SnapshotPart, slices: Iterable[pa.RecordBatch]) -> bool:
         """Stores the rows of a part, each slice as a chunk; whether it came to their end."""
         reading = PartReading()
         try:
             for rows, is_last in _marked(slices):
-                if self.is_over():
+                if self.control.is_over():
                     break
                 reading.chunks.append(self._chunk(part, reading, rows, is_last=is_last))
             else:
-                self.work.finish(part, reading, (self.form.position, self.form.lsn))
+                self.ranges.finish(part, reading, (self.form.position, self.form.lsn))
                 return True
         except BaseException:
             self._abandon(reading)
@@ -63,19 +63,19 @@ class ChunkWriter:
 
     def fill(self) -> None:
         """Chunks without rows for numbers that no chunk has: what was read again may need less."""
-        while self.work.holes:
+        while self.ranges.holes:
             chunk = self._chunk(NOTHING, PartReading(), self.form.nothing, is_last=True)
-            self.work.add(chunk)
+            self.ranges.add(chunk)
 
     def _abandon(self, reading: PartReading) -> None:
-        self.work.abandon(reading)
+        self.ranges.abandon(reading)
         for chunk in reading.chunks:
-            self.wrote(-chunk["rows"], -chunk["bytes"])
+            self.control.wrote(-chunk["rows"], -chunk["bytes"])
 
     def _chunk(
         self, part: SnapshotPart, reading: PartReading, rows: pa.RecordBatch, *, is_last: bool
     ) -> ChunkInfo:
-        (number, was_used), form = self.work.number(reading), self.form
+        (number, was_used), form = self.ranges.number(reading), self.form
         body, compressed = self.compression.of(form.body(rows, number))
         if len(body) > self.room:
             raise Rejected(
@@ -84,7 +84,7 @@ class ChunkWriter:
                 hint="raise max_payload of nats-server, or leave the large column out of the"
                 " publication",
             )
-        self.pace.wait(len(body), self.is_over)
+        self.pace.wait(len(body), self.control.is_over)
         headers = {
             "Penstock-Schema": VERSION,
             "Penstock-Table-Schema": self.schema_version.encode(),
@@ -100,7 +100,7 @@ class ChunkWriter:
             identity += f"-{secrets.token_hex(4)}"
         subject = f"{PREFIX}.snap.{table}.{snapshot_id}.{number}"
         sequence = self.stream.publish(subject, body, headers, identity)
-        self.wrote(rows.num_rows, len(body))
+        self.control.wrote(rows.num_rows, len(body))
         return {
             "chunk": number, "sequence": sequence, "rows": rows.num_rows, "bytes": len(body),
             "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,

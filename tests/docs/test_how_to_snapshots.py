@@ -17,6 +17,7 @@ from penstock.snapshots.records import Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
 from tests.docs.pages import DOCS, section, statements
 from tests.servers import Nats, Postgres
+from tests.snapshots.pipeline import StatedPipeline
 
 pytestmark = pytest.mark.live
 
@@ -56,8 +57,8 @@ def test_a_role_and_an_account_with_what_the_page_says_take_a_snapshot(tmp_path:
         feed.begin()
         sink = JetStreamSettings(url=nats.url, user="penstock", password="p", encoding="json")
         job = Job(
-            snapshot_id=new_id(), feed=feed, schema="public", table="customers",
-            name=("customers",), known=dict,
+            snapshot_id=new_id(), pipeline=StatedPipeline(), backend="shop", feed=feed,
+            schema="public", table="customers", name=("customers",),
         )  # fmt: skip
         run = SnapshotRun(job, JetStreamServer(sink), SnapshotSettings())
         run.run()

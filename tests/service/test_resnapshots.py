@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.service import resnapshots
 from penstock.service.resnapshots import Resnapshots, outdated, to_mend
-from penstock.snapshots.followed_tables import Known, SnapshotSource
+from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
 from penstock.snapshots.records import RunRecord, new_id
 
 FEED: Any = None
@@ -23,9 +24,9 @@ GAP = {
 }  # fmt: skip
 
 
-def table(name: str) -> Known:
+def table(name: str) -> FollowedTable:
     schema = TableSchema(schema="public", table=name, name=(name,), version="1", columns=())
-    return Known(source=SnapshotSource(backend="shop", feed=FEED, prefix=()), schema=schema)
+    return FollowedTable(source=SnapshotSource(backend="shop", feed=FEED, prefix=()), schema=schema)
 
 
 def record(name: str, state: Any, gap: str, at: float = AT) -> RunRecord:
@@ -43,13 +44,20 @@ class Mending:
         self.records: list[RunRecord] = []
         self.asked: list[TableName] = []
         self.waits = False
-        self.resnapshots = Resnapshots(["shop"], lambda _: self.gaps, lambda *_: self.waits)
+        owned: Any = SimpleNamespace(
+            gaps=lambda _: self.gaps, unpublished=lambda *_: ["slot"] if self.waits else []
+        )
+        self.resnapshots = Resnapshots(owned, ["shop"])
+        self.requests: Any = SimpleNamespace(
+            records=SimpleNamespace(all=lambda: self.records),
+            take_again=lambda name, _: self.asked.append(name),
+        )
 
     def look(self, *tables: str) -> list[TableName]:
         """What is asked for now."""
         self.asked.clear()
         known = [table(name) for name in tables]
-        self.resnapshots.look(known, lambda: self.records, self.asked.append)
+        self.resnapshots.look(self.requests, known)
         return list(self.asked)
 
     def taken(self, *tables: str, state: Any = "done") -> None:
@@ -130,13 +138,14 @@ def test_a_mended_partition_is_not_stale_unless_another_gap_came(mending: Mendin
     mending.gaps.record("slot", GAP)
     assert (mending.look("a"), mending.stale) == ([("a",)], ["slot"])
     mending.taken("a")
-    records = mending.records
 
     def meanwhile() -> list[RunRecord]:
         mending.gaps.record("slot", {**GAP, "id": "2", "from": "00000000/00000040:1", "to": ""})
-        return records
+        return mending.records
 
-    mending.resnapshots.look([table("a")], meanwhile, mending.asked.append)
+    mending.requests.records.all, before = meanwhile, mending.requests.records.all
+    mending.look("a")
+    mending.requests.records.all = before
     assert mending.stale == ["slot"]
     mending.gaps.record("slot", {**GAP, "id": "2", "to": "00000000/00000048"})
     assert mending.look("a") == [("a",)], "what was taken before has not what was lost since"

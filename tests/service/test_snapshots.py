@@ -27,6 +27,7 @@ from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
+from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.snapshots import Snapshots
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
@@ -72,11 +73,10 @@ class Desk:
         self.connection.open()
         self.records = Records(self.connection, self.name)
         self.service: Snapshots | None = None
-        self.is_ours = True
 
     def start(self, statements: RowTransform | None = None) -> None:
-        self.is_ours = True
-        self.service = Snapshots(self.pipeline, "me", is_ours=lambda: self.is_ours)
+        self.owned = OwnedPipeline(self.pipeline, "me")
+        self.service = Snapshots(self.pipeline, self.owned)
         self.service.start(statements)
         self.until(self._answers)
 
@@ -199,7 +199,7 @@ def test_a_snapshot_that_began_without_a_transform_is_read_anew_through_it(
     desk.start()
     snapshot_id = desk.accepted(table)
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     monkeypatch.undo()
@@ -225,7 +225,7 @@ def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
     ):
         pipeline = desk_of(**more).pipeline
         with pytest.raises(SettingsError, match=f"{says} takes snapshots, and transform does what"):
-            Snapshots(pipeline, "me").start(Masking())
+            Snapshots(pipeline, OwnedPipeline(pipeline, "me")).start(Masking())
 
 
 def test_rows_do_not_go_around_a_transform(
@@ -237,7 +237,7 @@ def test_rows_do_not_go_around_a_transform(
     desk.start()
     before = desk.accepted(table)
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     monkeypatch.undo()
@@ -374,7 +374,7 @@ def test_a_part_is_taken_up_as_a_part(
     options: Json = {"where": "id % 2 = 0", "columns": ["id"], "chunk_rows": 20}
     snapshot_id = desk.ask(f"request.{table}", **options)["snapshot_id"]
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     monkeypatch.undo()
@@ -405,8 +405,8 @@ def test_a_suspended_table_is_refused(
     """Changes after its snapshot would be missing."""
     table = table_in(database)
     reasons = {("shop", f"public.{table}"): "decode"}
-    monkeypatch.setattr(Snapshots, "_suspended", lambda _: reasons)
-    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: {PartitionId("s"): START})
+    monkeypatch.setattr(OwnedPipeline, "suspended", lambda _: reasons)
+    monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
     desk = desk_of(initial=True)  # its refusal ends nothing
     desk.start()
     assert f"{table} is suspended: decode" in desk.ask(f"request.{table}")["error"]
@@ -436,7 +436,7 @@ def test_what_a_dead_service_left_is_taken_up(
     desk.start()
     snapshot_id = desk.accepted(table)
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     record = desk.records.get(snapshot_id)
@@ -460,7 +460,7 @@ def test_a_run_goes_on_where_a_dead_service_left_it(
     desk.start()
     snapshot_id = desk.accepted(table)
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     left = desk.chunks(table, snapshot_id)
@@ -487,7 +487,7 @@ def test_a_run_begins_anew_where_changes_were_lost_since(
     desk.start()
     snapshot_id = desk.accepted(table)
     gate.reached()
-    desk.is_ours = False
+    desk.owned.end()
     gate.open()
     desk.stop()
     left = desk.chunks(table, snapshot_id)
@@ -527,7 +527,7 @@ def test_every_table_is_taken_once_at_its_first_start(
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
     begun: dict[PartitionId, Bookmark] = {}
-    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: begun)
+    monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: begun)
     first = table_in(database, 10)
     desk = desk_of(initial=True)
     desk.start()
@@ -548,7 +548,7 @@ def test_an_initial_snapshot_that_failed_is_tried_again(
 ) -> None:
     monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
     monkeypatch.setattr("penstock.snapshots.initial._AGAIN", 0.0)
-    monkeypatch.setattr(Snapshots, "_bookmarks", lambda *_: {PartitionId("s"): START})
+    monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
     table = table_in(database, 10)
     desk = desk_of(initial=True, patience=0.2)
     with psycopg.connect(database.url) as connection:
@@ -636,7 +636,7 @@ def test_a_request_that_fails_is_answered(
         raise Unavailable("the bucket does not answer now", hint="ask again")
 
     desk = desk_of()
-    monkeypatch.setattr("penstock.snapshots.desk.Desk.request", fail)
+    monkeypatch.setattr("penstock.snapshots.requests.SnapshotRequests.request", fail)
     desk.start()
     expected = {"error": "the bucket does not answer now", "hint": "ask again", "again": True}
     assert desk.ask(f"request.{database.name}") == expected
@@ -741,7 +741,7 @@ def test_without_rights_to_requests_schemas_are_stored_all_the_same(
     server = own_nats({"authorization": {"users": [user]}, "no_auth_user": "u"})
     desk = Desk(database, server, tmp_path)
     with capture_logs() as logs, closing(desk.connection):
-        desk.service = Snapshots(desk.pipeline, "me")
+        desk.service = Snapshots(desk.pipeline, OwnedPipeline(desk.pipeline, "me"))
         desk.service.start()
         bucket = Bucket(desk.connection, "schemas")
         desk.until(lambda: bucket.get(table) is not None and bool(logs))

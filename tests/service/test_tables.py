@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from structlog.testing import capture_logs
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.service.tables import FollowedTables
-from penstock.snapshots.followed_tables import Known, SnapshotSource
+from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
 
 
 class Script:
@@ -26,12 +27,12 @@ class Script:
         self.entered, self.proceed = threading.Event(), threading.Event()
         self.proceed.set()
 
-    def tables_of(self, source: SnapshotSource) -> list[Known]:
+    def tables_of(self, source: SnapshotSource) -> list[FollowedTable]:
         self.looks += 1
         if self.source_fault is not None:
             raise self.source_fault
         return [
-            Known(
+            FollowedTable(
                 source=source,
                 schema=TableSchema(
                     schema="public", table=name, name=(name,), version=version, columns=()
@@ -70,6 +71,10 @@ class Script:
         self.until(lambda: self.looks > looks + 1)
 
 
+def owned_by_us(suspended: Callable[[], Any] = dict) -> Any:
+    return SimpleNamespace(name="pipe", is_ours=True, suspended=suspended)
+
+
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     made = Script()
@@ -84,7 +89,7 @@ def tables(script: Script) -> Iterator[FollowedTables]:
     feed: Any = None
     source = SnapshotSource(backend="shop", feed=feed, prefix=())
     sink: Any = script
-    with FollowedTables("pipe", [source], sink, is_ours=lambda: True) as made:
+    with FollowedTables(owned_by_us(), [source], sink) as made:
         yield made
 
 
@@ -150,9 +155,7 @@ def test_a_suspended_table_has_its_reason(script: Script) -> None:
             raise Unavailable("away")
         return found
 
-    with FollowedTables(
-        "pipe", [source], sink, is_ours=lambda: True, suspended=suspended
-    ) as tables:
+    with FollowedTables(owned_by_us(suspended), [source], sink) as tables:
         found = []
         for _ in range(4):
             tables.look()

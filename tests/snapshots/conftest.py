@@ -19,6 +19,7 @@ from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats
+from tests.snapshots.pipeline import StatedPipeline
 
 
 class World:
@@ -53,8 +54,9 @@ class World:
     def job(self, table: str, **more: Any) -> Job:
         return Job(
             **{
-                "snapshot_id": f"snap-{uuid.uuid4().hex}", "feed": self.feed, "schema": "public",
-                "table": table, "name": (table,), "known": dict, **more,
+                "snapshot_id": f"snap-{uuid.uuid4().hex}", "pipeline": StatedPipeline(),
+                "backend": "shop", "feed": self.feed, "schema": "public", "table": table,
+                "name": (table,), **more,
             }
         )  # fmt: skip
 

@@ -22,6 +22,7 @@ from tests.mongo import REAL, Shop, mongodb, shop_on
 from tests.servers import Nats
 from tests.snapshots.conftest import read
 from tests.snapshots.gate import Gate
+from tests.snapshots.pipeline import StatedPipeline
 
 pytestmark = pytest.mark.live
 
@@ -46,8 +47,9 @@ class CollectionRuns:
 
     def run(self, collection: str, **settings: Any) -> SnapshotRun:
         job = Job(
-            snapshot_id=f"snap-{self.shop.name}", feed=self.feed, schema=self.shop.name,
-            table=collection, name=(collection,), known=lambda: self.known,
+            snapshot_id=f"snap-{self.shop.name}", backend="shop", feed=self.feed,
+            pipeline=StatedPipeline(known=lambda: self.known), schema=self.shop.name,
+            table=collection, name=(collection,),
         )  # fmt: skip
         return SnapshotRun(job, JetStreamServer(self.settings), SnapshotSettings(**settings))
 
@@ -130,7 +132,7 @@ def test_no_reading_lasts_longer_than_max_age(
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()
-        deadline = run._ends_at
+        deadline = run.progress.begun_at + 3
         until(lambda: time.monotonic() > deadline)
         gate.open()
         running.result(60)

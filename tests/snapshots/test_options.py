@@ -9,17 +9,17 @@ from penstock.feeds import RowSelection
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.snapshots.followed_tables import Known, SnapshotSource
+from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
 from penstock.snapshots.options import SnapshotOptions
 
 SETTINGS = SnapshotSettings(where=True, chunk_rows=100)
 FEED = PostgresFeed(PostgresSettings(connection="postgresql://host/db", slot="s", publication="p"))
 
 
-def table(feed: Any = FEED) -> Known:
+def table(feed: Any = FEED) -> FollowedTable:
     columns = tuple({"name": name, "key": name == "id"} for name in ("name", "id", "age"))
     schema = TableSchema(schema="public", table="t", name=("t",), version="1", columns=columns)
-    return Known(source=SnapshotSource(backend="shop", feed=feed, prefix=()), schema=schema)
+    return FollowedTable(source=SnapshotSource(backend="shop", feed=feed, prefix=()), schema=schema)
 
 
 def given(**options: Any) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 from tests.snapshots.gate import Gate
+from tests.snapshots.pipeline import StatedPipeline
 
 pytestmark = pytest.mark.live
 
@@ -248,7 +249,7 @@ def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()
-        deadline = run._ends_at
+        deadline = run.progress.begun_at + 3
         until(lambda: time.monotonic() > deadline)
         gate.open()
         running.result(60)
@@ -270,7 +271,7 @@ def test_max_age_ends_the_run_of_a_table_whose_changes_have_no_key(
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()
-        deadline = run._ends_at
+        deadline = run.progress.begun_at + 3
         until(lambda: time.monotonic() > deadline)
         gate.open()
         with pytest.raises(SettingsError, match="its changes have no key"):
@@ -398,13 +399,14 @@ def test_a_run_that_is_not_ours_any_more_has_no_meta(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table, gate = table_of(world, 2_000), Gate(monkeypatch, "init.snap.", 20)
-    lost = threading.Event()
-    job = world.job(table, is_ours=lambda: not lost.is_set())
-    run = SnapshotRun(job, world.sink, SnapshotSettings(chunk_rows=100))
+    pipeline = StatedPipeline()
+    run = SnapshotRun(
+        world.job(table, pipeline=pipeline), world.sink, SnapshotSettings(chunk_rows=100)
+    )
     with ThreadPoolExecutor() as pool:
         running = pool.submit(run.run)
         gate.reached()
-        lost.set()
+        pipeline.is_ours = False
         gate.open()
         with pytest.raises(LeaseLost):
             running.result(60)
@@ -430,7 +432,8 @@ def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
     slot = PartitionId(f"s_{world.database.name}")
     later = {slot: Bookmark(None, {"era": "e0001-"})}
     known = iter([{}, later, later, later])
-    run = SnapshotRun(world.job(table, known=lambda: next(known)), world.sink, SnapshotSettings())
+    pipeline = StatedPipeline(known=lambda: next(known))
+    run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
     run.run()
     assert run.progress.snapshots == 2
     assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
@@ -448,7 +451,8 @@ def test_a_gap_meanwhile_begins_the_run_anew(world: World) -> None:
         world.database.execute("CREATE TABLE IF NOT EXISTS more (); DROP TABLE more")
         return next(gaps)
 
-    run = SnapshotRun(world.job(table, gap=gap), world.sink, SnapshotSettings())
+    pipeline = StatedPipeline(gap=gap)
+    run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
     run.run()
     assert (len(lsns), run.progress.snapshots) == (6, 3)
     assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
@@ -595,7 +599,8 @@ def test_changes_of_before_a_gap_that_was_found_meanwhile_do_not_follow(world: W
             world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
         return found
 
-    run = SnapshotRun(world.job(table, gap=gap), world.sink, SnapshotSettings())
+    pipeline = StatedPipeline(gap=gap)
+    run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
     run.run()
     meta = world.meta(table)
     # Published: one at the end of the first reading, and one before the second.

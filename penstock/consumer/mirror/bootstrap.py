@@ -129,7 +129,7 @@ class Bootstrap:
         cursor = body["position"].rpartition(":")[0]
         self.table = replace(  # chunks of later points come later
             self.table, cursor=self.table.cursor or cursor,
-            settled=max(self.table.settled, cursor),
+            last_point=max(self.table.last_point, cursor),
         )  # fmt: skip
         self._prepare(version)
         known = self._chunks.get(chunk.chunk)
@@ -138,7 +138,7 @@ class Bootstrap:
             self._read_again(f"chunk {chunk.chunk} was published again, with other rows")
         elif known is None:
             assert self._coder is not None
-            is_late = self.table.is_torn and cursor == self.table.settled
+            is_late = self.table.has_several_points and cursor == self.table.last_point
             if self.table.has_documents and exact.is_json(message.headers):
                 body = body_of(message.headers, message.payload, self._decompressor, exact.loads)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
@@ -175,7 +175,7 @@ class Bootstrap:
             relation_id=meta.get("relation_id"), losses=meta.get("losses") or "",
             revision=int(meta.get("schema_revision") or 0),
         )  # fmt: skip
-        is_one_point = meta.get("exact") and self.table.cursor == self.table.settled
+        is_one_point = meta.get("exact") and self.table.cursor == self.table.last_point
         self._target.finish(found, meta["row_count"] if is_one_point else None)
         return found
 
@@ -270,7 +270,7 @@ class Bootstrap:
         self.table = replace(self.table, snapshot_id="")
 
     def _forget(self) -> None:
-        self.table = replace(self.table, cursor="", settled="")
+        self.table = replace(self.table, cursor="", last_point="")
         self.progress.rows = self.progress.chunks = 0
         self._chunks, self._coder, self._consumer = {}, None, None
 

@@ -82,7 +82,7 @@ class Followed:
         if body["operation"] == "SUSPEND":
             self.problem = "the pipeline suspended it, and changes are missing"
             return
-        if table.settled and place.cursor >= table.settled:
+        if table.last_point and place.cursor >= table.last_point:
             self._settle()
         if table.document:
             change = self._row_change(body)
@@ -93,7 +93,7 @@ class Followed:
             return
         if self._plan is None:
             self._plan = TablePlan(
-                self.table, self._encoders(self.table), restores=self.table.is_torn
+                self.table, self._encoders(self.table), restores=self.table.has_several_points
             )
         self._plan.add(body)
         self.changes += 1
@@ -160,8 +160,8 @@ class Followed:
     def _settle(self) -> None:
         """All rows are of one point in the log from here on."""
         self._flush()
-        steps = [ForgetLate()] if self.table.is_torn else []
-        self.table = replace(self.table, settled="")
+        steps = [ForgetLate()] if self.table.has_several_points else []
+        self.table = replace(self.table, last_point="")
         self._work.append((self.table, steps))
 
     def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
@@ -192,7 +192,7 @@ class Followed:
             self.problem = f"the bucket schemas does not have its version {lacking}"
             return False
         # Rows to be restored have the columns of the snapshot.
-        self.problem = "its columns changed" if table.is_torn else difference(was, found)
+        self.problem = "its columns changed" if table.has_several_points else difference(was, found)
         if not self.problem:
             self._alter(table.with_schema(found))
         return not self.problem

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, Self
 
 State = Literal["loading", "live"]
+_LAST_POINT = "settled"  # what stored tables call it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +37,7 @@ class MirrorTable:
     """`name` is what messages and buckets call the table; `target` what the target does.
 
     Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
-    `settled` are in some of them, as chunks are of several points in the log: in all that were
+    `last_point` are in some of them, as chunks are of several points in the log: in all that were
     written after the first point; "" once they were applied. Those of messages up to `sequence`
     are applied, of the stream that was made at `created`. `places`: the last change under each
     subject (and of each partition), which a writer that repeats itself sends again. `kept`: columns
@@ -65,14 +66,14 @@ class MirrorTable:
     stream: str = ""
     created: str = ""
     cursor: str = ""
-    settled: str = ""
+    last_point: str = ""
     sequence: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def is_torn(self) -> bool:
+    def has_several_points(self) -> bool:
         """Whether its rows are of several points in the log, and changes between them may come."""
-        return bool(self.key) and self.cursor < self.settled
+        return bool(self.key) and self.cursor < self.last_point
 
     def is_called(self, backend: str, schema: str, table: str) -> bool:
         """Whether messages name the table so."""
@@ -97,11 +98,14 @@ class MirrorTable:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return asdict(self)
+        document = asdict(self)
+        document[_LAST_POINT] = document.pop("last_point")
+        return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "MirrorTable":
         """The inverse."""
+        document = {**document, "last_point": document.get(_LAST_POINT, "")}
         known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         for name in ("columns", "kept"):
             known[name] = tuple(MirrorColumn.of(one) for one in known.get(name, ()))

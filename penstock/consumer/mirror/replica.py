@@ -240,7 +240,7 @@ class Replica(Closes):
     def _reload(self) -> None:
         """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
         meanwhile."""
-        for each in self._live.take_broken(self._announced):
+        for each in self._live.tables_to_reload(self._announced):
             name = each.table.name
             self._load(self._announced[name], each.table)
             # The next snapshot is right after a message that nobody can read, and hardly after a
@@ -273,7 +273,7 @@ class Replica(Closes):
                     self._load(each)
         with suppress(SettingsError):
             self._live.find_hole(self.status)
-        self._live.find_mended(self._init, self._announced)
+        self._live.find_newer_snapshots(self._init, self._announced)
         self._reload()
 
 

@@ -120,7 +120,7 @@ class SqlTarget(Closes):
             self._fill(self._loading(table), table, rows)
             if is_late:
                 late, before = self._late(table), self._stored(table.name)
-                if before is None or before.settled != table.settled:
+                if before is None or before.last_point != table.last_point:
                     self._run(f"DROP TABLE IF EXISTS {late}")
                     self._create(table, late)
                     self._store(table)

@@ -236,7 +236,7 @@ class LiveTables(Closes):
         if any(each.problem for each in self._live.values()):
             self._store(())
 
-    def find_mended(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
+    def find_newer_snapshots(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
         """Tables of which a snapshot was stored since the source lost changes, or so that mirrors
         load them again."""
         api = JetStream(self._connection)
@@ -278,7 +278,7 @@ class LiveTables(Closes):
             if each.table.sequence < end - 1:
                 each.problem = each.problem or f"messages {start} to {end - 1} are gone"
 
-    def take_broken(self, names: Collection[str]) -> list[Followed]:
+    def tables_to_reload(self, names: Collection[str]) -> list[Followed]:
         """Those of these names whose rows can only be made right by a snapshot; they are not live
         any more."""
         found = [each for name, each in self._live.items() if each.problem and name in names]

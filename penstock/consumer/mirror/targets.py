@@ -170,7 +170,7 @@ class Target(Protocol):
         *,
         is_late: bool = False,
     ) -> None:
-        """Adds the rows of a chunk. Those that are late, of the point `table.settled` and not of
+        """Adds the rows of a chunk. Those that are late, of the point `table.last_point` and not of
         the first, are kept beside, too, for `RestoreRows`; those of earlier points are not."""
         ...
 

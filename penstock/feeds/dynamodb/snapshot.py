@@ -75,7 +75,7 @@ class ReadPace:
             if left <= 0:
                 return
             self._sleep(min(left, _LOOK))
-        raise Unavailable("reading a table: it was ended")
+        raise Unavailable("the snapshot was stopped before all ranges were read")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,7 +89,9 @@ class MongoRowSource:
                 with translating(what), closing(found):
                     for batch in found:
                         if is_stopped():
-                            raise Unavailable(f"{what}: it was ended")
+                            raise Unavailable(
+                                f"{what}: the snapshot was stopped before all ranges were read"
+                            )
                         yield batch
 
             def pages(part: IdRange, rows: int, size: int) -> Iterator[Page]:

@@ -107,7 +107,7 @@ def test_rows_of_the_last_of_several_points_in_the_log_are_kept_beside(taken: Ta
     meta = {**taken.meta, "row_count": 5, "batch_count": 3, "chunks": listed}
     taken.publish("init.meta.t", meta)
     table = whole(taken.bootstrap())
-    assert (table.cursor, table.settled, table.is_torn) == (cursor, points[1], True)
+    assert (table.cursor, table.last_point, table.has_several_points) == (cursor, points[1], True)
     assert taken.target.open(["t"]) == [table]
     taken.target.apply([(table, [ClearRows(), RestoreRows(None)])], 9)
     found = sorted(tuple(value for _, value in row) for row in rows_of(taken.url, "t"))

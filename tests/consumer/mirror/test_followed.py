@@ -171,22 +171,22 @@ def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() ->
     has both: the TX of key 9 cannot be had from the row that is under 1 now."""
     wide = replace(TABLE, columns=(*TABLE.columns, MirrorColumn(name="large", data_type="text")))
     moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
-    found = followed(replace(wide, settled="00000000/00000020"))
+    found = followed(replace(wide, last_point="00000000/00000020"))
     found.add(*message(9, "00000000/0000001F:0", **moved))
     found.add(*message(3, "00000000/0000001F:1", operation="DELETE", before={"a": 3}))
     (before,) = found.work()
-    assert (before[0].is_torn, before[1][-1]) == (True, RestoreRows([(1,), (9,), (3,)]))
+    assert (before[0].has_several_points, before[1][-1]) == (True, RestoreRows([(1,), (9,), (3,)]))
     found.add(*message(3, "00000000/0000001F:2", operation="TRUNCATE"))
     found.add(*message(9, "00000000/00000020:0", **moved))
     *earlier, last = found.work()
     assert [step for _, steps in earlier for step in steps] == [
         ClearRows(), RestoreRows(None), ForgetLate(),
     ]  # fmt: skip
-    assert (last[0].is_torn, last[1]) == (False, [UpdateRows(("a",), [(1,)], [(9,)])])
+    assert (last[0].has_several_points, last[1]) == (False, [UpdateRows(("a",), [(1,)], [(9,)])])
 
 
 def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -> None:
-    found = followed(replace(TABLE, settled="00000000/00000020"))
+    found = followed(replace(TABLE, last_point="00000000/00000020"))
     found.add(*message(2, "00000000/0000001F:0", schema_version="v2"))
     assert found.problem == "its columns changed"
 
@@ -212,3 +212,10 @@ def test_columns_in_another_order_are_other_columns() -> None:
 def test_a_layout_without_positions_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"no position.*sink\.layout"):
         followed().add(*message(1, "", position=None))
+
+
+def test_tables_that_were_stored_before_can_be_read() -> None:
+    """What a table calls its last point has another name in mirrors' databases."""
+    stored = replace(TABLE, last_point="00000000/00000020").to_json()
+    assert (stored["settled"], "last_point" in stored) == ("00000000/00000020", False)
+    assert MirrorTable.from_json(stored).last_point == "00000000/00000020"

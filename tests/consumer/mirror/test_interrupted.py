@@ -63,5 +63,5 @@ def test_a_snapshot_of_several_points_and_the_changes_between_them_are_the_table
         world.published()
         replica.run(once=True)
         assert replica.status.snapshots == 1
-        assert not replica.tables[0].is_torn
+        assert not replica.tables[0].has_several_points
         same(database, target, "t")

@@ -131,7 +131,9 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
     )
     list(source.changes())  # before the first point
     read: set[str] = set()
-    table = replace(KEYED, state="loading", snapshot_id="s", cursor=_cursor(0), settled=_cursor(0))
+    table = replace(
+        KEYED, state="loading", snapshot_id="s", cursor=_cursor(0), last_point=_cursor(0)
+    )
     target.open(["t"])
     target.begin(table)
     for point in range(3):
@@ -141,9 +143,9 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
             read |= wanted
         else:
             wanted = ({row["a"] for row in source.rows} - read) | written
-        table = replace(table, settled=_cursor(len(log)))
+        table = replace(table, last_point=_cursor(len(log)))
         rows = [tuple(row.values()) for row in source.rows if row["a"] in wanted]
-        target.load(table, LoadedChunk(point, len(rows), 0), rows, is_late=table.is_torn)
+        target.load(table, LoadedChunk(point, len(rows), 0), rows, is_late=table.has_several_points)
         before, changes = [dict(row) for row in source.rows], list(source.changes())
         log += changes
     table = replace(table, state="live")

@@ -218,29 +218,29 @@ def test_a_row_that_moves_takes_the_place_of_another(target: str, made: Make) ->
 def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
     target: str, made: Make
 ) -> None:
-    one, first = made(), replace(TABLE, cursor="1", settled="1")
+    one, first = made(), replace(TABLE, cursor="1", last_point="1")
     one.open(["t"])
     one.begin(first)
     one.load(first, LoadedChunk(0, 2, 0), [(1, "first"), (2, "first")])
-    second, third = replace(first, settled="2"), replace(first, settled="3")
+    second, third = replace(first, last_point="2"), replace(first, last_point="3")
     one.load(second, LoadedChunk(1, 1, 0), [(3, "second")], is_late=True)
     one.load(third, LoadedChunk(2, 1, 0), [(2, "third")], is_late=True)
     one.close()  # a crash
     one = made()
-    assert [table.settled for table in one.open(["t"])] == ["3"]
+    assert [table.last_point for table in one.open(["t"])] == ["3"]
     assert len(one.begin(third)) == 3
     one.load(third, LoadedChunk(3, 1, 0), [(4, "third")], is_late=True)
-    torn = replace(third, state="live")
-    one.finish(torn)
+    apart = replace(third, state="live")
+    one.finish(apart)
     gone = DeleteRows([(key,) for key in (1, 2, 3, 4)])
-    one.apply([(torn, [gone, UpsertRows([(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], 8)
+    one.apply([(apart, [gone, UpsertRows([(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], 8)
     assert rows(target) == [("2", "third"), ("4", "old")]
-    one.apply([(torn, [ClearRows(), RestoreRows(None)])], 9)
+    one.apply([(apart, [ClearRows(), RestoreRows(None)])], 9)
     assert rows(target) == [("2", "third"), ("4", "third")]
-    one.apply([(replace(torn, settled="1"), [ForgetLate(), ClearRows()])], 10)
+    one.apply([(replace(apart, last_point="1"), [ForgetLate(), ClearRows()])], 10)
     assert rows(target) == []
     with pytest.raises(SettingsError, match="penstock_late"):
-        one.apply([(torn, [RestoreRows(None)])], 11)
+        one.apply([(apart, [RestoreRows(None)])], 11)
     one.close()
 
 

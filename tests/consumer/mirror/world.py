@@ -31,6 +31,7 @@ from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
 from penstock.reading.announced import Announced
 from penstock.reading.positions import Positions
+from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.snapshots import Snapshots
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
@@ -88,7 +89,7 @@ class World:
         return self
 
     def start_service(self) -> None:
-        self.service = Snapshots(self.pipeline, "me")
+        self.service = Snapshots(self.pipeline, OwnedPipeline(self.pipeline, "me"))
         self.service.start()
         until(self._answers)
 

@@ -91,7 +91,7 @@ def test_one_that_is_stopped_ends(server: StreamsServer) -> None:
     with (
         taken(feed_of(server)) as found,
         found.source.opened(lambda: True) as read,
-        pytest.raises(Unavailable, match="it was ended"),
+        pytest.raises(Unavailable, match="stopped before all ranges were read"),
     ):
         list(read({"segment": 0, "of": 1}, 10, 100))
 

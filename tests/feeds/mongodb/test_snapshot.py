@@ -194,7 +194,7 @@ def test_one_that_is_stopped_ends(shop: Shop) -> None:
     with (
         taken(shop.feed(), shop, "things") as found,
         found.source.opened(lambda: True) as read,
-        pytest.raises(Unavailable, match="it was ended"),
+        pytest.raises(Unavailable, match="stopped before all ranges were read"),
     ):
         list(read({}, 2, 100))
 

@@ -54,7 +54,7 @@ class PartReading:
     chunks: list[ChunkInfo] = field(default_factory=list)
 
 
-class Work:
+class RangeProgress:
     """Used by all workers of a run. `chunks` are those of parts that were read to their end; those
     of others are `abandoned`, and have to be deleted."""
 

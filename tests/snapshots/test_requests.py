@@ -1,6 +1,5 @@
 """Requests, and what becomes of runs, on real servers; without the service's thread."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
@@ -15,13 +14,14 @@ from penstock.model.errors import Unavailable
 from penstock.nats.buckets import Bucket, KeyValue
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
-from penstock.snapshots.desk import Desk
-from penstock.snapshots.followed_tables import Known, sources, tables_of
+from penstock.snapshots.followed_tables import FollowedTable, sources, tables_of
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
+from penstock.snapshots.requests import SnapshotRequests
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World
 from tests.snapshots.gate import Gate
+from tests.snapshots.pipeline import StatedPipeline
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 
 class Office:
-    """A pipeline with one table of 300 rows, whose snapshots have 3 chunks, and its desks."""
+    """A pipeline with one table of 300 rows, whose snapshots have 3 chunks, and its requests."""
 
     def __init__(self, world: World, stack: ExitStack) -> None:
         self.world, self._stack = world, stack
@@ -50,24 +50,26 @@ class Office:
             "snapshot": {"chunk_rows": 100},
         }  # fmt: skip
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
-        self.tables: list[Known] = tables_of(sources(self.pipeline)[0])
+        self.tables: list[FollowedTable] = tables_of(sources(self.pipeline)[0])
 
-    def desk(self, url: str = "", **more: Any) -> Desk:
+    def requests(self, url: str = "", state: StatedPipeline | None = None) -> SnapshotRequests:
         given = {"url": url} if url else {}
         sink = JetStreamServer(JetStreamSettings.model_validate(self.sink | given))
         stream = self._stack.enter_context(InitStream(sink.nats, "INIT"))
-        made = Desk(self.pipeline, sink, stream, bookmarks=lambda _: {}, **more)
+        made = SnapshotRequests(
+            self.pipeline, state or StatedPipeline(self.pipeline.name), sink, stream
+        )
         return self._stack.enter_context(closing(made))
 
-    def request(self, desk: Desk) -> RunRecord:
-        return desk.request((self.table,), self.tables)
+    def request(self, requests: SnapshotRequests) -> RunRecord:
+        return requests.request((self.table,), self.tables)
 
-    def ended(self, desk: Desk, snapshot_id: str) -> RunRecord:
+    def ended(self, requests: SnapshotRequests, snapshot_id: str) -> RunRecord:
         """After ticks until it has."""
         deadline = time.monotonic() + 60
         while True:
-            desk.tick()
-            record = desk.records.get(snapshot_id)
+            requests.tick()
+            record = requests.records.get(snapshot_id)
             if record is not None and record.has_ended:
                 return record
             assert time.monotonic() < deadline
@@ -98,11 +100,11 @@ def office(world: World, stack: ExitStack) -> Office:
 
 def test_a_complete_snapshot_is_not_taken_again(office: Office) -> None:
     """Whose service ended between its meta and its record."""
-    before = office.desk()
+    before = office.requests()
     snapshot_id = office.request(before).snapshot_id
     assert office.complete() == snapshot_id
     before.close()
-    after = office.desk()
+    after = office.requests()
     after.resume(office.tables)
     record = after.records.get(snapshot_id)
     assert record is not None
@@ -116,61 +118,63 @@ def test_a_snapshot_whose_answer_to_the_meta_was_lost_is_complete(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     Gate(monkeypatch, "init.meta.", then=Unavailable("away")).open()
-    desk = office.desk()
-    record = office.ended(desk, office.request(desk).snapshot_id)
+    requests = office.requests()
+    record = office.ended(requests, office.request(requests).snapshot_id)
     assert (record.state, record.rows, record.error) == ("done", 300, "")
     assert office.chunks(record.snapshot_id) == 3
 
 
 def test_what_runs_here_is_not_taken_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the tables were not all known at the start, requests come first."""
-    gate, desk = Gate(monkeypatch, "init.snap.", 3), office.desk()
-    snapshot_id = office.request(desk).snapshot_id
+    gate, requests = Gate(monkeypatch, "init.snap.", 3), office.requests()
+    snapshot_id = office.request(requests).snapshot_id
     gate.reached()
-    desk.resume(office.tables)
+    requests.resume(office.tables)
     gate.open()
-    record = office.ended(desk, snapshot_id)
+    record = office.ended(requests, snapshot_id)
     assert (record.state, record.rows) == ("done", 300)
     assert office.chunks(snapshot_id) == 3
-    assert len(desk.records.all()) == 1
+    assert len(requests.records.all()) == 1
 
 
 def test_an_ended_run_is_not_shared(office: Office) -> None:
     """Its rows are older than the request."""
-    desk = office.desk()
-    first = office.request(desk).snapshot_id
+    requests = office.requests()
+    first = office.request(requests).snapshot_id
     office.complete()
     deadline = time.monotonic() + 60
-    while (second := office.request(desk).snapshot_id) == first:  # its connections are closed yet
+    while (
+        second := office.request(requests).snapshot_id
+    ) == first:  # its connections are closed yet
         assert time.monotonic() < deadline
-    assert [office.ended(desk, one).state for one in (first, second)] == ["done", "done"]
+    assert [office.ended(requests, one).state for one in (first, second)] == ["done", "done"]
 
 
 def test_a_cancelled_run_is_not_shared(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    gate, desk = Gate(monkeypatch, "init.snap.", 2), office.desk()
-    first = office.request(desk).snapshot_id
+    gate, requests = Gate(monkeypatch, "init.snap.", 2), office.requests()
+    first = office.request(requests).snapshot_id
     gate.reached()
-    desk.cancel(first)
-    second = office.request(desk).snapshot_id
+    requests.cancel(first)
+    second = office.request(requests).snapshot_id
     gate.open()
-    assert [office.ended(desk, one).state for one in (first, second)] == ["cancelled", "done"]
+    assert [office.ended(requests, one).state for one in (first, second)] == ["cancelled", "done"]
 
 
 def test_a_run_that_ended_for_the_lease_stays_for_the_next_owner(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, lost = Gate(monkeypatch, "init.snap.", 3), threading.Event()
-    desk = office.desk(is_ours=lambda: not lost.is_set())
-    snapshot_id = office.request(desk).snapshot_id
+    gate, state = Gate(monkeypatch, "init.snap.", 3), StatedPipeline(office.pipeline.name)
+    requests = office.requests(state=state)
+    snapshot_id = office.request(requests).snapshot_id
     gate.reached()
-    lost.set()
+    state.is_ours = False
     gate.open()
-    desk.close()
-    desk.tick()
-    record = desk.records.get(snapshot_id)
+    requests.close()
+    requests.tick()
+    record = requests.records.get(snapshot_id)
     assert record is not None and not record.has_ended
     monkeypatch.undo()
-    heir = office.desk()
+    heir = office.requests()
     heir.resume(office.tables)
     record = heir.records.get(snapshot_id)
     assert record is not None and record.state == "replaced"
@@ -192,17 +196,17 @@ def test_missing_rights_do_not_keep_a_record_from_its_end(
     world = stack.enter_context(closing(World(database, server)))
     office = Office(world, stack)
     gate = Gate(monkeypatch, "init.snap.", 2)
-    desk = office.desk(server.url.replace("//", "//few:x@"))
-    snapshot_id = office.request(desk).snapshot_id
+    requests = office.requests(server.url.replace("//", "//few:x@"))
+    snapshot_id = office.request(requests).snapshot_id
     gate.reached()
-    desk.cancel(snapshot_id)
+    requests.cancel(snapshot_id)
     gate.open()
-    record = office.ended(desk, snapshot_id)
+    record = office.ended(requests, snapshot_id)
     assert record.state == "cancelled"
     assert office.chunks(snapshot_id)  # it may not delete them
-    desk.records.put(replace(record, snapshot_id="snap-left", state="running"))
-    desk.resume(office.tables)
-    left = desk.records.get("snap-left")
+    requests.records.put(replace(record, snapshot_id="snap-left", state="running"))
+    requests.resume(office.tables)
+    left = requests.records.get("snap-left")
     assert left is not None and left.state == "replaced"
 
 

@@ -1,11 +1,11 @@
 """Requests for snapshots: which table is meant, which requests share a run, and how runs end.
 
-Used by one thread; runs have threads of their own, and the desk looks after them in `tick`.
+Used by one thread; runs have threads of their own, and `tick` stores how they are.
 """
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, replace
@@ -15,19 +15,17 @@ import structlog
 
 from penstock.config import Pipeline
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import Bookmarks
 from penstock.model.table_schema import TableName
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.followed_tables import Known, resolve
+from penstock.snapshots.followed_tables import FollowedTable, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
-from penstock.snapshots.job import Cancelled, Job, RunProgress
+from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress
 from penstock.snapshots.options import USUAL, SnapshotOptions
 from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
-from penstock.snapshots.statements import RowTransform
 from penstock.snapshots.totals import SnapshotTotals
 
 log = structlog.get_logger("penstock")
@@ -37,30 +35,26 @@ _SHOWN = "position", "lsn", "gap", "ranges", "done", "chunks", "rows", "bytes"
 ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
-class Desk:
-    """`bookmarks` gives a backend's saved bookmarks, `gap` a text of its last gaps; `stream`
-    and `records` are of its thread. Runs end, and their records stay, once it is not `is_ours` any
-    more; it never is again."""
+class SnapshotRequests:
+    """`stream` and `records` are of its thread. Runs end, and their records stay, once the pipeline
+    is not ours any more."""
 
     def __init__(
         self,
         pipeline: Pipeline,
+        state: PipelineState,
         sink: SinkServer,
         stream: InitStream,
-        *,
-        bookmarks: Callable[[str], Bookmarks],
-        gap: Callable[[str], str] = lambda _: "",
-        is_ours: Callable[[], bool] = lambda: True,
-        statements: RowTransform | None = None,
     ) -> None:
-        self._pipeline, self._sink, self._stream = pipeline, sink, stream
-        self._bookmarks, self._gap, self._is_ours = bookmarks, gap, is_ours
-        self._statements = statements
+        self._pipeline, self._state = pipeline, state
+        self._sink, self._stream = sink, stream
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
-        self._refused: dict[TableName, str] = {}
+        self._pace = SnapshotPace(pipeline.snapshot.rate)  # of all runs together
+        self._initial = InitialSnapshots(state)
+        self._refused: dict[TableName, str] = {}  # why, as it was logged last
+        # By backend: the runs that ended.
         self._totals: defaultdict[str, SnapshotTotals] = defaultdict(SnapshotTotals)
-        self._initial = InitialSnapshots(lambda backend: bool(bookmarks(backend)))
-        self._pace = SnapshotPace(pipeline.snapshot.rate)
+        # By id: those that have not ended, each with its record as it is stored.
         self._runs: dict[str, tuple[RunRecord, SnapshotRun, Future[None]]] = {}
 
     @property
@@ -74,7 +68,7 @@ class Desk:
             self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
 
     def request(
-        self, name: TableName, tables: list[Known], options: SnapshotOptions = USUAL
+        self, name: TableName, tables: list[FollowedTable], options: SnapshotOptions = USUAL
     ) -> RunRecord:
         """The run of a table: the one that goes on with the same options, or a new one. Raises
         SettingsError for a table that is not followed, and for options that it does not take;
@@ -94,10 +88,11 @@ class Desk:
                 return self._present(record.snapshot_id)
         return self._start(table, options)
 
-    def _refuse_around_transform(self, table: Known) -> None:
+    def _refuse_around_transform(self, table: FollowedTable) -> None:
         if not self._pipeline.transform:
             return
-        if reason := "needs Spark" if self._statements is None else self._statements.refusal:
+        statements = self._state.statements
+        if reason := "needs Spark" if statements is None else statements.refusal:
             raise SettingsError(
                 f"{'.'.join(table.name)} has no snapshots: transform {reason}",
                 hint="rows of snapshots go through transform, too: let its statements choose rows"
@@ -114,7 +109,7 @@ class Desk:
         future.cancel()
         return self._present(snapshot_id)
 
-    def resume(self, tables: list[Known]) -> None:
+    def resume(self, tables: list[FollowedTable]) -> None:
         """Takes up what an instance before this one left: what has a meta is complete; a run with a
         plan goes on; of others the chunks go, because they are of a point that is gone with that
         instance, and a new run takes the place of each. Forgets old records."""
@@ -144,7 +139,7 @@ class Desk:
                 before=record.snapshot_id, snapshot=again.snapshot_id,
             )  # fmt: skip
 
-    def begin(self, tables: list[Known]) -> None:
+    def begin(self, tables: list[FollowedTable]) -> None:
         """Asks for the initial snapshots that are missing. Raises Unavailable."""
         for table in self._initial.missing(tables, self.records):
             if self.take_again(table.name, tables):
@@ -152,7 +147,7 @@ class Desk:
             else:
                 self._initial.refused(table.name)
 
-    def take_again(self, name: TableName, tables: list[Known]) -> bool:
+    def take_again(self, name: TableName, tables: list[FollowedTable]) -> bool:
         """Asks for a snapshot that nobody waits for; a refusal is logged once. Raises
         Unavailable."""
         try:
@@ -170,7 +165,7 @@ class Desk:
         is called again."""
         for snapshot_id, (record, _, future) in list(self._runs.items()):
             has_ended = future.done()
-            if has_ended and not self._is_ours():
+            if has_ended and not self._state.is_ours:
                 return  # perhaps for that: the next owner takes it up
             present = self._present(snapshot_id)
             if has_ended:
@@ -198,13 +193,13 @@ class Desk:
         }
 
     def close(self) -> None:
-        """Cancels the runs and waits for them. Their records stay: the next owner takes them up."""
-        for _, run, future in self._runs.values():
-            run.leave()
+        """Waits for the runs, which end once the pipeline is not ours. Their records stay: the next
+        owner takes them up."""
+        for _, _, future in self._runs.values():
             future.cancel()
         self._pool.shutdown()
 
-    def _go_on(self, record: RunRecord, tables: list[Known]) -> bool:
+    def _go_on(self, record: RunRecord, tables: list[FollowedTable]) -> bool:
         """Goes on with a run of an instance before this one, if it left a plan."""
         found = [one for one in tables if one.name == record.name]
         if not found or self.records.plan(record.snapshot_id) is None:
@@ -236,7 +231,7 @@ class Desk:
             self._stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
             self._stream.publish(subject, say.value(body), headers, identity)
 
-    def _start(self, table: Known, options: SnapshotOptions) -> RunRecord:
+    def _start(self, table: FollowedTable, options: SnapshotOptions) -> RunRecord:
         source, schema = table.source, table.schema
         record = RunRecord(
             snapshot_id=new_id(), pipeline=self._pipeline.name, backend=source.backend,
@@ -251,18 +246,22 @@ class Desk:
         return record
 
     def _submit(
-        self, table: Known, record: RunRecord, options: SnapshotOptions, *, resumes: bool = False
+        self,
+        table: FollowedTable,
+        record: RunRecord,
+        options: SnapshotOptions,
+        *,
+        resumes: bool = False,
     ) -> None:
         source, schema = table.source, table.schema
         job = Job(
-            snapshot_id=record.snapshot_id, feed=source.feed, schema=schema.schema,
-            table=schema.table, name=table.name, prefix=source.prefix,
-            pipeline=self._pipeline.name, known=lambda: self._bookmarks(source.backend),
-            gap=lambda: self._gap(source.backend), is_ours=self._is_ours, resumes=resumes,
-            selection=options.selection, reloads=bool(options.reload), on_error=source.on_error,
+            snapshot_id=record.snapshot_id, pipeline=self._state, backend=source.backend,
+            feed=source.feed, schema=schema.schema, table=schema.table, name=table.name,
+            prefix=source.prefix, resumes=resumes, selection=options.selection,
+            reloads=bool(options.reload), on_error=source.on_error,
         )  # fmt: skip
         settings = options.settings(self._pipeline.snapshot)
-        run = SnapshotRun(job, self._sink, settings, self._pace, self._statements)
+        run = SnapshotRun(job, self._sink, settings, self._pace)
         self._runs[record.snapshot_id] = record, run, self._pool.submit(run.run)
 
     def _present(self, snapshot_id: str) -> RunRecord:

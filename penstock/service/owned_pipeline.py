@@ -1,0 +1,94 @@
+"""The pipeline that is this instance's, for as long as it is: what snapshots ask of it."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from penstock.config import Pipeline
+from penstock.feeds import OrdersNoPartitions
+from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
+from penstock.model.errors import Unavailable
+from penstock.model.position import Bookmarks
+from penstock.ops.board import Board
+from penstock.reading.positions import Positions
+from penstock.service.standby import Standby
+from penstock.sinks import SetsAside
+from penstock.snapshots.statements import RowTransform
+
+
+class OwnedPipeline:
+    """Is a `PipelineState`, until `end` or until `standby` loses a lease. Without a `board` nothing
+    is reported. Used by any thread."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        instance: str,
+        *,
+        standby: Standby | None = None,
+        board: Board | None = None,
+    ) -> None:
+        self.name = pipeline.name
+        self.statements: RowTransform | None = None
+        self._pipeline, self._instance = pipeline, instance
+        self._standby, self._board = standby, board
+        self._over = threading.Event()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether snapshots may go on."""
+        return not self._over.is_set() and (self._standby is None or self._standby.is_ours)
+
+    def end(self) -> None:
+        """It is not ours from now on."""
+        self._over.set()
+
+    def wait(self, seconds: float) -> None:
+        """Returns after so many seconds, or at the `end`."""
+        self._over.wait(seconds)
+
+    def report(self, backend: str, status: Mapping[str, Any]) -> None:
+        """Posts the status of a backend's snapshots."""
+        if self._board is not None:
+            self._board.post("snapshots", backend, status)
+
+    def bookmarks(self, backend: str) -> Bookmarks:
+        """See `PipelineState`."""
+        return self._positions(backend).load()
+
+    def losses(self, backend: str) -> str:
+        """See `PipelineState`."""
+        rows = self.gaps(backend).rows()
+        for partition in self.unpublished(backend, rows):
+            raise Unavailable(
+                f"changes of {partition} from before a gap are not published yet",
+                hint="ask again when the pipeline has published them",
+            )
+        return losses(rows)
+
+    def gaps(self, backend: str) -> Gaps:
+        """The gaps of a backend."""
+        return self._positions(backend).gaps
+
+    def unpublished(self, backend: str, rows: Mapping[str, GapRow]) -> Sequence[str]:
+        """Partitions of which changes from before a gap would come after a snapshot, and undo
+        rows of it: without a common order no position tells."""
+        (found,) = (each for each in self._pipeline.backends if each.name == backend)
+        ordered = not isinstance(found.feed(), OrdersNoPartitions)
+        return () if ordered else unpublished(rows, self.bookmarks(backend))
+
+    def suspended(self) -> Mapping[tuple[str, str], str]:
+        """Why tables are suspended, by backend and `schema.table`. Raises Unavailable."""
+        sink = self._pipeline.sink.sink()
+        found = sink.tables() if isinstance(sink, SetsAside) else ()
+        return {
+            (each["backend"], each["table"]): each["reason"] or each["state"]
+            for each in found
+            if each["state"] == "suspended"
+        }
+
+    def _positions(self, backend: str) -> Positions:
+        pipeline = self._pipeline
+        return Positions.of(
+            pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
+        )
