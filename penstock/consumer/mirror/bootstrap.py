@@ -5,27 +5,31 @@ service stopped, its chunks expired) is asked for again.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
 
-from penstock.consumer.mirror.chunks import body_of, differs, loaded
+from penstock.consumer.mirror.chunks import differs, loaded
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import chunk_rows
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
+from penstock.consumer.mirror.snapshot_messages import (
+    SnapshotMessages,
+    is_of_another,
+    is_partial,
+)
 from penstock.consumer.mirror.targets import LoadedChunk, Target, encoders
 from penstock.consumer.tail import exact
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
-from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
-from penstock.nats.consumers import Delivered, PullConsumer
+from penstock.nats.consumers import Delivered
 from penstock.nats.services import asked
 from penstock.nats.subjects import escape
 
@@ -33,7 +37,6 @@ _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
 _AGAIN = 2.0  # ... where the service said that this may help
 _ATTEMPTS = 5  # snapshots that may fail, one after the other
-_AT_ONCE = 8  # chunks
 _READINGS = 3  # of one snapshot, whose chunks may be others meanwhile
 
 
@@ -72,32 +75,35 @@ class Bootstrap:
     ) -> None:
         self.announced, self.table = announced, table
         self.progress = Loading(name=".".join(announced.name))
-        self._connection, self._init, self._target, self._clock = connection, init, target, clock
-        self._token = ".".join(map(escape, announced.name))
-        self._chunks: dict[int, LoadedChunk] = {}
+        self._connection, self._target, self._clock = connection, target, clock
+        self._messages = SnapshotMessages(connection, init, announced.name)
+        self._chunks: dict[int, LoadedChunk] = {}  # that the target has, by their numbers
         self._coder: RowCoder | None = None  # since the target is ready for the rows
-        self._consumer: PullConsumer | None = None
-        self._failures = 0
-        self._readings = 1
+        self._failures = 0  # snapshots, one after the other
+        self._readings = 1  # of this snapshot
         self._is_patient = is_patient
-        self._decompressor = Decompressor(DictionaryBucket(connection).get)
-        self._asked_at = clock() if table.snapshot_id else -_SILENCE  # or heard of it
+        # When a snapshot was asked for, or the last message of it came.
+        self._asked_at = clock() if table.snapshot_id else -_SILENCE
 
     def step(self, wait: float) -> MirrorTable | None:
         """Loads what has come; waits up to `wait` seconds for something. The table, once it is
         live."""
-        consumer = self._consuming() if self.table.snapshot_id else None
-        messages = consumer.next(wait, _AT_ONCE) if consumer is not None else []
+        snapshot_id = self.table.snapshot_id
+        messages = self._messages.next(snapshot_id, wait) if snapshot_id else None
         if not messages and self._clock() - self._asked_at >= _SILENCE:
             self._request()
-        elif consumer is None:
+        elif messages is None:
             time.sleep(wait)
-        for message in messages:
-            kind = message.subject.split(".")[1]
-            table = getattr(self, f"_take_{kind}")(message)
-            if table is not None:
-                return table  # type: ignore[no-any-return]
-            if self._consumer is None:  # begins anew
+        for message in messages or ():
+            match message.subject.split(".")[1]:
+                case "snap":
+                    self._take_chunk(message)
+                case "meta":
+                    if (table := self._take_meta(message)) is not None:
+                        return table
+                case "error":
+                    self._take_error(message)
+            if not self._messages.is_read:  # begins anew
                 return None
         return None
 
@@ -110,20 +116,9 @@ class Bootstrap:
             self.progress.done = int(record.get("done", 0))
             self.progress.ranges = int(record.get("ranges", 0))
 
-    def _consuming(self) -> PullConsumer | None:
-        """None: the stream is not made yet."""
-        if self._consumer is None and JetStream(self._connection).stream(self._init) is not None:
-            snapshot = f"init.snap.{self._token}.{self.table.snapshot_id}.>"
-            others = [f"init.{kind}.{self._token}" for kind in ("meta", "error")]
-            self._consumer = PullConsumer(
-                self._connection, self._init, {"filter_subjects": [snapshot, *others]},
-                hint="the pipeline makes it with its first snapshot; `snapshot.stream` names it",
-            )  # fmt: skip
-        return self._consumer
-
-    def _take_snap(self, message: Delivered) -> None:
+    def _take_chunk(self, message: Delivered) -> None:
         self._asked_at = self._clock()
-        body = body_of(message.headers, message.payload, self._decompressor)
+        body = self._messages.body(message)
         version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
         cursor = body["position"].rpartition(":")[0]
@@ -140,7 +135,7 @@ class Bootstrap:
             assert self._coder is not None
             is_late = self.table.has_several_points and cursor == self.table.last_point
             if self.table.has_documents and exact.is_json(message.headers):
-                body = body_of(message.headers, message.payload, self._decompressor, exact.loads)
+                body = self._messages.body(message, exact.loads)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
             self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
             self._chunks[chunk.chunk] = chunk
@@ -148,10 +143,10 @@ class Bootstrap:
             self.progress.rows += chunk.rows
 
     def _take_meta(self, message: Delivered) -> MirrorTable | None:
-        meta = body_of(message.headers, message.payload)
+        meta = self._messages.body(message)
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.
-            if meta["snapshot_id"] > self.table.snapshot_id and not _is_partial(meta):
+            if meta["snapshot_id"] > self.table.snapshot_id and not is_partial(meta):
                 self.follow(meta["snapshot_id"])
             return None
         if problem := self._difference_since(meta):
@@ -165,7 +160,7 @@ class Bootstrap:
                 self._fail(f"the snapshot {meta['snapshot_id']}: {problem}")
             return None
         stream = JetStream(self._connection).stream(meta["stream"]) or {}
-        if _is_of_another(meta, stream):
+        if is_of_another(meta, stream):
             self._fail(f"the stream {meta['stream']} was made again after it")
             return None
         found = replace(
@@ -180,7 +175,7 @@ class Bootstrap:
         return found
 
     def _take_error(self, message: Delivered) -> None:
-        error = body_of(message.headers, message.payload)
+        error = self._messages.body(message)
         if error.get("snapshot_id") == self.table.snapshot_id:
             self._fail(f"{error['error']}", error.get("hint") or "")
 
@@ -213,7 +208,7 @@ class Bootstrap:
         """Asks for a snapshot: one that runs, or a new one."""
         document: dict[str, Any] = {"pipeline": self.announced.pipeline}
         payload = orjson.dumps(document) if self.announced.pipeline else b""
-        subject = f"snapshot.request.{self._token}"
+        subject = f"snapshot.request.{'.'.join(map(escape, self.announced.name))}"
         self._asked_at = self._clock()
         try:
             answer = orjson.loads(asked(self._connection, subject, payload, _ANSWER).payload)
@@ -237,16 +232,8 @@ class Bootstrap:
 
     def _stored(self) -> str | None:
         """The last snapshot of the table, if the changes after it are there still."""
-        api = JetStream(self._connection)
-        meta = last_meta(api, self._init, self.announced.name)
-        if meta is None:
-            return None
-        stream = api.stream(meta["stream"])
-        if stream is None or stream["state"]["first_seq"] > meta["start_sequence"]:
-            return None
-        if _is_of_another(meta, stream):
-            return None
-        return None if self._difference_since(meta) else str(meta["snapshot_id"])
+        meta = self._messages.last_complete()
+        return None if meta is None or self._difference_since(meta) else str(meta["snapshot_id"])
 
     def _difference_since(self, meta: Mapping[str, Any]) -> str:
         """Why the table may have other rows than a snapshot and the changes after it; "" if not."""
@@ -272,7 +259,8 @@ class Bootstrap:
     def _forget(self) -> None:
         self.table = replace(self.table, cursor="", last_point="")
         self.progress.rows = self.progress.chunks = 0
-        self._chunks, self._coder, self._consumer = {}, None, None
+        self._chunks, self._coder = {}, None
+        self._messages.restart()
 
     def _drop_rows(self) -> None:
         self._target.begin(replace(self.table, snapshot_id="", state="loading"))
@@ -292,31 +280,3 @@ class Bootstrap:
             raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
         self.table = replace(self.table, snapshot_id="")
         self._request()
-
-
-def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, Any] | None:
-    """The newest of a whole table: others may ask for parts of it."""
-    subject, found = f"init.meta.{'.'.join(map(escape, name))}", None
-    message = api.last(init, subject)
-    if message is None:
-        return None
-    last = body_of(message.headers, message.payload)
-    if not _is_partial(last):
-        return last
-    sequence = 0
-    while message := api.next(init, subject, sequence + 1):
-        sequence = message.sequence
-        meta = body_of(message.headers, message.payload)
-        found = found if _is_partial(meta) else meta
-    return found
-
-
-def _is_partial(meta: Mapping[str, Any]) -> bool:
-    """Whether the rows of a snapshot are not the table: some rows, or some columns."""
-    return bool(meta.get("partial") or meta.get("where"))
-
-
-def _is_of_another(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
-    """Whether a snapshot is of a stream that another has replaced: its sequences mean nothing. By
-    what the server calls both: the clocks of two hosts differ."""
-    return meta.get("stream_created") != stream.get("created")

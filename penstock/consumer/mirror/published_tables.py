@@ -113,6 +113,26 @@ class Catalog:
         return next((one for one in found if one and one["version"] == version), None)
 
 
+class PublishedTables:
+    """`tables` by their keys, as they were `read` last. Everything raises Unavailable,
+    SettingsError."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.tables: dict[str, PublishedTable] = {}
+        self._catalog = Catalog(connection)
+        self._revision = -1
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a table changed since."""
+        return self._catalog.revision != self._revision
+
+    def read(self) -> None:
+        """Reads all tables that there are now."""
+        revision = self._catalog.revision
+        self.tables, self._revision = self._catalog.tables(), revision
+
+
 def chosen(
     names: Sequence[str], tables: Mapping[str, PublishedTable]
 ) -> tuple[list[PublishedTable], dict[str, SettingsError]]:

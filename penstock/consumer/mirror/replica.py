@@ -5,7 +5,6 @@ in silence (expired messages, a stream that was made again, columns that changed
 snapshot of the table.
 """
 
-import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,9 +14,10 @@ import structlog
 from penstock.consumer.mirror.bootstrap import Bootstrap, NoSnapshot
 from penstock.consumer.mirror.followed import Dropped
 from penstock.consumer.mirror.mirrored import MirrorTable
-from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, chosen
+from penstock.consumer.mirror.published_tables import PublishedTable, PublishedTables, chosen
+from penstock.consumer.mirror.set_aside import SetAside, needs_another
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
-from penstock.consumer.mirror.targets import TableRefused, Target, open_target
+from penstock.consumer.mirror.targets import Target, open_target
 from penstock.model.errors import LeaseLost, Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -25,7 +25,6 @@ from penstock.nats.settings import NatsSettings
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
 
-_REFUSED, _LONGEST = 60.0, 3600.0  # seconds until a table that failed is asked for again
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
 
 log = structlog.get_logger("penstock")
@@ -55,19 +54,17 @@ class Replica(Closes):
         if isinstance(server, str):
             server = NatsSettings.model_validate({"url": server})
         self.status = ReplicaStatus()
+        self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._init = init
         self._target = open_target(target) if isinstance(target, str) else target
         self._names = tables
         self._connection = Connection(server, "penstock mirror")
-        self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
+        self._published = PublishedTables(self._connection)
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
-        self._loading: dict[str, Bootstrap] = {}
-        self._refused: dict[str, PenstockError] = {}  # of `_loading`: set aside
-        self._failed: dict[str, tuple[float, float]] = {}  # last, and to be loaded after seconds
+        self._loading: dict[str, Bootstrap] = {}  # by the table's key, as `_set_aside`
+        self._set_aside = SetAside()  # of `_loading`
         self._missing: dict[str, SettingsError] = {}  # of `_names`
-        self._announced: dict[str, PublishedTable] = {}
-        self._revision = -1  # of the bucket of schemas
-        self._looked_at = -_LOOK
+        self._looked_at = -_LOOK  # monotonic seconds
         self._is_open = False
         self._has_begun = False  # what was reached once is waited for
 
@@ -104,12 +101,12 @@ class Replica(Closes):
                 continue
             report(self.status)
             self.copies = self.tables
-            if once and len(self._loading) == len(self._refused):
+            if once and len(self._loading) == len(self._set_aside.errors):
                 if self.status.snapshots != loads:  # the stream may have been unknown before
                     end, loads = max(end, self._end()), self.status.snapshots
                 end = max([end, *(table.sequence for table in self.tables)])
                 if self._live.sequence >= end or (not count and self._live.is_read):
-                    if self._refused or self._missing:
+                    if self._set_aside.errors or self._missing:
                         raise self._refusal()
                     return
 
@@ -120,8 +117,8 @@ class Replica(Closes):
         self._look()
         for name in list(self._loading):
             self._load_more(name, 0.05 if self.tables else min(wait, 0.2))
-        has_failed = self._refused or self._missing
-        if has_failed and not self.tables and len(self._refused) == len(self._loading):
+        has_failed = self._set_aside.errors or self._missing
+        if has_failed and not self.tables and len(self._set_aside.errors) == len(self._loading):
             raise self._refusal()
         self._has_begun, count = True, 0
         if self.tables:
@@ -133,18 +130,18 @@ class Replica(Closes):
 
     def close(self) -> None:
         """Disconnects from everything; the next step connects again."""
-        self._loading, self._refused = {}, {}
+        self._loading.clear()
+        self._set_aside.errors.clear()
         for each in (self._live, self._target, self._connection):
             each.close()
         self._is_open = False
 
     def _load_more(self, name: str, wait: float) -> None:
         """Of one table. One that cannot be had leaves the others running."""
-        if name in self._refused:
-            at, pause = self._failed[name]
-            if time.monotonic() - at < pause:
+        if name in self._set_aside.errors:
+            if not self._set_aside.is_due(name):
                 return
-            del self._refused[name]
+            del self._set_aside.errors[name]
             self._load(self._loading[name].announced, self._loading[name].table)
         bootstrap = self._loading[name]
         try:
@@ -154,33 +151,20 @@ class Replica(Closes):
         except Exception as error:
             if isinstance(error, (LeaseLost, Unavailable)) and not isinstance(error, NoSnapshot):
                 raise
-            if _needs_another(error):
+            if needs_another(error):
                 bootstrap.give_up()
-            self._set_aside(name, error)
+            self._refuse(name, error)
             return
         if table is not None:
             del self._loading[name]
             self.status.snapshots += 1
 
-    def _set_aside(self, name: str, error: Exception) -> None:
-        """A table that cannot be had is loaded anew later: after a minute, and after twice the time
-        if another snapshot does not help, either."""
-        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
-        pause = _REFUSED
-        if _needs_another(error) and self._has_failed(name):
-            pause = max(pause, min(2 * self._failed[name][1], _LONGEST))
-        self._refused[name], self._failed[name] = ours, (time.monotonic(), pause)
-        self._loading[name].progress.problem = str(ours)
-        log.warning("a table is set aside", table=name, error=str(ours), again_in=pause)
-
-    def _has_failed(self, name: str) -> bool:
-        """Whether it failed lately."""
-        at, pause = self._failed.get(name, (-math.inf, 0.0))
-        return time.monotonic() - at < 2 * pause + _REFUSED
+    def _refuse(self, name: str, error: Exception) -> None:
+        self._loading[name].progress.problem = str(self._set_aside.add(name, error))
 
     def _refusal(self) -> PenstockError:
         """What is wrong with the tables that are not mirrored, as one error."""
-        failed: dict[str, PenstockError] = {**self._refused, **self._missing}
+        failed: dict[str, PenstockError] = {**self._set_aside.errors, **self._missing}
         kinds = [type(error) for error in failed.values()]
         of_users = any(issubclass(kind, SettingsError) for kind in kinds)
         text = "; ".join(f"{name}: {failed[name]}" for name in sorted(failed))
@@ -197,9 +181,8 @@ class Replica(Closes):
         if self._is_open:
             return
         self._connection.open()
-        self._revision, self._looked_at = -1, -_LOOK
-        announced = Catalog(self._connection)
-        self._revision, self._announced = announced.revision, announced.tables()
+        self._looked_at = -_LOOK
+        self._published.read()
         wanted = self._wanted()
         stored = {table.name: table for table in self._target.open({each.key for each in wanted})}
         for each in wanted:
@@ -211,18 +194,18 @@ class Replica(Closes):
                 self._live.begin(table)
             except SettingsError as error:  # of another stream
                 self._load(each, table)
-                self._set_aside(each.key, error)
+                self._refuse(each.key, error)
         self._is_open = True
-        self._live.find_changed(self._announced)
+        self._live.find_changed(self._published.tables)
         self._live.find_hole(self.status)
         self._reload()
 
     def _wanted(self) -> list[PublishedTable]:
         if self._names is None:
-            if not self._announced:
+            if not self._published.tables:
                 raise SettingsError("no table is published", hint="start the pipeline first")
-            return list(self._announced.values())
-        wanted, missing = chosen(self._names, self._announced)
+            return list(self._published.tables.values())
+        wanted, missing = chosen(self._names, self._published.tables)
         for name in missing.keys() - self._missing.keys():
             log.warning("a table is left as it is", table=name, error=str(missing[name]))
         self._missing = missing
@@ -240,17 +223,17 @@ class Replica(Closes):
     def _reload(self) -> None:
         """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
         meanwhile."""
-        for each in self._live.tables_to_reload(self._announced):
+        for each in self._live.tables_to_reload(self._published.tables):
             name = each.table.name
-            self._load(self._announced[name], each.table)
+            self._load(self._published.tables[name], each.table)
             # The next snapshot is right after a message that nobody can read, and hardly after a
             # value that the target refuses.
             is_malformed = isinstance(each.refusal, Malformed)
-            if each.refusal and (self._has_failed(name) or not is_malformed):
-                self._set_aside(name, each.refusal)
+            if each.refusal and (self._set_aside.has_failed(name) or not is_malformed):
+                self._refuse(name, each.refusal)
                 continue
             if is_malformed:
-                self._failed[name] = time.monotonic(), 0.0
+                self._set_aside.note(name)
             log.warning("a table is loaded again", table=name, reason=each.problem)
             if each.newer:
                 self._loading[name].follow(each.newer)
@@ -263,20 +246,14 @@ class Replica(Closes):
         self._looked_at = now
         for bootstrap in self._loading.values():
             bootstrap.look()
-        catalog = Catalog(self._connection)
-        if (revision := catalog.revision) != self._revision:
-            self._revision, self._announced = revision, catalog.tables()
-            self._live.find_changed(self._announced)
+        if self._published.is_outdated:
+            self._published.read()
+            self._live.find_changed(self._published.tables)
             known = {table.name for table in self.tables} | self._loading.keys()
-            for each in self._wanted() if self._announced else ():
+            for each in self._wanted() if self._published.tables else ():
                 if each.key not in known:
                     self._load(each)
         with suppress(SettingsError):
             self._live.find_hole(self.status)
-        self._live.find_newer_snapshots(self._init, self._announced)
+        self._live.find_newer_snapshots(self._init, self._published.tables)
         self._reload()
-
-
-def _needs_another(error: Exception) -> bool:
-    """Whether another snapshot may help; else the same one will do, once the target is mended."""
-    return isinstance(error, TableRefused) or not isinstance(error, SettingsError)

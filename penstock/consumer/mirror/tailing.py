@@ -8,12 +8,13 @@ from typing import Any
 
 import structlog
 
-from penstock.consumer.mirror.bootstrap import Loading, last_meta
+from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import is_renamed_to
 from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
+from penstock.consumer.mirror.snapshot_messages import last_meta
 from penstock.consumer.mirror.targets import TableRefused, Target, encoders
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable

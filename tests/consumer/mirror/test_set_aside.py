@@ -9,10 +9,10 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.consumer.mirror import bootstrap, replica
-from penstock.consumer.mirror.bootstrap import Bootstrap
+from penstock.consumer.mirror import set_aside, snapshot_messages
 from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog
+from penstock.consumer.mirror.set_aside import SetAside
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.records import Records
@@ -60,7 +60,7 @@ def test_a_change_that_the_target_refuses(world: World, target: str) -> None:
 def test_a_table_that_was_set_aside_is_asked_for_again(
     world: World, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica, "_REFUSED", 0.2)
+    monkeypatch.setattr(set_aside, "_REFUSED", 0.2)
     world.mirror(target)
     execute(target, "CREATE UNIQUE INDEX names ON people (name)")
     with world.replica(target) as mirror:
@@ -110,7 +110,7 @@ def test_an_error_while_a_value_is_encoded(
 def test_a_chunk_that_cannot_be_read(
     error: Exception, world: World, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = bootstrap.body_of
+    read = snapshot_messages.body_of
 
     def fails(headers: Any, payload: bytes, *more: Any) -> Any:
         body = read(headers, payload, *more)
@@ -119,7 +119,7 @@ def test_a_chunk_that_cannot_be_read(
         return body
 
     with monkeypatch.context() as patched:
-        patched.setattr(bootstrap, "body_of", fails)
+        patched.setattr(snapshot_messages, "body_of", fails)
         with pytest.raises(Malformed, match="people: "):
             world.mirror(file)
     same(world.database, file, "other")
@@ -239,18 +239,19 @@ def test_a_key_that_does_not_tell_rows_apart(
 
 
 def test_a_load_that_fails_is_tried_again_less_and_less_often(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(replica, "time", SimpleNamespace(monotonic=lambda: now))
-    with world.replica(f"sqlite:///{tmp_path}/m.db") as mirror:
-        mirror._open()
-        waits = []
-        for error in (Malformed("x"), Malformed("x"), Malformed("x"), SettingsError("x")):
-            mirror._set_aside("people", error)
-            waits.append(mirror._failed["people"][1])
-            now += waits[-1]
-        now += 10_000
-        mirror._set_aside("people", Malformed("x"))
-        assert (waits, mirror._failed["people"][1]) == ([60, 120, 240, 60], 60)
-        assert isinstance(mirror._loading["people"], Bootstrap)
+    monkeypatch.setattr(set_aside, "time", SimpleNamespace(monotonic=lambda: now))
+    tables, waits = SetAside(), []
+    for error in (Malformed("x"), Malformed("x"), Malformed("x"), SettingsError("x")):
+        tables.add("people", error)
+        begun = now
+        while not tables.is_due("people"):
+            now += 1
+        waits.append(now - begun)
+    now += 10_000
+    tables.add("people", Malformed("x"))
+    assert (waits, tables.is_due("people")) == ([60, 120, 240, 60], False)
+    now += 60
+    assert tables.is_due("people")
