@@ -34,3 +34,9 @@ def target(request: pytest.FixtureRequest, tmp_path: Path, postgres: Postgres) -
         return
     with postgres.database() as fresh:
         yield fresh.url
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """The URL of a target, where the claim is of none."""
+    return f"sqlite:///{tmp_path}/m.db"

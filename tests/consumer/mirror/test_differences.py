@@ -307,6 +307,24 @@ def test_only_a_new_highest_column_and_one_that_goes_are_harmless(
     assert (difference(old, new) == "") is is_harmless
 
 
+@pytest.mark.parametrize(
+    ("old", "changed", "why"),
+    [
+        (document(id=1), {"has_missing": True}, "a new column has values in old rows"),
+        (document(id=1), {"is_generated": True}, "a new column has values in old rows"),
+        (document(id=1, a=2), {"data_type": "bigint"}, "its columns changed"),
+        (document(id=1, a=2), {"key": True}, "its key changed"),
+    ],
+    ids=["default", "generated", "type", "key"],
+)
+def test_what_changes_old_rows_is_named(
+    old: dict[str, Any], changed: dict[str, Any], why: str
+) -> None:
+    new = document(id=1, a=2)
+    new["columns"][1] |= changed
+    assert difference(old, new) == why
+
+
 def test_a_table_that_left_the_bucket_or_whose_document_did_is_loaded() -> None:
     one, other = Revision(3, document(id=1)), Revision(8, document(id=1))
     past = Revision(7, {**document(id=1, a=2), "current": False})

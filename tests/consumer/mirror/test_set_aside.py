@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -33,11 +32,6 @@ TWO = (
 def world(database: Database, world_of: MakeWorld) -> World:
     database.execute(TWO)
     return world_of(encoding="json").start()
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path}/m.db"
 
 
 def test_a_change_that_the_target_refuses(world: World, target: str) -> None:
