@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import orjson
 import psycopg
@@ -40,8 +40,8 @@ pytestmark = pytest.mark.live
 Json = dict[str, Any]
 
 
-class Desk:
-    """A service's thread, and who asks it."""
+class Served:
+    """A pipeline whose service runs without Spark, and what its clients see."""
 
     def __init__(
         self,
@@ -69,16 +69,18 @@ class Desk:
         self.file.write_bytes(orjson.dumps(document))  # JSON is YAML
         self.pipeline: Pipeline = parse_pipeline(self.file.read_text())
         self.pipeline.backends[0].feed().begin()
+        self.table = f"t_{database.name}"
         self.connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 30}))
         self.connection.open()
         self.records = Records(self.connection, self.name)
         self.service: Snapshots | None = None
 
-    def start(self, statements: RowTransform | None = None) -> None:
+    def start(self, statements: RowTransform | None = None) -> Self:
         self.owned = OwnedPipeline(self.pipeline, "me")
         self.service = Snapshots(self.pipeline, self.owned)
         self.service.start(statements)
         self.until(self._answers)
+        return self
 
     def _answers(self) -> bool:
         """Asks with little patience: the server may still give a request to the connection of a
@@ -86,6 +88,19 @@ class Desk:
         with suppress(Unavailable):
             return b"error" in asked(self.connection, "snapshot.cancel.snap-none", b"", 2).payload
         return False
+
+    def dies(self, table: str, number: int, **options: Any) -> str:
+        """A snapshot is asked for, and before so many chunks the pipeline is another instance's:
+        the id of the snapshot."""
+        with pytest.MonkeyPatch.context() as patch:
+            gate = Gate(patch, "init.snap.", number)
+            self.start()
+            snapshot_id = str(self.ask(f"request.{table}", **options)["snapshot_id"])
+            gate.reached()
+            self.owned.end()
+            gate.open()
+            self.stop()
+        return snapshot_id
 
     def stop(self) -> None:
         if self.service is not None:
@@ -140,17 +155,24 @@ class Desk:
 
 
 @pytest.fixture
-def desk_of(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Callable[..., Desk]]:
-    made: list[Desk] = []
+def serve(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+    made: list[Served] = []
 
-    def make(**snapshot: Any) -> Desk:
-        made.append(Desk(database, nats, tmp_path, **snapshot))
+    def make(**snapshot: Any) -> Served:
+        made.append(Served(database, nats, tmp_path, **snapshot))
         return made[-1]
 
     yield make
     for each in made:
         each.stop()
         each.connection.close()
+
+
+@pytest.fixture
+def served(database: Database, serve: Callable[..., Served]) -> Served:
+    """One that has begun, with a table of 1,000 rows."""
+    table_in(database)
+    return serve().start()
 
 
 def table_in(database: Database, rows: int = 1000) -> str:
@@ -162,18 +184,14 @@ def table_in(database: Database, rows: int = 1000) -> str:
     return table
 
 
-def test_a_request_is_answered_and_the_meta_comes(
-    database: Database, desk_of: Callable[..., Desk]
-) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
-    record = desk.ended(desk.accepted(table))
+def test_a_request_is_answered_and_the_meta_comes(served: Served) -> None:
+    table = served.table
+    record = served.ended(served.accepted(table))
     assert (record.state, record.rows, record.name) == ("done", 1000, (table,))
-    meta = desk.last(f"init.meta.{table}")
+    meta = served.last(f"init.meta.{table}")
     assert meta["snapshot_id"] == record.snapshot_id
     assert meta["position"] == record.position
-    schema = Bucket(desk.connection, "schemas").get(table)
+    schema = Bucket(served.connection, "schemas").get(table)
     assert schema is not None
     assert orjson.loads(schema.value or b"")["version"] == meta["schema_version"]
 
@@ -192,30 +210,24 @@ class Masking:
 
 
 def test_a_snapshot_that_began_without_a_transform_is_read_anew_through_it(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     table = table_in(database, 4000)
-    desk, gate = desk_of(chunk_rows=20, slots=1), Gate(monkeypatch, "init.snap.", 40)
-    desk.start()
-    snapshot_id = desk.accepted(table)
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    monkeypatch.undo()
-    assert len(desk.chunks(table, snapshot_id)) > 30
-    document = orjson.loads(desk.file.read_bytes()) | {"transform": [{"sql": "any"}]}
-    desk.pipeline = parse_pipeline(orjson.dumps(document).decode())
-    desk.start(Masking())
-    record = desk.ended(snapshot_id)
+    served = serve(chunk_rows=20, slots=1)
+    snapshot_id = served.dies(table, 40)
+    assert len(served.chunks(table, snapshot_id)) > 30
+    document = orjson.loads(served.file.read_bytes()) | {"transform": [{"sql": "any"}]}
+    served.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    served.start(Masking())
+    record = served.ended(snapshot_id)
     assert (record.state, record.rows) == ("done", 4000)
-    chunks = [orjson.loads(one.payload)["data"] for one in desk.chunks(table, snapshot_id)]
+    chunks = [orjson.loads(one.payload)["data"] for one in served.chunks(table, snapshot_id)]
     assert {row["v"] for rows in chunks for row in rows} == {"***"}
     assert sorted(row["id"] for rows in chunks for row in rows) == list(range(1, 4001))
 
 
 def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
-    desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Masking, "refusal", "does what it must not")
     for more, says in (
@@ -223,105 +235,84 @@ def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
         ({"backend": {"start": "snapshot"}}, "start: snapshot of backend shop"),
         ({"backend": {"on_gap": "resnapshot"}}, "on_gap: resnapshot of backend shop"),
     ):
-        pipeline = desk_of(**more).pipeline
+        pipeline = serve(**more).pipeline
         with pytest.raises(SettingsError, match=f"{says} takes snapshots, and transform does what"):
             Snapshots(pipeline, OwnedPipeline(pipeline, "me")).start(Masking())
 
 
 def test_rows_do_not_go_around_a_transform(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     """Also those of a snapshot that began without it."""
     table = table_in(database)
-    desk, gate = desk_of(chunk_rows=20, slots=1), Gate(monkeypatch, "init.snap.", 10)
-    desk.start()
-    before = desk.accepted(table)
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    monkeypatch.undo()
+    served = serve(chunk_rows=20, slots=1)
+    before = served.dies(table, 10)
     sql = "SELECT * FROM changes"
-    document = orjson.loads(desk.file.read_bytes()) | {"transform": [{"sql": sql}]}
-    desk.pipeline = parse_pipeline(orjson.dumps(document).decode())
-    desk.start()
-    record = desk.ended(before)
+    document = orjson.loads(served.file.read_bytes()) | {"transform": [{"sql": sql}]}
+    served.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    served.start()
+    record = served.ended(before)
     assert record.state == "failed" and "transform" in record.error
-    answer = desk.ask(f"request.{table}")
+    answer = served.ask(f"request.{table}")
     assert "transform" in answer["error"] and "again" not in answer
-    assert desk.last(f"init.error.{table}")["error"] == answer["error"]
-    assert desk.chunks(table, before) == []
-    assert [state for _, state in desk.taken()] == ["failed"]
-
-
-def test_requests_for_a_table_share_a_run(database: Database, desk_of: Callable[..., Desk]) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        snapshots = [desk.accepted(name) for name in (table, f"public.{table}")]
-        connection.commit()
-    assert snapshots[0] == snapshots[1]
-    assert desk.ended(snapshots[0]).rows == 1001
+    assert served.last(f"init.error.{table}")["error"] == answer["error"]
+    assert served.chunks(table, before) == []
+    assert [state for _, state in served.taken()] == ["failed"]
 
 
 def test_an_unknown_table_is_an_error_with_those_that_exist(
-    database: Database, desk_of: Callable[..., Desk]
+    database: Database, served: Served
 ) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
+    table = served.table
     absent = f"absent_{database.name}"
-    answer = desk.ask(f"request.{absent}")
+    answer = served.ask(f"request.{absent}")
     assert absent in answer["error"]
     assert table in answer["hint"]
-    assert desk.last(f"init.error.{absent}")["hint"] == answer["hint"]
-    assert "did you mean 'where'" in desk.ask(f"request.{table}", wher="id < 3")["error"]
+    assert served.last(f"init.error.{absent}")["hint"] == answer["hint"]
+    assert "did you mean 'where'" in served.ask(f"request.{table}", wher="id < 3")["error"]
 
 
 def test_a_part_of_a_table_is_told_apart_from_the_table(
-    database: Database, desk_of: Callable[..., Desk]
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     table = table_in(database)
     database.execute(f"ALTER TABLE {table} ADD COLUMN secret text DEFAULT 'x'")
-    desk = desk_of(where=True)
-    desk.start()
+    served = serve(where=True).start()
     options: Json = {
         "where": "id <= 10 AND v LIKE 'v%'", "columns": ["v", "id"], "chunk_rows": 4
     }  # fmt: skip
-    answer = desk.ask(f"request.{table}", **options)
-    record = desk.ended(answer["snapshot_id"])
+    answer = served.ask(f"request.{table}", **options)
+    record = served.ended(answer["snapshot_id"])
     assert (record.state, record.rows, record.error) == ("done", 10, "")
     assert record.options == {**options, "columns": ["id", "v"]} and record.is_partial
-    chunks = [orjson.loads(one.payload) for one in desk.chunks(table, record.snapshot_id)]
+    chunks = [orjson.loads(one.payload) for one in served.chunks(table, record.snapshot_id)]
     rows = [row for chunk in chunks for row in chunk["data"]]
     assert sorted(rows, key=lambda row: row["id"]) == [
         {"id": n, "v": f"v{n}"} for n in range(1, 11)
     ]
     assert [len(chunk["data"]) for chunk in chunks] == [4, 4, 2]
-    meta = desk.last(f"init.meta.{table}")
+    meta = served.last(f"init.meta.{table}")
     assert (meta["columns"], meta["where"]) == (["id", "v"], options["where"])
     assert (meta["partial"], meta["row_count"]) == (True, 10)
-    whole = desk.ended(desk.accepted(table))
-    meta = desk.last(f"init.meta.{table}")
+    whole = served.ended(served.accepted(table))
+    meta = served.last(f"init.meta.{table}")
     assert (whole.rows, meta["partial"], meta["where"]) == (1000, False, None)
     assert meta["columns"] == ["id", "v", "secret"]
 
 
-def test_only_equal_requests_share_a_run(database: Database, desk_of: Callable[..., Desk]) -> None:
+def test_only_equal_requests_share_a_run(database: Database, serve: Callable[..., Served]) -> None:
     table = table_in(database)
-    desk = desk_of(where=True, max_concurrent=5)
-    desk.start()
+    served = serve(where=True, max_concurrent=5).start()
     kinds: list[Json] = [{}, {"where": "id < 3"}, {"columns": ["id"]}, {"chunk_rows": 500}]
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
         first, second = (
-            [desk.ask(f"request.{table}", **kind)["snapshot_id"] for kind in kinds] for _ in "ab"
+            [served.ask(f"request.{name}", **kind)["snapshot_id"] for kind in kinds]
+            for name in (table, f"public.{table}")
         )
         connection.commit()
     assert first == second and len(set(first)) == 4
-    assert [desk.ended(one).rows for one in first] == [1001, 3, 1001, 1001]
+    assert [served.ended(one).rows for one in first] == [1001, 3, 1001, 1001]
 
 
 REFUSED = {
@@ -335,241 +326,177 @@ REFUSED = {
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
 def test_a_condition_that_the_source_refuses_ends_the_run(
-    key: str, database: Database, desk_of: Callable[..., Desk]
+    key: str, database: Database, serve: Callable[..., Served]
 ) -> None:
     table = f"t_{database.name}"
     database.execute(
         f"CREATE SEQUENCE numbers; CREATE TABLE {table} (id int {key}, v text);"
         f"INSERT INTO {table} SELECT n, 'v' || n FROM generate_series(1, 10) n"
     )
-    desk = desk_of(where=True)
-    desk.start()
+    served = serve(where=True).start()
     for where, error in REFUSED.items():
-        record = desk.ended(desk.ask(f"request.{table}", where=where)["snapshot_id"])
+        record = served.ended(served.ask(f"request.{table}", where=where)["snapshot_id"])
         assert record.state == "failed"
         assert error in record.error and "where" in record.hint, record
-        assert desk.last(f"init.error.{table}")["error"] == record.error
-        assert desk.chunks(table, record.snapshot_id) == []
-    assert desk.ended(desk.accepted(table)).rows == 10
+        assert served.last(f"init.error.{table}")["error"] == record.error
+        assert served.chunks(table, record.snapshot_id) == []
+    assert served.ended(served.accepted(table)).rows == 10
 
 
-def test_a_condition_is_refused_unless_it_is_allowed(
-    database: Database, desk_of: Callable[..., Desk]
-) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
-    answer = desk.ask(f"request.{table}", where="id < 3")
-    assert "snapshot.where" in answer["hint"]
-    assert desk.last(f"init.error.{table}")["error"] == answer["error"]
-    assert desk.taken() == []
-
-
-def test_a_part_is_taken_up_as_a_part(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_is_taken_up_as_a_part(database: Database, serve: Callable[..., Served]) -> None:
     table = table_in(database, 4000)
-    desk, gate = desk_of(where=True, slots=1), Gate(monkeypatch, "init.snap.", 40)
-    desk.start()
     options: Json = {"where": "id % 2 = 0", "columns": ["id"], "chunk_rows": 20}
-    snapshot_id = desk.ask(f"request.{table}", **options)["snapshot_id"]
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    monkeypatch.undo()
-    desk.start()
-    record = desk.ended(snapshot_id)
+    served = serve(where=True, slots=1)
+    snapshot_id = served.dies(table, 40, **options)
+    served.start()
+    record = served.ended(snapshot_id)
     assert (record.state, record.rows, record.options) == ("done", 2000, options)
-    chunks = [orjson.loads(one.payload)["data"] for one in desk.chunks(table, snapshot_id)]
+    chunks = [orjson.loads(one.payload)["data"] for one in served.chunks(table, snapshot_id)]
     assert sorted(row["id"] for rows in chunks for row in rows) == list(range(2, 4001, 2))
     assert {tuple(row) for rows in chunks for row in rows} == {("id",)}
     assert max(map(len, chunks)) == 20
 
 
-def test_another_pipelines_requests_are_not_ours(
-    database: Database, desk_of: Callable[..., Desk]
-) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
+def test_another_pipelines_requests_are_not_ours(served: Served) -> None:
+    table = served.table
     with pytest.raises(Unavailable):
-        asked(desk.connection, f"snapshot.request.{table}", b'{"pipeline":"other"}', 1.0)
-    snapshot_id = desk.accepted(table)
-    assert [record.snapshot_id for record in desk.records.all()] == [snapshot_id]
+        asked(served.connection, f"snapshot.request.{table}", b'{"pipeline":"other"}', 1.0)
+    snapshot_id = served.accepted(table)
+    assert [record.snapshot_id for record in served.records.all()] == [snapshot_id]
 
 
 def test_a_suspended_table_is_refused(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Changes after its snapshot would be missing."""
     table = table_in(database)
     reasons = {("shop", f"public.{table}"): "decode"}
     monkeypatch.setattr(OwnedPipeline, "suspended", lambda _: reasons)
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
-    desk = desk_of(initial=True)  # its refusal ends nothing
-    desk.start()
-    assert f"{table} is suspended: decode" in desk.ask(f"request.{table}")["error"]
+    served = serve(initial=True)  # its refusal ends nothing
+    served.start()
+    assert f"{table} is suspended: decode" in served.ask(f"request.{table}")["error"]
     reasons.clear()
-    assert desk.ended(desk.accepted(table)).state == "done"
+    assert served.ended(served.accepted(table)).state == "done"
 
 
-def test_a_run_is_cancelled(database: Database, desk_of: Callable[..., Desk]) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
+def test_a_run_is_cancelled(database: Database, served: Served) -> None:
+    table = served.table
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        snapshot_id = desk.accepted(table)
-        assert desk.ask(f"cancel.{snapshot_id}").get("snapshot_id") == snapshot_id
-        record = desk.ended(snapshot_id)  # without waiting for the transaction
+        snapshot_id = served.accepted(table)
+        assert served.ask(f"cancel.{snapshot_id}").get("snapshot_id") == snapshot_id
+        record = served.ended(snapshot_id)  # without waiting for the transaction
     assert record.state == "cancelled"
-    assert desk.last(f"init.error.{table}")["snapshot_id"] == record.snapshot_id
-    assert JetStream(desk.connection).last("INIT", f"init.meta.{table}") is None
-
-
-def test_what_a_dead_service_left_is_taken_up(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = table_in(database)
-    desk, gate = desk_of(chunk_rows=100), Gate(monkeypatch, "init.snap.", 5)
-    desk.start()
-    snapshot_id = desk.accepted(table)
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    record = desk.records.get(snapshot_id)
-    assert record is not None and not record.has_ended
-    monkeypatch.undo()
-    desk.start()
-    record = desk.ended(snapshot_id)
-    assert record.state == "replaced"
-    assert desk.ended(record.by).rows == 1000
-    assert JetStream(desk.connection).last("INIT", f"init.snap.{table}.{snapshot_id}.>") is None
-    assert desk.last(f"init.meta.{table}")["snapshot_id"] == record.by
+    assert served.last(f"init.error.{table}")["snapshot_id"] == record.snapshot_id
+    assert JetStream(served.connection).last("INIT", f"init.meta.{table}") is None
 
 
 def test_a_run_goes_on_where_a_dead_service_left_it(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     """Under its own id, and without what was read: chunks of the range in the middle of which it
     ended are deleted."""
     table = table_in(database, 4000)
-    desk, gate = desk_of(chunk_rows=50, slots=1), Gate(monkeypatch, "init.snap.", 40)
-    desk.start()
-    snapshot_id = desk.accepted(table)
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    left = desk.chunks(table, snapshot_id)
+    served = serve(chunk_rows=50, slots=1)
+    snapshot_id = served.dies(table, 40)
+    left = served.chunks(table, snapshot_id)
     assert len(left) in (39, 40)
-    monkeypatch.undo()
-    desk.start()
-    record = desk.ended(snapshot_id)
+    served.start()
+    record = served.ended(snapshot_id)
     assert (record.state, record.rows, record.done) == ("done", 4000, record.ranges)
-    chunks = desk.chunks(table, snapshot_id)
+    chunks = served.chunks(table, snapshot_id)
     rows = [row["id"] for one in chunks for row in orjson.loads(one.payload)["data"]]
     assert sorted(rows) == list(range(1, 4001))
     assert left[:32] == chunks[:32], "the first two ranges were not read again"
-    meta = desk.last(f"init.meta.{table}")
+    meta = served.last(f"init.meta.{table}")
     assert meta["start_sequence"] == 1 and len(meta["chunks"]) == len(chunks)
     assert min(one["lsn"] for one in meta["chunks"]) == meta["lsn"]
-    assert desk.records.plan(snapshot_id) is None
+    assert served.records.plan(snapshot_id) is None
 
 
 def test_a_run_begins_anew_where_changes_were_lost_since(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     table = table_in(database, 4000)
-    desk, gate = desk_of(chunk_rows=50, slots=1), Gate(monkeypatch, "init.snap.", 40)
-    desk.start()
-    snapshot_id = desk.accepted(table)
-    gate.reached()
-    desk.owned.end()
-    gate.open()
-    desk.stop()
-    left = desk.chunks(table, snapshot_id)
-    monkeypatch.undo()
-    with closing(open_store(desk.pipeline.positions)) as store:
+    served = serve(chunk_rows=50, slots=1)
+    snapshot_id = served.dies(table, 40)
+    left = served.chunks(table, snapshot_id)
+    with closing(open_store(served.pipeline.positions)) as store:
         gap = {"id": "1", "cause": "slot_missing", "from": "", "to": "", "policy": "continue"}
-        Gaps(store, f"{desk.name}/shop").record(f"s_{database.name}", gap)
-    desk.start()
-    assert desk.ended(snapshot_id).rows == 4000
-    sequences = {one.sequence for one in desk.chunks(table, snapshot_id)}
+        Gaps(store, f"{served.name}/shop").record(f"s_{database.name}", gap)
+    served.start()
+    assert served.ended(snapshot_id).rows == 4000
+    sequences = {one.sequence for one in served.chunks(table, snapshot_id)}
     assert sequences.isdisjoint(one.sequence for one in left)
 
 
 def test_five_tables_at_once_and_five_requests_for_one(
-    database: Database, desk_of: Callable[..., Desk]
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     tables = [f"t{n}_{database.name}" for n in range(5)]
     for table in tables:
         database.execute(
             f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)"
         )
-    desk = desk_of(max_concurrent=3)
-    desk.start()
+    served = serve(max_concurrent=3).start()
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {tables[0]} VALUES (0)".encode())  # holds the slots up
-        ids = [desk.accepted(table) for table in tables]
-        assert {desk.accepted(tables[4]) for _ in range(5)} == {ids[4]}
-        desk.until(lambda: sum(each.state == "running" for each in desk.records.all()) == 3)
+        ids = [served.accepted(table) for table in tables]
+        assert {served.accepted(tables[4]) for _ in range(5)} == {ids[4]}
+        served.until(lambda: sum(each.state == "running" for each in served.records.all()) == 3)
         connection.commit()
-    records = [desk.ended(one) for one in ids]
+    records = [served.ended(one) for one in ids]
     assert [(each.state, each.rows) for each in records] == [("done", 2)] + [("done", 1)] * 4
 
 
 def test_every_table_is_taken_once_at_its_first_start(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
     begun: dict[PartitionId, Bookmark] = {}
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: begun)
     first = table_in(database, 10)
-    desk = desk_of(initial=True)
-    desk.start()
-    desk.until(lambda: Bucket(desk.connection, "schemas").get(first) is not None)
-    assert desk.taken() == [], "nothing is followed yet"
+    served = serve(initial=True).start()
+    served.until(lambda: Bucket(served.connection, "schemas").get(first) is not None)
+    assert served.taken() == [], "nothing is followed yet"
     begun[PartitionId(f"s_{database.name}")] = START
-    desk.until(lambda: desk.taken() == [(first, "done")])
-    desk.stop()
-    desk.start()
+    served.until(lambda: served.taken() == [(first, "done")])
+    served.stop()
+    served.start()
     second = f"u_{database.name}"
     database.execute(f"CREATE TABLE {second} (id int PRIMARY KEY)")
-    desk.until(lambda: desk.taken() == [(first, "done"), (second, "done")])
-    assert desk.last(f"init.meta.{second}")["row_count"] == 0
+    served.until(lambda: served.taken() == [(first, "done"), (second, "done")])
+    assert served.last(f"init.meta.{second}")["row_count"] == 0
 
 
 def test_an_initial_snapshot_that_failed_is_tried_again(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
     monkeypatch.setattr("penstock.snapshots.initial._AGAIN", 0.0)
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
     table = table_in(database, 10)
-    desk = desk_of(initial=True, patience=0.2)
+    served = serve(initial=True, patience=0.2)
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        desk.start()
-        desk.until(lambda: (table, "failed") in desk.taken())
-    desk.until(lambda: (table, "done") in desk.taken())
+        served.start()
+        served.until(lambda: (table, "failed") in served.taken())
+    served.until(lambda: (table, "done") in served.taken())
 
 
 def test_a_gap_is_mended_by_snapshots_of_all_tables(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.resnapshots._LOOK", 0.0)
     tables = [table_in(database, 10), f"u_{database.name}"]
     database.execute(f"CREATE TABLE {tables[1]} (id int PRIMARY KEY)")
-    desk = desk_of(backend={"on_gap": "resnapshot"})
-    desk.start()
-    before = desk.accepted(tables[0])
-    assert desk.ended(before).state == "done"
-    store = open_store(desk.pipeline.positions)
-    gaps = Gaps(store, f"{desk.name}/shop")
+    served = serve(backend={"on_gap": "resnapshot"}).start()
+    before = served.accepted(tables[0])
+    assert served.ended(before).state == "done"
+    store = open_store(served.pipeline.positions)
+    gaps = Gaps(store, f"{served.name}/shop")
     with closing(store):
         gap = {
             "id": "1", "cause": "slot_missing", "from": "", "to": "00000000/00000010",
@@ -577,26 +504,25 @@ def test_a_gap_is_mended_by_snapshots_of_all_tables(
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }  # fmt: skip
         gaps.record(f"s_{database.name}", gap)
-        desk.until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
-    assert sorted(desk.taken()) == sorted([(tables[0], "done")] * 2 + [(tables[1], "done")])
+        served.until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
+    assert sorted(served.taken()) == sorted([(tables[0], "done")] * 2 + [(tables[1], "done")])
 
 
-def test_a_stop_waits_for_no_snapshot(database: Database, desk_of: Callable[..., Desk]) -> None:
+def test_a_stop_waits_for_no_snapshot(database: Database, serve: Callable[..., Served]) -> None:
     table = table_in(database)
-    desk = desk_of(patience=600)
-    desk.start()
+    served = serve(patience=600).start()
     with psycopg.connect(database.url) as connection:
         connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        snapshot_id = desk.accepted(table)
+        snapshot_id = served.accepted(table)
         waiting = (
             "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
             " AND backend_type = 'walsender' AND wait_event_type = 'Lock'"
         )
-        desk.until(lambda: bool(database.execute(waiting)))
-        desk.stop()
+        served.until(lambda: bool(database.execute(waiting)))
+        served.stop()
         assert "snapshots" not in [thread.name for thread in threading.enumerate()]
-        desk.until(lambda: not database.execute(waiting))
-    record = desk.records.get(snapshot_id)
+        served.until(lambda: not database.execute(waiting))
+    record = served.records.get(snapshot_id)
     assert record is not None and not record.has_ended
 
 
@@ -605,45 +531,41 @@ def test_a_service_that_nobody_asks_for_long_answers(
 ) -> None:
     """The server drops a client that answers none of its pings."""
     table = table_in(database)
-    desk = Desk(database, own_nats({"ping_interval": "100ms", "ping_max": 1}), tmp_path)
+    served = Served(database, own_nats({"ping_interval": "100ms", "ping_max": 1}), tmp_path)
     try:
-        desk.start()
+        served.start()
         end = time.monotonic() + 1.5
         while time.monotonic() < end:
-            desk.connection.receive(0.05)
-        record = desk.ended(desk.accepted(table))
+            served.connection.receive(0.05)
+        record = served.ended(served.accepted(table))
         assert (record.state, record.rows) == ("done", 1000)
     finally:
-        desk.stop()
-        desk.connection.close()
+        served.stop()
+        served.connection.close()
 
 
-def test_a_request_that_is_malformed_is_answered(
-    database: Database, desk_of: Callable[..., Desk]
-) -> None:
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
+def test_a_request_that_is_malformed_is_answered(served: Served) -> None:
+    table = served.table
     for what in ("request.%FF", "request", "cancel.%E2%82"):
-        assert "names nothing" in desk.ask(what)["error"]
-    assert desk.ended(desk.accepted(table)).state == "done"
+        assert "names nothing" in served.ask(what)["error"]
+    assert served.ended(served.accepted(table)).state == "done"
 
 
 def test_a_request_that_fails_is_answered(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: Any) -> None:
         raise Unavailable("the bucket does not answer now", hint="ask again")
 
-    desk = desk_of()
+    served = serve()
     monkeypatch.setattr("penstock.snapshots.requests.SnapshotRequests.request", fail)
-    desk.start()
+    served.start()
     expected = {"error": "the bucket does not answer now", "hint": "ask again", "again": True}
-    assert desk.ask(f"request.{database.name}") == expected
+    assert served.ask(f"request.{database.name}") == expected
 
 
 def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = table_in(database)
 
@@ -651,37 +573,36 @@ def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
         raise Unavailable("the database does not answer now")
 
     monkeypatch.setattr("penstock.service.tables.tables_of", fail)
-    desk = desk_of()
-    desk.start()
-    answer = desk.ask(f"request.{table}")
+    served = serve().start()
+    answer = served.ask(f"request.{table}")
     assert (answer["again"], "tables of shop are not known" in answer["error"]) == (True, True)
-    assert JetStream(desk.connection).last("INIT", f"init.error.{table}") is None
+    assert JetStream(served.connection).last("INIT", f"init.error.{table}") is None
     monkeypatch.undo()
-    assert desk.ended(desk.accepted(table)).state == "done"
-    assert "again" not in desk.ask("request.absent")
+    assert served.ended(served.accepted(table)).state == "done"
+    assert "again" not in served.ask("request.absent")
 
 
-def test_the_stream_of_chunks_is_there_before_any_request(desk_of: Callable[..., Desk]) -> None:
+def test_the_stream_of_chunks_is_there_before_any_request(serve: Callable[..., Served]) -> None:
     """A consumer subscribes to it, and then asks."""
-    desk = desk_of()
-    api = JetStream(desk.connection)
+    served = serve()
+    api = JetStream(served.connection)
     if api.stream("INIT") is not None:
         api._call("STREAM.DELETE.INIT", {})
-    desk.start()
+    served.start()
     found = api.stream("INIT")
     assert found is not None and found["config"]["subjects"] == ["init.>"]
 
 
 def test_the_command_takes_snapshots_and_lists_them(
-    database: Database, desk_of: Callable[..., Desk]
+    database: Database, serve: Callable[..., Served]
 ) -> None:
     table = table_in(database)
     database.execute(f'CREATE TABLE "{table}.b" (id int PRIMARY KEY)')
-    desk = desk_of()
-    file = str(desk.file)
+    served = serve()
+    file = str(served.file)
     found = CliRunner().invoke(main, ["snapshot", file, table])
     assert found.exit_code == 1 and "is the pipeline" in found.output
-    desk.start()
+    served.start()
     found = CliRunner().invoke(main, ["snapshot", file, table])
     assert found.exit_code == 0, found.output
     assert "1,000 rows in 1 chunks" in found.stdout
@@ -691,7 +612,7 @@ def test_the_command_takes_snapshots_and_lists_them(
     assert record["snapshot_id"] in CliRunner().invoke(main, ["snapshot", file]).output
     options = ["--columns", "id, v", "--chunk-rows", "400", "--chunk-bytes", "64KiB"]
     assert CliRunner().invoke(main, ["snapshot", file, table, *options]).exit_code == 0
-    taken = desk.records.all()[-1]
+    taken = served.records.all()[-1]
     assert (taken.state, taken.rows, taken.chunks) == ("done", 1000, 3)
     assert taken.options == {"chunk_rows": 400, "chunk_bytes": 65536}  # those are all columns
     failed = CliRunner().invoke(main, ["snapshot", file, table, "--where", "id < 3"])
@@ -709,26 +630,23 @@ def test_the_command_takes_snapshots_and_lists_them(
 
 
 def test_schemas_follow_the_tables(
-    database: Database, desk_of: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+    database: Database, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
-    table = table_in(database)
-    desk = desk_of()
-    desk.start()
-    bucket = Bucket(desk.connection, "schemas")
-    desk.until(lambda: bucket.get(table) is not None)
+    table = served.table
+    bucket = Bucket(served.connection, "schemas")
+    served.until(lambda: bucket.get(table) is not None)
     database.execute(f"ALTER TABLE {table} ADD w int")
-    desk.until(lambda: b'"w"' in (((found := bucket.get(table)) and found.value) or b""))
+    served.until(lambda: b'"w"' in (((found := bucket.get(table)) and found.value) or b""))
     database.execute(f"DROP TABLE {table}")
-    desk.until(lambda: bucket.get(table) is None)
+    served.until(lambda: bucket.get(table) is None)
     assert [one.value is None for one in bucket.history(table)] == [False, False, True]
 
 
-def test_nothing_listens_after_the_end(database: Database, desk_of: Callable[..., Desk]) -> None:
-    desk = desk_of()
-    desk.start()
-    desk.stop()
-    assert desk.ask("request.t") == {}
+def test_nothing_listens_after_the_end(database: Database, serve: Callable[..., Served]) -> None:
+    served = serve().start()
+    served.stop()
+    assert served.ask("request.t") == {}
     assert "snapshots" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -739,11 +657,11 @@ def test_without_rights_to_requests_schemas_are_stored_all_the_same(
     permissions = {"publish": ">", "subscribe": {"deny": "snapshot.>"}}
     user = {"user": "u", "password": "p", "permissions": permissions}
     server = own_nats({"authorization": {"users": [user]}, "no_auth_user": "u"})
-    desk = Desk(database, server, tmp_path)
-    with capture_logs() as logs, closing(desk.connection):
-        desk.service = Snapshots(desk.pipeline, OwnedPipeline(desk.pipeline, "me"))
-        desk.service.start()
-        bucket = Bucket(desk.connection, "schemas")
-        desk.until(lambda: bucket.get(table) is not None and bool(logs))
-        desk.stop()
+    served = Served(database, server, tmp_path)
+    with capture_logs() as logs, closing(served.connection):
+        served.service = Snapshots(served.pipeline, OwnedPipeline(served.pipeline, "me"))
+        served.service.start()
+        bucket = Bucket(served.connection, "schemas")
+        served.until(lambda: bucket.get(table) is not None and bool(logs))
+        served.stop()
     assert ["snapshot.>" in each["error"] for each in logs] == [True]

@@ -2,6 +2,8 @@
 
 import itertools
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -41,6 +43,16 @@ class Gate:
     def reached(self) -> None:
         """Returns when a message waits."""
         assert self._reached.wait(120)
+
+    def during(self, job: Callable[[], object], meanwhile: Callable[[], object]) -> None:
+        """Runs a job in a thread, and does something while a message waits; raises what the job
+        raises."""
+        with ThreadPoolExecutor() as pool:
+            running = pool.submit(job)
+            self.reached()
+            meanwhile()
+            self.open()
+            running.result(120)
 
     def open(self) -> None:
         """Lets all pass."""

@@ -1,8 +1,6 @@
 """The same run over collections of MongoDB: chunks, the meta, and what ends it early."""
 
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,7 +14,7 @@ from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
-from penstock.snapshots.job import Cancelled, Job
+from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
 from tests.mongo import REAL, Shop, mongodb, shop_on
 from tests.servers import Nats
@@ -108,14 +106,9 @@ def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
 ) -> None:
     gate, name, admin = Gate(monkeypatch, "init.snap.", 22), runs.shop.name, runs.shop.client.admin
     run = runs.run(name, chunk_rows=50, slots=1)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        # The driver tries a read twice.
-        fails = {"configureFailPoint": "failCommand", "mode": {"times": 2}, "data": FAIL_FIND}
-        admin.command(fails)
-        gate.open()
-        running.result(60)
+    # The driver tries a read twice.
+    fails = {"configureFailPoint": "failCommand", "mode": {"times": 2}, "data": FAIL_FIND}
+    gate.during(run.run, lambda: admin.command(fails))
     assert run.progress.snapshots == 2
     meta = runs.meta(run)
     keys = [key["_id"] for body in runs.chunks(run) for key in body["keys"]]
@@ -124,59 +117,19 @@ def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
     assert meta["position"] == places[0] <= places[-1]
 
 
-def test_no_reading_lasts_longer_than_max_age(
-    runs: CollectionRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, name = Gate(monkeypatch, "init.snap.", 10), runs.shop.name
-    run = runs.run(name, chunk_rows=50, slots=1, max_age=3)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        deadline = run.progress.begun_at + 3
-        until(lambda: time.monotonic() > deadline)
-        gate.open()
-        running.result(60)
-    assert run.progress.snapshots >= 2
-    keys = [key["_id"] for body in runs.chunks(run) for key in body["keys"]]
-    assert sorted(keys) == list(range(4000))
-
-
-def test_a_cancelled_run_leaves_nothing(
-    runs: CollectionRuns, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    gate, name = Gate(monkeypatch, "init.snap.", 3), runs.shop.name
-    run = runs.run(name, chunk_rows=50)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        run.cancel()
-        gate.open()
-        with pytest.raises(Cancelled):
-            running.result(60)
-    assert runs.chunks(run) == []
-
-
 def test_another_history_in_the_middle_ends_it(
     runs: CollectionRuns, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Such as another cluster: positions of before mean nothing after."""
     gate, name = Gate(monkeypatch, "init.snap.", 3), runs.shop.name
     run = runs.run(name, chunk_rows=50)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
+
+    def change_history() -> None:
         mark = {**(runs.known[PARTITION].mark or {}), "era": "e0001-"}
         runs.known = {PARTITION: Bookmark(mark=mark)}
-        gate.open()
-        running.result(60)
+
+    gate.during(run.run, change_history)
     assert run.progress.snapshots >= 2
     assert runs.meta(run)["position"].startswith("e0001-")
     keys = [key["_id"] for body in runs.chunks(run) for key in body["keys"]]
     assert sorted(keys) == list(range(4000))
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)

@@ -179,6 +179,7 @@ def test_a_run_that_ended_for_the_lease_stays_for_the_next_owner(
     record = heir.records.get(snapshot_id)
     assert record is not None and record.state == "replaced"
     assert office.ended(heir, record.by).state == "done"
+    assert (office.complete(), office.chunks(snapshot_id)) == (record.by, 0)
 
 
 def test_missing_rights_do_not_keep_a_record_from_its_end(

@@ -6,7 +6,10 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import psycopg
 import pytest
@@ -103,39 +106,105 @@ def test_chunks_are_cut_by_bytes(world: World) -> None:
     assert world.meta(table)["row_count"] == 301
 
 
-def test_a_row_that_the_server_does_not_take_ends_the_run(world: World) -> None:
-    table = f"huge_{world.database.name}"
-    world.database.execute(
-        f"CREATE TABLE {table} (id int PRIMARY KEY, v text);"
-        f"INSERT INTO {table} SELECT n, repeat('x', 20) FROM generate_series(1, 300) n;"
-        f"INSERT INTO {table} VALUES (301, repeat('y', 2000000))"
-    )
-    world.feed.begin()
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=100))
-    with pytest.raises(Rejected, match=r"a row of public\..*the server takes"):
-        run.run()
-    assert world.chunks(run) == []
-    assert world.api.last("INIT", f"init.meta.{table}") is None
-
-
-def test_a_cancelled_run_leaves_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        run.cancel()
-        gate.open()
-        with pytest.raises(Cancelled):
-            running.result(60)
-    assert run.progress.chunks < 400
-    assert world.chunks(run) == []
-
-
 ENDED = (
     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
     " AND application_name = 'penstock' AND backend_type = 'client backend'"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """What ends a run over 4,000 rows in 80 chunks: `prepare` is done with the table before, and
+    `meanwhile` when the third chunk waits."""
+
+    error: type[Exception]
+    says: str | None = None
+    prepare: str = ""
+    meanwhile: Callable[[World, SnapshotRun], object] | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    snapshots: int = 1
+    is_left: bool = False
+
+
+def grow_old(_: World, run: SnapshotRun) -> None:
+    until(lambda: time.monotonic() > run.progress.begun_at + 3)
+
+
+def lose_lease(_: World, run: SnapshotRun) -> None:
+    run.job.pipeline.is_ours = False
+
+
+def purge(world: World, run: SnapshotRun) -> None:
+    """A limit of the stream, or another instance that took the snapshot up."""
+    world.api.purge("INIT", f"init.snap.{run.job.table}.>")
+
+
+OLD: dict[str, Any] = {
+    "error": SettingsError, "says": "its changes have no key", "meanwhile": grow_old,
+    "settings": {"slots": 1, "max_age": 3, "chunk_bytes": 4096},
+}  # fmt: skip
+HUGE = "INSERT INTO {0} VALUES (4001, repeat('y', 2000000))"
+ENDINGS = {
+    "cancelled": Ending(error=Cancelled, meanwhile=lambda _, run: run.cancel()),
+    "lease lost": Ending(error=LeaseLost, meanwhile=lose_lease, is_left=True),
+    "max_age without a key": Ending(**OLD, prepare="ALTER TABLE {0} DROP CONSTRAINT {0}_pkey"),
+    "max_age without an identity": Ending(
+        **OLD, prepare="ALTER TABLE {0} REPLICA IDENTITY NOTHING"
+    ),
+    "chunks gone": Ending(
+        error=SettingsError, meanwhile=purge, says=r"80 chunks were stored.* has 7[89] of them"
+    ),
+    "row too large": Ending(
+        error=Rejected, prepare=HUGE, says=r"a row of public\..*the server takes"
+    ),
+    "no reading succeeds": Ending(error=Unavailable, says="broke", snapshots=5),
+}
+
+
+@pytest.mark.parametrize("how", ENDINGS)
+def test_what_ends_a_run_leaves_no_meta_and_no_chunk(
+    how: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless the next owner of the pipeline goes on with them."""
+    table, ending = table_of(world, 4_000), ENDINGS[how]
+    if ending.prepare:
+        world.database.execute(ending.prepare.format(table))
+    if ending.snapshots > 1:
+        broken = Unavailable("the connection broke")
+        monkeypatch.setattr("penstock.feeds.postgres.snapshot.copied", Mock(side_effect=broken))
+    settings = SnapshotSettings(**{"chunk_rows": 50, **ending.settings})
+    run = SnapshotRun(world.job(table), world.sink, settings)
+    with pytest.raises(ending.error, match=ending.says):
+        if ending.meanwhile is None:
+            run.run()
+        else:
+            gate = Gate(monkeypatch, "init.snap.", 3)
+            gate.during(run.run, partial(ending.meanwhile, world, run))
+    assert run.progress.snapshots == ending.snapshots
+    assert (world.chunks(run) != []) is ending.is_left
+    assert run.progress.chunks <= 80 and world.api.last("INIT", f"init.meta.{table}") is None
+
+
+@pytest.mark.parametrize("how", ["lost connection without a key", "max_age"])
+def test_a_run_goes_on_under_another_snapshot_of_the_source(
+    how: str, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 22)
+    max_age = 3 if how == "max_age" else 600
+    settings = SnapshotSettings(chunk_rows=50, chunk_bytes=4096, slots=1, max_age=max_age)
+    run = SnapshotRun(world.job(table), world.sink, settings)
+    if how == "max_age":
+        gate.during(run.run, lambda: grow_old(world, run))
+    else:
+        world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
+        gate.during(run.run, lambda: world.database.execute(ENDED))
+    assert run.progress.snapshots >= 2
+    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
+    assert sorted(rows) == list(range(1, 4_001))
+    places = {chunk["lsn"] for chunk in world.meta(table)["chunks"]}
+    # Without a key nothing of what was read before counts.
+    assert len(places) == 1 or (how == "max_age" and min(places) == world.meta(table)["lsn"])
+    assert run.progress.rows == 4_000
 
 
 def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
@@ -152,15 +221,11 @@ def test_a_lost_connection_is_gone_on_after_with_what_is_missing(
     gate = Gate(monkeypatch, "init.snap.", 22)
     settings = SnapshotSettings(chunk_rows=50, slots=1)  # ranges of 800 rows, in the order of keys
     run = SnapshotRun(world.job(table), world.sink, settings)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        world.database.execute(f"UPDATE {table} SET id = -1 WHERE id = 3950")
-        world.database.execute(f"UPDATE {table} SET name = 'new' WHERE id = 5")
-        world.database.execute(f"DELETE FROM {table} WHERE id = 3951")
-        world.database.execute(ENDED)
-        gate.open()
-        running.result(60)
+    written = (
+        f"UPDATE {table} SET id = -1 WHERE id = 3950; DELETE FROM {table} WHERE id = 3951;"
+        f"UPDATE {table} SET name = 'new' WHERE id = 5;"
+    )
+    gate.during(run.run, lambda: [world.database.execute(one) for one in (written, ENDED)])
     assert run.progress.snapshots == 2
     meta = world.meta(table)
     chunks = sorted(world.chunks(run), key=lambda one: one.sequence)
@@ -205,80 +270,6 @@ def test_a_meta_is_of_the_first_point_of_which_something_is_left(
     assert meta["row_count"] == 3000
 
 
-def test_a_table_without_a_key_begins_anew_after_a_lost_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 22)
-    world.database.execute(f"ALTER TABLE {table} DROP CONSTRAINT {table}_pkey")
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        world.database.execute(ENDED)
-        gate.open()
-        running.result(60)
-    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
-    assert sorted(rows) == list(range(1, 4_001))
-    assert len({chunk["lsn"] for chunk in world.meta(table)["chunks"]}) == 1
-    assert run.progress.rows == 4_000
-
-
-def test_a_source_that_gives_nothing_ends_the_run_and_leaves_nothing(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = table_of(world, 2_000)
-
-    def fail(*_: Any, **__: Any) -> Any:
-        raise Unavailable("the connection broke")
-
-    monkeypatch.setattr("penstock.feeds.postgres.snapshot.copied", fail)
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
-    with pytest.raises(Unavailable, match="broke"):
-        run.run()
-    assert run.progress.snapshots == 5
-    assert world.chunks(run) == []
-    assert world.api.last("INIT", f"init.meta.{table}") is None
-
-
-def test_no_snapshot_of_the_source_lasts_longer_than_max_age(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 10)
-    settings = SnapshotSettings(chunk_rows=50, slots=1, max_age=3)
-    run = SnapshotRun(world.job(table), world.sink, settings)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        deadline = run.progress.begun_at + 3
-        until(lambda: time.monotonic() > deadline)
-        gate.open()
-        running.result(60)
-    assert run.progress.snapshots >= 2
-    rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
-    assert sorted(rows) == list(range(1, 4_001))
-    places = {chunk["lsn"] for chunk in world.meta(table)["chunks"]}
-    assert len(places) == 1 or min(places) == world.meta(table)["lsn"]
-
-
-@pytest.mark.parametrize("without", ["DROP CONSTRAINT {}_pkey", "REPLICA IDENTITY NOTHING"])
-def test_max_age_ends_the_run_of_a_table_whose_changes_have_no_key(
-    without: str, world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, gate = table_of(world, 4_000), Gate(monkeypatch, "init.snap.", 2)
-    world.database.execute(f"ALTER TABLE {table} {without.format(table)}")
-    settings = SnapshotSettings(chunk_bytes=4096, slots=1, max_age=3)
-    run = SnapshotRun(world.job(table), world.sink, settings)
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        deadline = run.progress.begun_at + 3
-        until(lambda: time.monotonic() > deadline)
-        gate.open()
-        with pytest.raises(SettingsError, match="its changes have no key"):
-            running.result(60)
-    assert world.chunks(run) == []
-
-
 def test_a_permission_that_is_taken_away_ends_the_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,13 +288,9 @@ def test_a_permission_that_is_taken_away_ends_the_run(
         world.job(table, feed=feed), world.sink, SnapshotSettings(chunk_rows=50, slots=1)
     )
     try:
-        with ThreadPoolExecutor() as pool:
-            running = pool.submit(run.run)
-            gate.reached()
-            world.database.execute(f"REVOKE SELECT ON {table} FROM {role}")
-            gate.open()
-            with pytest.raises(SettingsError, match="permission denied"):
-                running.result(60)
+        revoke = f"REVOKE SELECT ON {table} FROM {role}"
+        with pytest.raises(SettingsError, match="permission denied"):
+            gate.during(run.run, lambda: world.database.execute(revoke))
     finally:
         world.database.execute(f"DROP OWNED BY {role}; DROP ROLE {role}")
     assert world.chunks(run) == []
@@ -376,42 +363,6 @@ def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
     world.connection.close()
     assert sorted(rows) == list(range(1, 20_001))
     assert run.progress.rows == 20_000
-
-
-def test_chunks_that_are_gone_forbid_the_meta(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A limit of the stream, or another instance that took the snapshot up."""
-    table, gate = table_of(world, 2_000), Gate(monkeypatch, "init.snap.", 3)
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=100))
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        world.api.purge("INIT", f"init.snap.{table}.>")
-        gate.open()
-        with pytest.raises(SettingsError, match=r"20 chunks were stored.* has 1[89] of them"):
-            running.result(60)
-    assert world.chunks(run) == []
-    assert world.api.last("INIT", f"init.meta.{table}") is None
-
-
-def test_a_run_that_is_not_ours_any_more_has_no_meta(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table, gate = table_of(world, 2_000), Gate(monkeypatch, "init.snap.", 20)
-    pipeline = StatedPipeline()
-    run = SnapshotRun(
-        world.job(table, pipeline=pipeline), world.sink, SnapshotSettings(chunk_rows=100)
-    )
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        pipeline.is_ours = False
-        gate.open()
-        with pytest.raises(LeaseLost):
-            running.result(60)
-    assert world.chunks(run), "for the next owner, who goes on with them"
-    assert world.api.last("INIT", f"init.meta.{table}") is None
 
 
 def test_chunks_stay_when_the_answer_to_the_meta_is_lost(
