@@ -130,7 +130,10 @@ def _compare(
 def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
     reader = pipeline.sink.plug_in.reader
     if reader is None:
-        raise SettingsError(f"what a {pipeline.sink.type} sink stores can't be read back")
+        raise SettingsError(
+            f"the sink {pipeline.sink.type} cannot be read back",
+            hint="`compare` and `tail` need a sink with a reader",
+        )
     return reader(pipeline.sink.settings, url)
 
 

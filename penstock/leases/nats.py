@@ -131,7 +131,7 @@ class NatsStore(BucketStore):
         if "://" not in servers or options or not replicas.isdecimal():
             raise SettingsError("the positions URL names no bucket of a NATS server", hint=_HINT)
         if not _BUCKET.fullmatch(name):
-            raise SettingsError(f"{name!r} is no name of a bucket", hint=_HINT)
+            raise SettingsError(f"invalid bucket name {name!r}", hint=_HINT)
         self.name = name
         self._url, self._replicas = url, int(replicas)
         super().__init__(NatsSettings.model_validate({"url": servers}), self._made)

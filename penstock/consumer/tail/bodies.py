@@ -38,7 +38,10 @@ def changes_of(
     try:
         changes = _changes(headers, data, load)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise Malformed(f"a message of {len(data)} bytes can't be read as what it says") from error
+        raise Malformed(
+            f"cannot decode a message of {len(data)} bytes by the layout and content type of its"
+            " headers"
+        ) from error
     for change in changes:
         if not isinstance(change, dict) or not change.keys() >= _KNOWN:
             raise Malformed(f"a message of {len(data)} bytes is not a change")

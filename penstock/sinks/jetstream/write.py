@@ -137,7 +137,7 @@ class WriteRun:
     def _pass(self) -> None:
         """Nothing is in flight or queued: what was seen to otherwise counts as done as well."""
         for partition, place in self._poison.passed.items():
-            self._tally.reach(partition, place)
+            self._tally.mark_stored(partition, place)
         self._poison.passed.clear()
 
     def _fresh(self, part: Part) -> Part | None:

@@ -29,7 +29,7 @@ from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState,
 _TOGETHER = 1000  # messages that are stored together at most
 
 
-class _Verdict(NamedTuple):
+class _Suspend(NamedTuple):
     """A table that is suspended from `row` on."""
 
     row: int
@@ -79,7 +79,7 @@ class Quarantine:
         """The same for changes of one origin."""
         batch, (run,) = part.batch, part.runs
         while True:
-            hidden, marks = self._hide(batch)
+            hidden, marks = self._hidden_rows(batch)
             hidden |= faults.of_operations(batch, self._omitted)
             bad = [fault for fault in self._faults(batch) if fault.row not in hidden]
             if bad or hidden:
@@ -92,7 +92,7 @@ class Quarantine:
             if not (bad or hidden or unfit or any(self._session.streaks.values())):
                 return messages
             letters = self._letters(batch, sorted([*bad, *unfit]))
-            verdict, streaks = self._judge(batch, letters, hidden)
+            verdict, streaks = self._first_suspension(batch, letters, hidden)
             if verdict is not None:
                 self._store(letter for row, letter in letters if row <= verdict.row)
                 self._suspend(batch, verdict)
@@ -169,9 +169,9 @@ class Quarantine:
 
     # Tables.
 
-    def _judge(
+    def _first_suspension(
         self, batch: pa.RecordBatch, letters: list[tuple[int, Letter]], hidden: set[int]
-    ) -> tuple[_Verdict | None, dict[Table, int]]:
+    ) -> tuple[_Suspend | None, dict[Table, int]]:
         """The first table to be suspended, if any; how many of its changes in a row were too
         large, for each table that had one."""
         streaks: dict[Table, int] = {}
@@ -194,10 +194,10 @@ class Quarantine:
                 or letter.reason in faults.IMMEDIATE
                 or streaks[table] >= limit
             ):
-                return _Verdict(row, table, letter), streaks
+                return _Suspend(row, table, letter), streaks
         return None, streaks
 
-    def _suspend(self, batch: pa.RecordBatch, verdict: _Verdict) -> None:
+    def _suspend(self, batch: pa.RecordBatch, verdict: _Suspend) -> None:
         row, table, letter = verdict
         (values,) = batch.slice(row, 1).to_pylist()
 
@@ -218,7 +218,7 @@ class Quarantine:
         self._session.streaks[table] = 0
         self._report_table(self._session.suspensions.change(table, step))
 
-    def _hide(self, batch: pa.RecordBatch) -> tuple[set[int], dict[int, Suspension]]:
+    def _hidden_rows(self, batch: pa.RecordBatch) -> tuple[set[int], dict[int, Suspension]]:
         """The rows that are not published because their table is suspended; those of them that a
         marker stands for. Counts them, and lets tables resume."""
         hidden: set[int] = set()
@@ -232,12 +232,12 @@ class Quarantine:
                 continue
             rows = faults.rows_of(batch, record)
             if rows:
-                found = self._skip(batch, rows, self._session.suspensions.refreshed(record))
+                found = self._count_hidden(batch, rows, self._session.suspensions.refreshed(record))
                 hidden |= found.keys()
                 marks |= {row: mark for row, mark in found.items() if mark is not None}
         return hidden, marks
 
-    def _skip(
+    def _count_hidden(
         self, batch: pa.RecordBatch, rows: list[int], record: Suspension
     ) -> dict[int, Suspension | None]:
         """What of these rows of a table is hidden, each with the record if it begins a hole."""

@@ -271,7 +271,7 @@ class Individual:
         while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= self._acknowledged:
             _, messages = self._chunks.popleft()
             for run in messages.runs:
-                self._tally.reach(run.origin.partition, run.last)
+                self._tally.mark_stored(run.origin.partition, run.last)
             # Messages were counted when they were acknowledged; what more is in them, now.
             self._tally.published += messages.changes - len(messages)
             self._tally.size += messages.weight

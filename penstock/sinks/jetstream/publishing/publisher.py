@@ -40,7 +40,7 @@ class Tally:
     batches: int = 0
     resent: int = 0
 
-    def reach(self, partition: PartitionId, place: Place) -> None:
+    def mark_stored(self, partition: PartitionId, place: Place) -> None:
         """Everything of the partition up to `place` is stored; never back. Said again, it is
         reported again: changes that come after a report may be stored already."""
         known = self.position.get(partition)

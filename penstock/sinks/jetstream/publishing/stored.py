@@ -120,7 +120,7 @@ class StoredPlaces:
         for run in runs:
             place = self.stored.get(run.origin)
             if place is not None and (run.origin in self._sent or run.first <= place):
-                self._tally.reach(run.origin.partition, place)
+                self._tally.mark_stored(run.origin.partition, place)
 
     def sent(self, batch: FlightBatch) -> None:
         """A batch is in flight."""
@@ -142,7 +142,7 @@ class StoredPlaces:
         self._floor = sequence
         tally = self._tally
         for origin, place in batch.lasts.items():
-            tally.reach(origin.partition, place)
+            tally.mark_stored(origin.partition, place)
         tally.published += batch.changes
         tally.size += sum(piece.weight for piece in batch.pieces)
         tally.batches += 1
