@@ -275,7 +275,7 @@ def test_what_cannot_be_compared_says_why(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
     file.write_text(f"state: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n")
     for more, words in (
-        (["items"], "what a memory sink stores"),
+        (["items"], "the sink memory cannot be read back"),
         (["items", "--backend", "none"], "there are: default"),
         (["items", "--wait", "soon"], "--wait"),
     ):
