@@ -9,15 +9,16 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Gap, HistoryLost, Listing
+from penstock.feeds import At, Gap, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
-from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure, translating
+from penstock.feeds.cosmos.failures import ContainerMissing, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
+from penstock.feeds.cosmos.losses import RangeLosses
 from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
 from penstock.feeds.cosmos.preflight import check
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.feeds.shared import PolledFeed, lost
+from penstock.feeds.shared import PolledFeed
 from penstock.model.change import Images, OnError
 from penstock.model.errors import (
     InvalidPosition,
@@ -33,16 +34,6 @@ from penstock.wire.cosmos.decoder import CosmosDecoder
 from penstock.wire.cosmos.documents import in_order, lsn_of
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
-
-# Causes of gaps, for people; documented in docs/reference/operations.md.
-CAUSES: Mapping[str, str] = {
-    "container_gone": "the container {container} of {partition} is not there any more",
-    "container_replaced": "{container} was deleted and made again: its changes begin anew",
-    "retention": "changes of {partition} after {after} are older than the service keeps them",
-}
-_HINT = "on_gap: continue goes on with what there is; load the container anew to repair the rest"
-# Its LSNs begin again, so that nothing can go on under the same names, whatever the policy is.
-_REPLACED = "give the backend another `name`: places of another container cannot be compared"
 
 
 class CosmosFeed(PolledFeed[CosmosSettings]):
@@ -165,6 +156,9 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         """See `feeds.Feed`."""
         key_range = KeyRange.of(partition)
         client, passed = self._client, {each.cause for each in despite}
+        losses = RangeLosses(
+            settings=self.settings, client=client, key_range=key_range, passed=frozenset(passed)
+        )
         mark = mark_of(bookmark, key_range)
         try:
             identity = client.identity()
@@ -173,9 +167,9 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         except ContainerMissing as error:
             if mark is None or "container_gone" in passed:
                 raise Unavailable(error.message, hint=error.hint) from error
-            raise self._loss("container_gone", partition, bookmark.place) from error
+            raise losses.lost("container_gone", bookmark.place) from error
         if mark is not None and mark.rid != identity.rid:
-            raise self._loss("container_replaced", partition, bookmark.place)
+            raise losses.lost("container_replaced", bookmark.place)
         cuts: Sequence[str] = ()
         if mark is None or passed - {"container_gone"}:
             mark, cuts = self._anew(key_range, identity, mark, is_after_gap=bool(passed))
@@ -188,9 +182,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
             identity=identity,
             mark=mark,
             place=bookmark.place,
-            error_of=lambda after, refused: self._error_of(
-                partition, after, refused, passed, identity.rid
-            ),
+            losses=losses,
         )
         if cuts:
             following.end(cuts)
@@ -226,61 +218,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if answer.ranges != (key_range,) or not answer.etag:
             raise Unavailable(f"the service gave no continuation of {key_range.name} alone")
         return mark.after(answer.etag), ()
-
-    def _loss(
-        self, cause: str, partition: PartitionId, place: Place | None, said: str = ""
-    ) -> HistoryLost:
-        """The error for a gap after a place; `said` is what the service said."""
-        detail = CAUSES[cause].format(
-            container=self._name, partition=partition, after=place or "its beginning"
-        )
-        detail += f" ({said})" if said else ""
-        if cause == "container_replaced":
-            return lost(cause, place, detail, policy="fail", hint=_REPLACED)
-        return lost(cause, place, detail, policy=self.on_gap, hint=_HINT)
-
-    def _error_of(
-        self,
-        partition: PartitionId,
-        place: Place | None,
-        refused: Refused,
-        passed: set[str],
-        rid: str,
-    ) -> PenstockError:
-        """What a refusal means for the changes after a place."""
-        cause = ""
-        subject = f"reading {partition} of {self._name}"
-        if refused.status == 404 or refused.is_of_another_container:
-            cause = self._cause_of_missing(rid)
-            if not cause:
-                return Unavailable(f"{subject}: {refused.message}", hint="it is tried again")
-        elif refused.status == 400 and self.settings.every and not refused.is_too_large:
-            # "If you attempt to process a change feed after more than the retention window an error
-            # (Status Code 400) will be returned": .NET's ChangeFeedMode. Other tokens are refused
-            # by it, too, where the mode or the account's backup is off.
-            now = self._refusal_of_now(KeyRange.of(partition))
-            cause, refused = ("retention", refused) if now is None else ("", now)
-        if cause == "container_gone" and cause in passed:
-            return Unavailable(f"the container {self._name} is not there yet")
-        if cause and cause not in passed:
-            return self._loss(cause, partition, place, refused.message)
-        return failure(refused.status, refused.sub_status, refused.message, subject)
-
-    def _refusal_of_now(self, key_range: KeyRange) -> Refused | None:
-        """Of a read that needs no history."""
-        try:
-            self._client.page(key_range, None, 1)
-        except Refused as refused:
-            return refused
-        return None
-
-    def _cause_of_missing(self, rid: str) -> str:
-        """What the container itself says; "" where it is there, and the same."""
-        try:
-            found = self._client.identity(again=True).rid
-        except ContainerMissing:
-            return "container_gone"
-        return "" if found == rid else "container_replaced"
 
     def newest(self, partition: PartitionId) -> Place | None:
         """See `feeds.EstimatesLag`: only LSNs are known."""

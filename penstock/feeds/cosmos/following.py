@@ -8,6 +8,7 @@ from typing import Any
 from penstock.feeds.cosmos.boundaries import PageBoundaries
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused
+from penstock.feeds.cosmos.losses import RangeLosses
 from penstock.feeds.cosmos.marks import FeedMark, number_of
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
@@ -24,14 +25,7 @@ _STEADY = 16  # pages of a halved size, before it is doubled
 
 
 class CosmosFollowing:
-    """The implementation of `feeds.Following`.
-
-    `_mark` is where the next page is read from, and `_skip` the place up to which that page is done
-    already. `_last` is the last place that was read. `_boundaries` gives bookmarks, also to other
-    threads. `_most` is the size of a page now, `_steady` how many pages had it. `_is_idle`: the
-    last call found nothing new. `error_of` makes the error of a refusal after a place: lost
-    history, if it is that.
-    """
+    """The implementation of `feeds.Following`."""
 
     def __init__(
         self,
@@ -42,19 +36,21 @@ class CosmosFollowing:
         identity: ContainerIdentity,
         mark: FeedMark,
         place: Place | None,
-        error_of: Callable[[Place | None, Refused], PenstockError],
+        losses: RangeLosses,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client, self._settings, self._range = client, settings, key_range
-        self._identity, self._error_of, self._clock = identity, error_of, clock
-        self._mark, self._skip, self._last = mark, place if mark.within else mark.done, place
+        self._identity, self._losses, self._clock = identity, losses, clock
+        # How far the range was read.
+        self._walk = RangeWalk(mark, place)
+        # Bookmarks of what was read, also for other threads.
         self._boundaries = PageBoundaries(place, mark)
-        self._most, self._steady = settings.page_items, 0
-        self._not_before = 0.0
-        self._gone_since: float | None = None
-        self._waits = delays()
+        self._size = _PageSize(settings.page_items)
+        # When the next page is asked for.
+        self._pace = _Pace()
         self._state = RangeState()
-        self._drained = self._closed = self._is_idle = False
+        # Whether the range has ended; whether this was closed.
+        self._drained = self._closed = False
         self.begins = mark.etag or str(mark.to_json()["from"])
 
     def read(self, timeout: float) -> Sequence[Page]:
@@ -64,14 +60,15 @@ class CosmosFollowing:
         deadline = self._clock() + timeout
         while not self._drained:
             now = self._clock()
-            if self._not_before > deadline:
+            due = self._pace.not_before
+            if due > deadline:
                 time.sleep(max(0.0, deadline - now))
                 break
-            time.sleep(max(0.0, self._not_before - now))
+            time.sleep(max(0.0, due - now))
             try:
                 page = self._call()
             except ContainerMissing as error:  # the list of ranges says so first
-                raise self._error_of(self._last, Refused(404, 0, error.message)) from error
+                raise self._error(Refused(404, 0, error.message)) from error
             if page is not None:
                 return [page]
             if self._clock() >= deadline:
@@ -81,57 +78,50 @@ class CosmosFollowing:
     @property
     def next_in(self) -> float | None:
         """See `feeds.PacesReads`."""
-        return None if self._is_idle else max(0.0, self._not_before - self._clock())
+        return None if self._pace.is_idle else max(0.0, self._pace.not_before - self._clock())
 
     def _call(self) -> Page | None:
         """One read; the page, if there are changes for us."""
-        self._is_idle = False
+        self._pace.is_idle = False
         try:
-            answer = self._client.page(self._range, self._mark, self._most)
+            answer = self._client.page(self._range, self._walk.mark, self._size.most)
         except Refused as refused:
             self._refused(refused)
             return None
         if answer.ranges != (self._range,):
             self._ended(self._range.cuts(answer.ranges))
             return None
-        self._state.throttled, self._gone_since, self._waits = False, None, delays()
-        self._steady += 1
-        if self._steady >= _STEADY and self._most < self._settings.page_items:
-            self._most, self._steady = min(2 * self._most, self._settings.page_items), 0
+        self._pace.answered()
+        self._size.answered()
         return self._answered(answer)
 
     def _answered(self, answer: FeedAnswer) -> Page | None:
         self._state.newest = max(self._state.newest, answer.newest or 0)
         placed = in_order(answer.documents, self._identity.paths, every=self._settings.every)
+        walk = self._walk
         # After a merge LSNs could begin again: places would go back. Halves have their own places.
-        if placed and self._last and not self._skip and placed[0][0] <= self._last:
+        if placed and walk.last and not walk.skip and placed[0][0] <= walk.last:
             self._ended([self._range.middle])
             return None
-        before, after = self._mark, self._mark.after(answer.etag, numbered=not placed)
+        before, after = walk.mark, walk.mark.after(answer.etag, numbered=not placed)
         if placed and after.etag == before.etag:
             # They would come again and again, and no bookmark could be made after them.
             raise Unavailable(f"the service gave no new continuation of {self._range.name}")
-        skip = 0
-        while self._skip is not None and skip < len(placed) and placed[skip][0] <= self._skip:
-            skip += 1
-        if skip < len(placed) or (not placed and after.etag != before.etag):
-            self._skip = None
-        if self._skip is not None:  # pages are shorter now than the one that the place is in
-            after = replace(after, within=before.within, done=before.done)
-        self._mark = after
+        skip = walk.take(placed, after)
+        after = walk.mark
         if skip == len(placed):
             self._boundaries.renew(after)
             if not placed and not self._has_more(before, answer):
-                self._state.at_tip = self._is_idle = True
-                self._not_before = self._clock() + self._settings.poll
+                self._state.at_tip = self._pace.is_idle = True
+                self._pace.not_before = self._clock() + self._settings.poll
             return None
-        self._last = placed[-1][0]
-        self._boundaries.note(self._last, before, after, self._created(placed[-1][1]))
+        walk.last = placed[-1][0]
+        self._boundaries.note(walk.last, before, after, self._created(placed[-1][1]))
         self._state.at_tip = False
         return Page(
             partition=self._range.name,
             first=placed[skip][0],
-            last=self._last,
+            last=walk.last,
             count=len(placed) - skip,
             captured_at=int(time.time() * 1e6),
             context=self._context(before, after, skip),
@@ -142,7 +132,7 @@ class CosmosFollowing:
         """Whether an answer without documents is not the last: on a part of a merged partition the
         service may stop before its newest LSN, with a new continuation."""
         reached, newest = number_of(answer.etag), answer.newest
-        if reached is None or newest is None or self._mark.etag == before.etag:
+        if reached is None or newest is None or self._walk.mark.etag == before.etag:
             return False
         return reached < newest
 
@@ -167,14 +157,17 @@ class CosmosFollowing:
         """Waits where that helps; raises what it is otherwise."""
         now = self._clock()
         if refused.status == 429:
-            self._state.throttled = True
-            self._not_before = now + max(_LEAST_WAIT, refused.wait)
-        elif refused.is_too_large and self._most > 1:
-            self._most, self._steady = self._most // 2, 0
+            self._pace.is_throttled = True
+            self._pace.not_before = now + max(_LEAST_WAIT, refused.wait)
+        elif refused.is_too_large and self._size.most > 1:
+            self._size.halve()
         elif refused.status == 410:
             self._gone(refused, now)
         else:
-            raise self._error_of(self._last, refused) from refused
+            raise self._error(refused) from refused
+
+    def _error(self, refused: Refused) -> PenstockError:
+        return self._losses.error_of(refused, self._walk.last, self._identity)
 
     def _gone(self, refused: Refused, now: float) -> None:
         """A split, if there are children; a merge, or one of both that is not done yet."""
@@ -182,9 +175,7 @@ class CosmosFollowing:
         if cuts:
             self._ended(cuts)
             return
-        self._gone_since = now if self._gone_since is None else self._gone_since
-        self._not_before = now + next(self._waits)
-        if now - self._gone_since >= GONE:
+        if self._pace.gone(now) >= GONE:
             raise Unavailable(
                 f"{self._range.name} is gone ({refused.status}/{refused.sub_status}) for"
                 f" {GONE:.0f} s, and the service lists no children of it"
@@ -219,24 +210,24 @@ class CosmosFollowing:
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`. The lag counts transactions, which is all that LSNs tell."""
-        state = self._state
+        state, last = self._state, self._walk.last
         stored = state.acknowledged or self._boundaries.asked
-        is_done = state.at_tip and stored == self._last
+        is_done = state.at_tip and stored == last
         lag = None
         if state.newest and (stored is not None or is_done):
             lag = 0 if is_done else max(0, state.newest - lsn_of(stored)) if stored else None
         return {
             "connected": not self._closed,
-            "current": None if self._last is None else str(self._last),
+            "current": None if last is None else str(last),
             "confirmed": None if state.acknowledged is None else str(state.acknowledged),
             "lag": lag,
             "lag_unit": "changes",
             "lag_seconds": 0.0 if is_done else _age(self._boundaries.created(stored)),
-            "throttled": state.throttled,
+            "throttled": self._pace.is_throttled,
             "details": {
                 "range": self._range.name,
                 "newest_lsn": state.newest or None,
-                "page_items": self._most,
+                "page_items": self._size.most,
                 "tip_reached": state.at_tip,
             },
         }
@@ -247,14 +238,75 @@ class CosmosFollowing:
         self._boundaries.keep()
 
 
+class RangeWalk:
+    """How far a range was read: the next page is read from `mark`, and is done already up to the
+    place `skip`; `last` is the last place that was read."""
+
+    def __init__(self, mark: FeedMark, place: Place | None) -> None:
+        self.mark, self.last = mark, place
+        self.skip = place if mark.within else mark.done
+
+    def take(self, placed: Sequence[tuple[Place, Document]], after: FeedMark) -> int:
+        """A page was read, up to the mark `after`; how many of its documents were done already."""
+        before, skip = self.mark, 0
+        while self.skip is not None and skip < len(placed) and placed[skip][0] <= self.skip:
+            skip += 1
+        if skip < len(placed) or (not placed and after.etag != before.etag):
+            self.skip = None
+        if self.skip is not None:  # pages are shorter now than the one that the place is in
+            after = replace(after, within=before.within, done=before.done)
+        self.mark = after
+        return skip
+
+
 class RangeState:
     """What the status says of a range that is read: the newest LSN of its physical partition (0 for
     not known yet), and whether all of it was read."""
 
     def __init__(self) -> None:
         self.newest = 0
-        self.throttled = self.at_tip = False
+        self.at_tip = False
         self.acknowledged: Place | None = None
+
+
+class _Pace:
+    """When the next page may be asked for, in seconds of the caller's clock. `is_idle`: the last
+    call found nothing new."""
+
+    def __init__(self) -> None:
+        self.not_before = 0.0
+        self.is_idle = self.is_throttled = False
+        self._gone_since: float | None = None
+        self._waits = delays()
+
+    def answered(self) -> None:
+        """The service took the call."""
+        self.is_throttled, self._gone_since, self._waits = False, None, delays()
+
+    def gone(self, now: float) -> float:
+        """The range is gone; returns for how long."""
+        self._gone_since = now if self._gone_since is None else self._gone_since
+        self.not_before = now + next(self._waits)
+        return now - self._gone_since
+
+
+class _PageSize:
+    """How many items a page may have: halved where it is too large, and doubled after some pages of
+    that size."""
+
+    def __init__(self, items: int) -> None:
+        self.most = self._items = items
+        self._steady = 0  # pages of this size
+
+    def answered(self) -> None:
+        """A page came."""
+        self._steady += 1
+        if self._steady >= _STEADY and self.most < self._items:
+            self.most, self._steady = min(2 * self.most, self._items), 0
+
+    def halve(self) -> None:
+        """A page was too large."""
+        self.most, self._steady = self.most // 2, 0
 
 
 def _age(created: float) -> float | None:

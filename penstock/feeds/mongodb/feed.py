@@ -20,10 +20,11 @@ from penstock.feeds.mongodb.failures import (
     translating,
 )
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
-from penstock.feeds.mongodb.following import MongoFollowing, StreamBeginning
+from penstock.feeds.mongodb.following import MongoFollowing
 from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
 from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
+from penstock.feeds.mongodb.pages import StreamBeginning, StreamPages
 from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
@@ -31,7 +32,7 @@ from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
-from penstock.model.finding import Finding, Level
+from penstock.model.finding import Finding, Level, finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
@@ -144,9 +145,10 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             bookmark=bookmark,
             era=era,
             cluster=completed(cluster_of(bookmark.mark), found),
+            identity=found,
             begins=cursor_of(stream.time),
         )
-        return self._follow(stream, beginning, found, ())
+        return self._follow(stream, beginning)
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """See `feeds.MovesBookmarks`."""
@@ -172,31 +174,24 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             bookmark=Bookmark(bookmark.place, mark),
             era=era,
             cluster=cluster,
+            identity=cluster,
             begins=cursor_of(begins),
+            gaps=tuple(gaps),
         )
-        return self._follow(stream, beginning, cluster, gaps)
+        return self._follow(stream, beginning)
 
-    def _follow(
-        self, stream: ChangeStream, beginning: StreamBeginning, cluster: str, gaps: Sequence[Gap]
-    ) -> MongoFollowing:
+    def _follow(self, stream: ChangeStream, beginning: StreamBeginning) -> MongoFollowing:
+        pages = StreamPages(self.settings, PARTITION, beginning)
+        return MongoFollowing(self.settings, stream, beginning, self, pages)
+
+    def refused(self, error: PositionLost, beginning: StreamBeginning) -> PenstockError:
+        """See `following.StreamOwner`."""
         bookmark = beginning.bookmark
-        return MongoFollowing(
-            self.settings,
-            PARTITION,
-            stream,
-            beginning,
-            lost=lambda error: self._refused(error, bookmark, cluster, gaps),
-            on_failure=self._failed,
-        )
-
-    def _refused(
-        self, error: PositionLost, bookmark: Bookmark, cluster: str, gaps: Sequence[Gap]
-    ) -> PenstockError:
         is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
         if is_token and is_unsplit(error):
             self._unsplit = bookmark
             return Unavailable(error.message, hint="it is followed by its time")
-        return self._losses.refused(error, bookmark, cluster, gaps)
+        return self._losses.refused(error, bookmark, beginning.identity, beginning.gaps)
 
     def _open(self, mark: Mark | None) -> ChangeStream:
         return ChangeStream(
@@ -207,9 +202,9 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             patience=self._patience,
         )
 
-    def _failed(self, error: PenstockError) -> None:
-        """The driver refuses replies of more than 48 MB, which no real server sends: ask for less,
-        down to one change."""
+    def failed(self, error: PenstockError) -> None:
+        """See `following.StreamOwner`. The driver refuses replies of more than 48 MB, which no real
+        server sends: ask for less, down to one change."""
         if is_too_large(error):
             self._batch = max(1, self._batch // 16)
 
@@ -276,7 +271,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
                 message = "the oplog was read without an end: whether it has the changes after it"
                 message += f" is not known after {silence:g} s"
                 remedy = "a longer `silence` for this check gives it more time"
-        return [Finding(level=level, subject="saved position", message=message, remedy=remedy)]
+        return [finding(level, "saved position", message, remedy)]
 
 
 def _mark_at(time: int) -> dict[str, Any]:

@@ -63,6 +63,11 @@ class Lag:
                 self._proven_at = now
         self._before = time
 
+    @property
+    def server_clock(self) -> int | None:
+        """The server's clock at its last answer, in seconds; None: it did not say."""
+        return self._before >> 32 if self._before else None
+
     def seconds(self, confirmed: int, *, is_stored: bool) -> int | None:
         """The server's clock minus the time of what is durable, `confirmed` at least. 0 only where
         it is proven that the server has nothing after that; None: it is not known."""

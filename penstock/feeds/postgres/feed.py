@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -170,8 +169,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 settings,
                 partition,
                 begin,
-                on_server_defect=self._do_not_stream,
-                diverged=partial(self._diverged, known_of(mark, after), after),
+                self,
                 announcer=self._announcer,
                 unknown=self._unknown,
             )
@@ -210,6 +208,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         position = None if is_lost else position_of(known, after)
         return Beginning(
             connection=replication,
+            reader=replication.info.backend_pid,
             slot=slot,
             known=replace(
                 known,
@@ -273,11 +272,12 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if self.settings.failover and not slot.failover:
             keep_on_failover(replication, slot)
 
-    def _do_not_stream(self) -> None:
+    def do_not_stream(self) -> None:
+        """See `following.SlotOwner`."""
         self._streaming = False
 
-    def _diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
-        """What reading found: the log has another transaction where ours was."""
+    def diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
+        """See `following.SlotOwner`."""
         return self._lost(diverged(known, after), after)
 
     def status(self) -> Mapping[str, Any]:

@@ -1,17 +1,16 @@
 """One slot, being read: moves bytes between the wire and the pure parts, and keeps time."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
-from penstock.feeds.postgres.connect import Ordinary, SideConnection
+from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.heartbeat import Heartbeat
 from penstock.feeds.postgres.history import KnownHistory, known_of
 from penstock.feeds.postgres.page_timer import PageTimer
 from penstock.feeds.postgres.pages import KnownRelation
@@ -19,9 +18,8 @@ from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
-from penstock.feeds.postgres.system_catalog import Catalogue, no_history
 from penstock.feeds.postgres.transport import Transport, start
-from penstock.feeds.postgres.watch import Watch
+from penstock.feeds.postgres.watch import SideWork
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -36,7 +34,8 @@ _BACKLOG = 8  # looks in a row that brought bytes: no single transaction that so
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
-    """Where a following begins, and on which history; `connection` is for replication and free.
+    """Where a following begins, and on which history; `connection` is for replication and free,
+    `reader` its name at the server.
 
     `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
     0 for where the slot is. `allowed`: see `LogProgress`. `despite`: there is a hole after `after`.
@@ -44,6 +43,7 @@ class Beginning:
     """
 
     connection: Ordinary
+    reader: int
     slot: Slot
     known: KnownHistory
     after: Place | None
@@ -51,6 +51,18 @@ class Beginning:
     allowed: int | None
     despite: bool = False
     anchored: bool = False
+
+
+class SlotOwner(Protocol):
+    """The feed of a slot, which outlives a following."""
+
+    def do_not_stream(self) -> None:
+        """The server failed by a defect of its own."""
+        ...
+
+    def diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
+        """The error where the log has another transaction than the one that `after` is in."""
+        ...
 
 
 class PostgresFollowing:
@@ -64,29 +76,22 @@ class PostgresFollowing:
         settings: PostgresSettings,
         partition: PartitionId,
         begin: Beginning,
+        owner: SlotOwner,
         *,
-        on_server_defect: Callable[[], None] = lambda: None,
-        diverged: Callable[[], HistoryLost],
         announcer: SchemaAnnouncer | None = None,
         unknown: dict[str, str] | None = None,
     ) -> None:
-        slot, after = begin.slot, begin.after
+        slot, after, now = begin.slot, begin.after, time.monotonic()
         self._settings = settings
-        self._slot = slot
         self._begin = begin
-        self._on_server_defect = on_server_defect
-        self._diverged = diverged
-        # Set by any thread, and only forwards; `_noted` is what the reading thread has sent of it.
-        self._acknowledged: Place | None = None
-        self._noted: Place | None = None
+        self._owner = owner
         self._connected = True  # until the first error, or `close`; never again
-        self._oldest: int | None = None  # of the progress, copied for `status`
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
         self._flow = 0  # looks at the wire in a row that brought bytes
-        now = time.monotonic()
-        self._heard_at = now  # the last bytes of any kind
-        self._asked_at: float | None = None  # the first question since, which has no answer yet
+        self._silence = _Silence(settings.silence, now)
+        # When a page is cut.
         self._page_timer = PageTimer(settings.page_wait, now)
+        # What is durable, and what the server was told of it.
         self._progress = LogProgress(
             durable=slot.confirmed,
             after=None if after is None else (after, begin.lsn),
@@ -94,12 +99,10 @@ class PostgresFollowing:
             patience=min(settings.silence, slot.sender_timeout or settings.silence),
             now=now,
         )
+        # Transactions in progress.
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
-        self._side = SideConnection(settings)
-        history = no_history if announcer is None else announcer.history
-        self._catalogue = Catalogue(self._side, history, unknown)
-        self._announcer = announcer
-        self._heartbeat = Heartbeat(self._side, settings.heartbeat, now)
+        self._side = SideWork(settings, slot, announcer, unknown, now)
+        # Bytes of the wire -> pages.
         self._framer = Framer(
             Collector(
                 partition,
@@ -113,8 +116,6 @@ class PostgresFollowing:
             progress=self._progress,
             streams=self._streams,
         )
-        self._reader = begin.connection.info.backend_pid  # our name at the server
-        self._watch = Watch(self._side, slot, now)
         command = replication_command(settings, slot, begin.lsn)
         self._transport: Transport = start(begin.connection, command)
 
@@ -125,9 +126,9 @@ class PostgresFollowing:
         except PenstockError as error:
             self._connected = False
             if is_internal(error):
-                self._on_server_defect()
+                self._owner.do_not_stream()
             if isinstance(error, Diverged):
-                raise self._diverged() from error
+                raise self._owner.diverged(self._begin.known, self._begin.after) from error
             raise
 
     def _read(self, deadline: float) -> list[Page]:
@@ -146,7 +147,7 @@ class PostgresFollowing:
             if framer.busy:
                 continue
             if data := self._transport.receive():
-                self._heard(now)
+                self._silence.heard(now)
                 framer.feed(data)
                 if self._flow and len(data) < _WORTH:
                     time.sleep(self._patience(due, len(data)))
@@ -157,7 +158,8 @@ class PostgresFollowing:
             elif now >= deadline:
                 return []
             else:
-                self._wait(now, deadline)
+                self._silence.check(now)
+                self._transport.wait(min(deadline - now, self._progress.next_in(now)))
             self._flow = self._flow + 1 if data else 0
 
     def _patience(self, due: float, size: int) -> float:
@@ -169,17 +171,6 @@ class PostgresFollowing:
         backlog = self._flow >= _BACKLOG and size < _WORTH / 2
         return 2 * _PATIENCE if backlog else _PATIENCE / 4
 
-    def _wait(self, now: float, deadline: float) -> None:
-        silent, asked = now - self._heard_at, self._asked_at
-        limit = self._settings.silence
-        # Silence is the server's when it was asked meanwhile, and ours when we slept.
-        if silent > limit and asked is not None and now - asked > limit / 2:
-            raise Unavailable(
-                f"the server said nothing for {silent:.0f} s",
-                hint="it hangs, or the network does; penstock connects again by itself",
-            )
-        self._transport.wait(min(deadline - now, self._progress.next_in(now)))
-
     @property
     def drained(self) -> bool:
         """See `feeds.Following`: a slot never ends."""
@@ -188,7 +179,7 @@ class PostgresFollowing:
     def keep_alive(self) -> Sequence[Page]:
         """See `feeds.Following`."""
         now = time.monotonic()
-        self._heard(now)  # nobody listened
+        self._silence.heard(now)  # nobody listened
         try:
             self._report(now)
         except PenstockError:
@@ -197,51 +188,37 @@ class PostgresFollowing:
         return ()
 
     def _describe(self, raw: bytes, types: Mapping[int, Type], xid: int) -> KnownRelation:
-        """What to remember of a Relation message; the schema is announced first."""
-        known = self._catalogue.describe(raw, types, xid)
-        if self._announcer is not None:
-            collector = self._framer.collector
-            position = f"{collector.cursor}:{collector.ordinal}" if collector.cursor else None
-            self._announcer.announce(known, self._side.rows, position)
-        return known
+        """What to remember of a Relation message."""
+        collector = self._framer.collector
+        position = f"{collector.cursor}:{collector.ordinal}" if collector.cursor else None
+        return self._side.describe(raw, types, xid, position)
 
     def _report(self, now: float) -> None:
-        acknowledged = self._acknowledged
-        if acknowledged is not self._noted and acknowledged is not None:
-            self._noted = acknowledged
-            self._progress.acknowledged(acknowledged)
-        self._oldest = self._progress.oldest  # for `status`, which another thread may ask for
-        self._heartbeat.beat(now)
-        self._watch.refresh(now)
+        self._progress.take_noted()
+        self._side.turn(now)
         if self._progress.due(now):
             self._send(now)
 
-    def _heard(self, now: float) -> None:
-        self._heard_at, self._asked_at = now, None
-
     def _send(self, now: float) -> None:
         received, durable = self._progress.reporting(now)
-        # We ask for an answer: a server that gives none is not there.
-        asks = now - self._heard_at > self._settings.silence / 4
-        if asks and self._asked_at is None:
-            self._asked_at = now
         self._transport.send(
             standby_status(
                 written=received,
                 flushed=durable,
                 applied=durable,
                 now_us=round(time.time() * 1_000_000),
-                reply=asks,
+                reply=self._silence.asks(now),
             )
         )
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`."""
         place, mark = bookmark.place, bookmark.mark
-        if place is not None and (self._acknowledged is None or place > self._acknowledged):
-            self._acknowledged = place
+        if place is not None:
+            self._progress.note(place)
         stored = None if mark is None else known_of(mark, None).flushed
-        self._progress.allowed = None if stored is None else max(stored, self._slot.confirmed)
+        confirmed = self._begin.slot.confirmed
+        self._progress.allowed = None if stored is None else max(stored, confirmed)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """See `feeds.Following`. What was read before a gap stays of the history before it: if
@@ -255,31 +232,32 @@ class PostgresFollowing:
     @property
     def begins(self) -> str:
         """See `feeds.Following`: an LSN."""
-        return format_lsn(max(self._begin.lsn, self._slot.confirmed))
+        return format_lsn(max(self._begin.lsn, self._begin.slot.confirmed))
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`. The lag reaches from what is durable to the newest WAL that we
         know of; `lag_seconds` is the age of the oldest commit that is not durable yet."""
-        progress, oldest = self._progress, self._oldest
-        current = max(progress.received, self._slot.current)
-        confirmed = progress.reported or self._slot.confirmed
+        progress, slot, watch = self._progress, self._begin.slot, self._side.watch
+        oldest = progress.oldest
+        current = max(progress.received, slot.current)
+        confirmed = progress.reported or slot.confirmed
         seconds = max(0.0, time.time() - oldest / 1_000_000) if oldest else 0.0
         lag = max(0, current - progress.durable)
         return {
             "connected": self._connected,
-            "reader": self._reader if self._connected else None,
+            "reader": self._begin.reader if self._connected else None,
             "current": format_lsn(current),
             "confirmed": format_lsn(confirmed),
             "lag": lag,
             "lag_unit": "bytes",
             "lag_bytes": lag,
             "lag_seconds": round(seconds, 3),
-            "at_risk": self._watch.at_risk,
+            "at_risk": watch.at_risk,
             "clock": progress.clock,
             "token": self._token(),
             "details": {
-                **self._slot.status(),
-                **self._watch.status(),
+                **slot.status(),
+                **watch.status(),
                 "system_identifier": self._begin.known.system,
                 "timeline": self._begin.known.timeline,
                 "era": self._begin.known.era,
@@ -287,7 +265,7 @@ class PostgresFollowing:
                 "received_lsn": progress.received,
                 "flushed_lsn": progress.durable,
                 "confirmed_lsn": confirmed,
-                "streaming": self._slot.protocol > 1 and self._settings.streaming,
+                "streaming": slot.protocol > 1 and self._settings.streaming,
                 "transactions": self._framer.transactions,
                 "keepalives": progress.keepalives,
                 "in_flight": progress.in_flight,
@@ -301,7 +279,7 @@ class PostgresFollowing:
         """What moves with pages and WAL. A keepalive is an idle token, unless the server's log goes
         further than what it has sent: then it should send, or read on."""
         progress = self._progress
-        is_idle = progress.received >= self._watch.newest
+        is_idle = progress.received >= self._side.watch.newest
         idle = f"/{progress.keepalives}" if is_idle else ""
         return f"{self._pages}/{progress.received}{idle}"
 
@@ -317,3 +295,33 @@ class PostgresFollowing:
         self._transport.close()
         self._streams.close()
         self._side.close()
+
+
+class _Silence:
+    """How long the server has said nothing: it is asked for an answer after a quarter of `limit`
+    seconds, because one that gives none is not there."""
+
+    def __init__(self, limit: float, now: float) -> None:
+        self._limit = limit
+        self._heard_at = now  # the last bytes of any kind
+        self._asked_at: float | None = None  # the first question since, which has no answer yet
+
+    def heard(self, now: float) -> None:
+        self._heard_at, self._asked_at = now, None
+
+    def asks(self, now: float) -> bool:
+        """Whether a report that is sent now asks for an answer."""
+        asks = now - self._heard_at > self._limit / 4
+        if asks and self._asked_at is None:
+            self._asked_at = now
+        return asks
+
+    def check(self, now: float) -> None:
+        """Raises Unavailable. Silence is the server's when it was asked meanwhile, and ours when we
+        slept."""
+        silent, asked = now - self._heard_at, self._asked_at
+        if silent > self._limit and asked is not None and now - asked > self._limit / 2:
+            raise Unavailable(
+                f"the server said nothing for {silent:.0f} s",
+                hint="it hangs, or the network does; penstock connects again by itself",
+            )

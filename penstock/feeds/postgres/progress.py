@@ -75,6 +75,8 @@ class LogProgress:
         self._asked = False
         self._reported_at = now
         self._acknowledged: Place | None = None
+        # What is durable by now: set by any thread, and taken by the one that reads.
+        self._noted: Place | None = None
 
     @property
     def in_flight(self) -> int:
@@ -83,8 +85,10 @@ class LogProgress:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest transaction in flight was committed: microseconds since 1970."""
-        return (self._sent[0].committed_at or None) if self._sent else self._open
+        """When the oldest transaction in flight was committed: microseconds since 1970. From any
+        thread."""
+        sent = tuple(self._sent)
+        return (sent[0].committed_at or None) if sent else self._open
 
     def opened(self, committed_at: int) -> None:
         """A transaction's changes are being handed out; its end is not known yet."""
@@ -129,6 +133,16 @@ class LogProgress:
             if self._sent[0].last > place:
                 break
             self._sent.popleft()
+
+    def note(self, place: Place) -> None:
+        """Everything up to and including `place` is durable; never back. From any thread."""
+        if self._noted is None or place > self._noted:
+            self._noted = place
+
+    def take_noted(self) -> None:
+        """Acknowledges what was noted since."""
+        if self._noted is not None and self._noted is not self._acknowledged:
+            self.acknowledged(self._noted)
 
     def after(self, place: Place | None) -> int:
         """What `durable` would be once `place` were durable. From any thread."""

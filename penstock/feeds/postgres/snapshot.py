@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from psycopg import sql
 
@@ -151,6 +151,13 @@ class PostgresRowSource:
             yield pages
 
 
+class _Point(NamedTuple):
+    """The point of the log, and the id below which it sees all transactions that committed."""
+
+    lsn: int
+    xmin: str
+
+
 class PostgresSnapshot:
     """A `feeds.TableSnapshot`, from `with` to its end: the table is locked against rewrites, and
     the server keeps old versions of rows."""
@@ -167,9 +174,11 @@ class PostgresSnapshot:
         on_wait: Callable[[str], None],
         selection: RowSelection,
     ) -> None:
+        # What the lock and the slot wait for.
         self._wait = LockWait(settings, is_stopped, on_wait)
         self._settings, self._schema, self._table = settings, schema, table
         self._patience, self._selection = patience, selection
+        # The history that places are of.
         self._era = self._era_of(known)
         self._open = ExitStack()
         self.counted: int | None = None
@@ -212,9 +221,7 @@ class PostgresSnapshot:
                 self._holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(row[2]))
                 found = self._holder.execute(_EXPORTED).fetchone()
         assert found is not None
-        self._xmin = str(found[1])
-        self.lsn = f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
-        self.position = f"{self._era}{format_lsn(lsn)}:0"
+        self._point = _Point(lsn, str(found[1]))
         self._describe(lsn, found[0])
 
     def _refuse_early(self) -> None:
@@ -320,6 +327,17 @@ class PostgresSnapshot:
         return key_ranges(bounds)
 
     @property
+    def lsn(self) -> str:
+        """See `feeds.TableSnapshot`."""
+        lsn = self._point.lsn
+        return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
+
+    @property
+    def position(self) -> str:
+        """See `feeds.TableSnapshot`."""
+        return f"{self._era}{format_lsn(self._point.lsn)}:0"
+
+    @property
     def is_exact(self) -> bool:
         """See `feeds.TableSnapshot`."""
         return True
@@ -329,7 +347,7 @@ class PostgresSnapshot:
         """See `feeds.TableSnapshot`: rows do not leave ranges by key. Where changes have no key, no
         row that is read again replaces one."""
         is_keyed = any(column["key"] for column in self.schema.columns)
-        return self._era + self._xmin if is_keyed else ""
+        return self._era + self._point.xmin if is_keyed else ""
 
     def written_since(self, ranges: Sequence[TableRange], mark: str) -> Sequence[TableRange] | None:
         """See `feeds.TableSnapshot`. Among these rows are those that a change of their key has
