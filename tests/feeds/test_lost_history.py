@@ -130,6 +130,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
             shard = stream.shard()
             sequence = [stream.put(shard, f"k{n}", at=server.now) for n in range(5)]
             stream.trim(shard, 3)
+            server.trims_at = "GetRecords"
             partition = PartitionId(f"{stream.label}/{shard.id}")
             old = Bookmark(None, {"from": "trim_horizon", "asked": time.time() - 25 * 3600})
             at = old if "without" in kind else Bookmark(place_of(sequence[0]), {})

@@ -55,6 +55,7 @@ class ScriptedMongod:
     ) -> None:
         self.history, self.kind, self.version = history, kind, version
         self.others: list[ScriptedMongod] = []
+        self.port = 0  # the same one when it is entered again
         self.scan = 0.0
         """Seconds that a scan of entries takes."""
         self.applied: int | None = None
@@ -129,7 +130,8 @@ class ScriptedMongod:
                 """A client that goes is no error."""
 
         self._sockets: set[socket.socket] = set()
-        self._server = Server(("127.0.0.1", 0), Handler)
+        self._stopping.clear()
+        self._server = Server(("127.0.0.1", self.port), Handler)
         self.port = int(self._server.server_address[1])
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
         return self

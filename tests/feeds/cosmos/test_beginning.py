@@ -31,14 +31,6 @@ def orders(server: CosmosServer) -> StoredContainer:
     return server.container("shop", "orders", "/id")
 
 
-def test_now_is_pinned_when_it_is_asked_for(server: CosmosServer, orders: StoredContainer) -> None:
-    feed = feed_of(server)
-    orders.put({"id": "before"})
-    begun = feed.begin("now")
-    orders.put({"id": "after"})
-    assert ids_of(feed, read_pages(feed.follow(*only(begun)), 1)) == ["after"]
-
-
 def test_a_time_is_exclusive_and_what_was_read_since_is_resumed(
     server: CosmosServer, orders: StoredContainer
 ) -> None:

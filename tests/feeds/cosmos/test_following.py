@@ -5,7 +5,6 @@ import itertools
 import random
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -692,27 +691,14 @@ def test_a_refusal_has_its_class_and_a_hint_and_no_key(
     assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]'], "it goes on"
 
 
-def test_a_service_that_is_silent_or_away_is_unavailable(
+def test_a_service_that_is_silent_is_unavailable(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
     name, begun = only(feed_of(server).begin())
-    feed = feed_of(server, timeout=0.5)
     put(orders, "one")
     server.slow = 2.0
     with pytest.raises(Unavailable):
-        feed.follow(name, begun).read(0.0)
-    server.slow = 0.0
-    server.__exit__()
-    with pytest.raises(Unavailable):
-        feed.follow(name, begun).read(0.0)
-    server.__enter__()
-    found: list[str] = []
-    deadline = time.monotonic() + 30
-    while not found:
-        assert time.monotonic() < deadline
-        with suppress(Unavailable):  # half a second is short on a busy machine
-            found += ids_of(feed, read_pages(feed.follow(name, begun), 1))
-    assert found == ['["a","one"]']
+        feed_of(server, timeout=0.5).follow(name, begun).read(0.0)
 
 
 def test_the_lag_and_what_remains_are_transactions(
@@ -737,16 +723,3 @@ def test_the_lag_and_what_remains_are_transactions(
     put(orders, "k")
     read_pages(following, 1)
     assert following.status()["lag"] == 1
-
-
-def test_an_idle_range_advances(server: CosmosServer, orders: StoredContainer) -> None:
-    left, _ = orders.split("20")
-    feed = feed_of(server)
-    begun = feed.begin()
-    name = KeyRange("", "20").name
-    following = feed.follow(name, begun[name])
-    left.lsn = 7  # LSNs can grow without an item
-    following.read(0.0)
-    found = following.bookmark(None)
-    assert found is not None
-    assert (found.mark or {})["etag"] == '"7"'

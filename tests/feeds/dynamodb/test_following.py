@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-import penstock
-from penstock.feeds import ChecksBookmarks, Following, Gap, GivesRecords, HistoryLost, Polled
+from penstock.feeds import ChecksBookmarks, Following, GivesRecords, HistoryLost, Polled
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import beginning_of
-from penstock.model.errors import InvalidStream, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import InvalidStream, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.roster import openings
@@ -67,80 +66,6 @@ def drain(following: Following, wanted: int) -> list[Page]:
     return pages
 
 
-@pytest.mark.parametrize(
-    ("sizes", "polls"), [([3, 0, 1, 0, 0, 0, 1], 3), ([0, 0, 0, 1, 0, 0, 0, 1], 4)]
-)
-def test_empty_pages_are_read_over_until_the_tip_is_assumed(
-    server: StreamsServer, stream: Stream, sizes: list[int], polls: int
-) -> None:
-    shard = stream.shard()
-    expected = put(server, stream, shard, sum(sizes))
-    shard.pages = list(sizes)
-    following = feed_of(server, poll=1e-6).follow(name(stream, shard))
-    found: list[Page] = []
-    made = 0
-    while sum(page.count for page in found) < len(expected):
-        found += following.read(0.0)
-        time.sleep(0.001)
-        made += 1
-    assert numbers(found) == expected
-    assert made == polls
-    assert server.counts["GetRecords"] == len(sizes)
-
-
-@pytest.mark.slow
-def test_the_tightest_loop_reads_a_shard_five_times_a_second_at_most(
-    server: StreamsServer, stream: Stream
-) -> None:
-    shard = stream.shard()
-    feed = DynamodbFeed(settings_of(server, poll=0.001))
-    following = feed.follow(name(stream, shard))
-    began = time.monotonic()
-    while server.counts["GetRecords"] < 12:
-        assert time.monotonic() < began + 60
-        following.read(0.0)
-        time.sleep(0.001)
-    # Five at once, and each further five a second later.
-    assert time.monotonic() - began >= 2.0
-
-
-def test_an_expired_iterator_is_made_again_after_the_last_record(
-    server: StreamsServer, stream: Stream
-) -> None:
-    shard = stream.shard()
-    expected = put(server, stream, shard, 3)
-    following = feed_of(server).follow(name(stream, shard))
-    found = drain(following, 3)
-    server.advance(16 * 60)
-    expected += put(server, stream, shard, 2)
-    found += drain(following, 2)
-    assert numbers(found) == expected
-
-
-def test_latest_is_pinned_when_it_is_asked_for(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
-    put(server, stream, shard, 3)
-    begun = feed_of(server).begin("now")
-    expected = put(server, stream, shard, 2)
-    found = feed_of(server).follow(name(stream, shard), begun[name(stream, shard)])
-    assert numbers(drain(found, 2)) == expected
-
-
-@pytest.mark.parametrize("at_timestamp", [True, False])
-def test_latest_is_its_time_when_its_iterator_has_expired(
-    server: StreamsServer, stream: Stream, at_timestamp: bool
-) -> None:
-    server.at_timestamp = at_timestamp
-    shard = stream.shard()
-    for n in range(3):
-        stream.put(shard, n, at=server.now - 300.5)
-    begun = feed_of(server).begin("now")
-    expected = [stream.put(shard, n, at=server.now + 1.25) for n in range(2)]
-    server.advance(16 * 60)
-    found = feed_of(server).follow(name(stream, shard), begun[name(stream, shard)])
-    assert numbers(drain(found, 2)) == expected
-
-
 def test_latest_leaves_out_shards_that_are_closed(server: StreamsServer, stream: Stream) -> None:
     shard = stream.shard()
     put(server, stream, shard, 3)
@@ -174,16 +99,6 @@ def test_a_time_passes_over_what_was_before_it(
     assert found == sorted(found)
 
 
-def test_a_time_in_the_future_is_latest(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
-    put(server, stream, shard, 3)
-    feed = feed_of(server)
-    begun = feed.begin(datetime.fromtimestamp(server.now + 3600, UTC))
-    expected = put(server, stream, shard, 1)
-    following = feed.follow(name(stream, shard), begun[name(stream, shard)])
-    assert numbers(drain(following, 1)) == expected
-
-
 def lost_of(feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark) -> HistoryLost:
     """What reading, and following again, raise."""
     with pytest.raises(HistoryLost) as first:
@@ -193,23 +108,6 @@ def lost_of(feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark) -> H
         copy.follow(partition, bookmark).read(0.0)
     assert first.value.gap == again.value.gap
     return again.value
-
-
-@pytest.mark.parametrize("call", ["GetShardIterator", "GetRecords"])
-def test_trimmed_records_are_a_gap_and_despite_it_the_rest_is_read(
-    server: StreamsServer, stream: Stream, call: str
-) -> None:
-    server.trims_at = call
-    shard = stream.shard()
-    sequence = put(server, stream, shard, 5)
-    stream.trim(shard, 3)
-    feed = feed_of(server, on_gap="continue")
-    bookmark = Bookmark(place_of(sequence[0]), {})
-    gap = lost_of(feed, name(stream, shard), bookmark).gap
-    assert (gap.cause, gap.after, gap.policy) == ("trimmed", str(bookmark.place), "continue")
-    following = feed.follow(name(stream, shard), bookmark, despite=[gap])
-    assert following.begins == sequence[3]
-    assert numbers(drain(following, 2)) == sequence[3:]
 
 
 def test_a_horizon_that_moves_before_the_first_read_is_no_gap(
@@ -246,30 +144,6 @@ def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
     assert following.drained
 
 
-def test_a_bookmark_without_a_place_is_a_gap_after_a_day(
-    server: StreamsServer, stream: Stream
-) -> None:
-    shard = stream.shard()
-    feed = feed_of(server)
-    old = Bookmark(None, {"from": "trim_horizon", "asked": time.time() - 25 * 3600})
-    with pytest.raises(HistoryLost) as error:
-        feed.follow(name(stream, shard), old)
-    assert error.value.gap.cause == "trimmed"
-
-
-def test_an_idle_shard_renews_its_bookmark(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
-    following = feed_of(server, poll=1e-6).follow(name(stream, shard))
-    for _ in range(3):
-        following.read(0.0)
-        time.sleep(0.001)
-    bookmark = following.bookmark(None)
-    assert bookmark is not None
-    expected = put(server, stream, shard, 2)
-    again = feed_of(server).follow(name(stream, shard), bookmark)
-    assert numbers(drain(again, 2)) == expected
-
-
 def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
     server: StreamsServer, stream: Stream
 ) -> None:
@@ -289,19 +163,6 @@ def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
     expected = put(server, new, root, 2)
     following = feed.follow(name(new, root), child, despite=[error.value.gap])
     assert numbers(drain(following, 2)) == expected
-
-
-def test_a_stream_that_is_not_there_any_more_is_a_gap(
-    server: StreamsServer, stream: Stream
-) -> None:
-    gap: Gap = lost_of_unknown(feed_of(server))
-    assert gap.cause == "stream_gone"
-
-
-def lost_of_unknown(feed: DynamodbFeed) -> Gap:
-    with pytest.raises(HistoryLost) as error:
-        feed.follow(PartitionId("2020-01-01T00:00:00.000/shardId-1"), Bookmark(place_of("7"), {}))
-    return error.value.gap
 
 
 def test_a_stream_that_goes_while_it_is_read_is_a_gap(
@@ -428,17 +289,6 @@ def test_a_server_error_is_unavailable_and_denied_access_is_a_setting(
     assert "docs/how-to/dynamodb.md" in error.value.hint
 
 
-def test_a_server_that_is_away_is_unavailable(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
-    following = feed_of(server).follow(name(stream, shard))
-    following.read(0.0)
-    server.__exit__()
-    server.cut()
-    with pytest.raises(Unavailable):
-        drain(following, 1)
-    server.__enter__()
-
-
 def test_many_shards_cost_the_least_calls_there_can_be(
     server: StreamsServer, stream: Stream
 ) -> None:
@@ -458,18 +308,6 @@ def test_many_shards_cost_the_least_calls_there_can_be(
     assert server.counts == {
         "ListStreams": 1, "DescribeStream": 3, "GetShardIterator": 250, "GetRecords": 250,
     }  # fmt: skip
-
-
-def test_keep_alive_calls_only_for_an_old_iterator_without_a_sequence_number(
-    server: StreamsServer, stream: Stream
-) -> None:
-    shard = stream.shard()
-    following = feed_of(server).follow(name(stream, shard))
-    following.read(0.0)
-    calls = server.counts["GetRecords"]
-    for _ in range(10):
-        assert following.keep_alive() == ()
-    assert server.counts["GetRecords"] == calls
 
 
 @pytest.mark.parametrize(("first_record", "calls"), [(1, 1), (15, 2), (None, 24)])
@@ -496,33 +334,6 @@ def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
 def test_it_is_polled_and_gives_records(server: StreamsServer) -> None:
     assert isinstance(feed_of(server), Polled)
     assert isinstance(feed_of(server), GivesRecords)
-
-
-def test_the_iterator_hands_out_python_values(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
-    stream.put(shard, "a", at=1_700_000_000.5, new={"tags": {"SS": ["x", "y"]}, "n": 7})
-    left, _ = stream.split(shard)
-    sequence = stream.put(left, "b", "DELETE", at=1_700_000_001, old={"raw": {"B": "AA=="}})
-    given = settings_of(server, reads=1000).model_dump(
-        exclude={"type", "table", "access_key", "secret_key"}
-    )
-    given |= {"access_key": "a", "secret_key": "b"}
-    found: list[Any] = []
-    deadline = time.monotonic() + 60
-    records = penstock.stream("dynamodb", table="users", at="trim_horizon", **given)
-    while len(found) < 2:
-        assert time.monotonic() < deadline
-        record = next(records)
-        found += [record] if record is not None else []
-    assert found[0]["new"] == {"id": "a", "tags": {"x", "y"}, "n": 7}
-    assert found[0]["meta"]["event"]["type"] == "insert"
-    assert found[1]["old"] == {"id": "b", "raw": b"\0"}
-    assert (found[1]["key"], found[1]["new"]) == ({"id": "b"}, None)
-    assert found[1]["meta"]["sequence_number"] == sequence
-
-
-def test_what_is_lost_is_a_lost_position() -> None:
-    assert issubclass(HistoryLost, PositionLost)
 
 
 def test_the_status_of_the_feed_says_that_its_stream_is_disabled(

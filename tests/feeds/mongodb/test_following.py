@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import psutil
@@ -28,14 +28,6 @@ def read(feed: MongoFeed, bookmark: Bookmark, count: int) -> list[dict[str, Any]
 
 def ids(found: list[dict[str, Any]]) -> list[str]:
     return [row["document_id"] for row in found]
-
-
-def test_now_is_when_it_is_asked_for(shop: Shop) -> None:
-    feed = shop.feed()
-    shop.db.users.insert_one({"_id": "before"})
-    bookmark = begun(feed, "now")
-    shop.db.users.insert_one({"_id": "after"})
-    assert ids(read(feed, bookmark, 1)) == ["after"]
 
 
 @pytest.mark.skipif(bool(REAL), reason="the oplog of a real server is long")
@@ -68,11 +60,6 @@ def test_it_begins_at_a_token(shop: Shop) -> None:
     mark = json.loads(read(feed, bookmark, 3)[1]["mark"])
     again = shop.feed(start=mark["token"]["_data"])
     assert ids(read(again, begun(again), 1)) == ["2"]
-
-
-def test_the_future_is_refused(shop: Shop) -> None:
-    with pytest.raises(SettingsError, match="future"):
-        begun(shop.feed(), datetime.now(UTC) + timedelta(hours=2))
 
 
 @pytest.mark.parametrize("bookmark", [START, Bookmark(Place("00000001/00000001", 0), {})])
@@ -154,20 +141,6 @@ def test_an_idle_stream_advances_and_not_past_what_is_not_stored(shop: Shop) -> 
         assert following.bookmark(None) == bookmark, "nothing is stored"
     shop.db.users.insert_one({"_id": 2})
     assert ids(read(feed, newest, 1)) == ["2"]
-
-
-def test_a_stream_that_has_nothing_to_send_advances(shop: Shop) -> None:
-    feed = shop.feed(collections=["users"])
-    bookmark = begun(feed)
-    with follow(feed, bookmark) as following:
-        shop.db.other.insert_many([{} for _ in range(20)])
-
-        def moved() -> Bookmark | None:
-            assert not following.read(0.1)
-            newest = following.bookmark(None)
-            return newest if newest != bookmark else None
-
-        assert eventually(moved).place is None
 
 
 def test_a_dropped_database_ends_nothing(shop: Shop) -> None:
