@@ -37,10 +37,10 @@ class Bodies:
     ) -> None:
         self._layout, self._dialect, self._connector = layout, dialect, connector
         self._separator = dialect.separator if element else b""
-        self._columnar = columnar = layout.columnar(dialect, connector)
+        self._columnar = columnar = layout.columnar(dialect)
         self._formatters: dict[bool, Formatter] = {}  # by whether images are converted
         if columnar is not None:
-            names = ("kind", "fields", *columnar.extra_names)
+            names = "kind", "fields"
             pieces = self._separator, *columnar.pieces(element=element)
             self._formatters[False] = Formatter(pieces, names)
             self._formatters[True] = Formatter(pieces, (*names, *IMAGES))
@@ -51,8 +51,7 @@ class Bodies:
         """The bytes of each change. Raises Rejected."""
         images = _with_images(columns, self._dialect.images)
         if self._columnar is not None:
-            extras = self._columnar.extras(columns, row_kinds, images)
-            extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **extras, **images}
+            extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **images}
             return self._formatters[bool(images)].run(columns.with_extras(**extras))
         columns = columns.with_extras(**images)
         layout, write = self._layout, self._dialect.value

@@ -3,15 +3,11 @@
 docs/reference/messages.md has every field.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
-from penstock.sinks.encoding.columns import Column, Columns, Numbers, Values
 from penstock.sinks.encoding.dialect import Dialect
-from penstock.sinks.encoding.kinds import RowKinds
 from penstock.sinks.encoding.pieces import (
     Pick,
     Piece,
@@ -34,31 +30,6 @@ EACH = (
 FIELDS = (EACH[0], *SHARED, *EACH[1:])
 
 
-class Columnar(Protocol):
-    """Bodies as pieces of columns: a thousand changes at once, without a map for each.
-
-    They may use the change's columns, `kind` and `fields` (`shared` of each kind), and `extras`.
-    """
-
-    extra_names: tuple[str, ...]
-
-    def shared(self, values: Mapping[str, Any]) -> bytes:
-        """What a kind determines of each of its changes."""
-        ...
-
-    def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
-        """A change that is a body, or one of several in a body."""
-        ...
-
-    def extras(
-        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
-    ) -> dict[str, Any]:
-        """What the pieces need beside the change's own columns: each of `extra_names`, in that
-        order. `images` are those of `IMAGES` in the encoding of the dialect, if the
-        columns' own are not."""
-        ...
-
-
 class Layout:
     """How a change, and how several of one kind, are a body; and how they are read back.
 
@@ -72,7 +43,7 @@ class Layout:
     `ordinal`, `partition`, `namespace`, `mark`, `hash_partition`, `connector` (what Debezium calls
     the source; empty if that is not known), `committed_ms`, `captured_ms` (since 1970). Images
     (`key`, `data`, `before`, `delta`) are values of MessagePack; in JSON, where numbers keep their
-    digits, each is an `orjson.Fragment` with its text as `contents`.
+    digits, each is an `orjson.Fragment`, whose text `orjson.dumps` gives.
     """
 
     version = 1
@@ -93,8 +64,8 @@ class Layout:
         share (`SHARED`). None: such a body is an array of elements."""
         return None
 
-    def columnar(self, dialect: Dialect, connector: str) -> Columnar | None:
-        """The same as `body` for many changes at once; None: `body` makes them."""
+    def columnar(self, dialect: Dialect) -> "PenstockColumns | None":
+        """How many changes become bodies at once; None: `body` makes each."""
         return None
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
@@ -112,7 +83,7 @@ class Penstock(Layout):
         """See Layout. Elements are the values alone, in the order of `fields`."""
         return {name: values[name] for name in SHARED} | {"fields": EACH}
 
-    def columnar(self, dialect: Dialect, connector: str) -> Columnar:
+    def columnar(self, dialect: Dialect) -> "PenstockColumns":
         """See Layout."""
         return PenstockColumns(dialect)
 
@@ -128,9 +99,8 @@ class Penstock(Layout):
 
 
 class PenstockColumns:
-    """See `Columnar`."""
-
-    extra_names: tuple[str, ...] = ()
+    """Bodies as pieces of columns: a thousand changes at once, without a map for each. The columns
+    are those of changes, and `kind` and `fields`: what `shared` gives for each kind."""
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -151,11 +121,11 @@ class PenstockColumns:
         }
 
     def shared(self, values: Mapping[str, Any]) -> bytes:
-        """See Columnar."""
+        """What a kind determines of each of its changes."""
         return b"".join(self._names[name] + self._dialect.value(values[name]) for name in SHARED)
 
     def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
-        """See Columnar."""
+        """A change that is a body, or one of several in a body."""
         say, parts = self._dialect, list[Piece | bytes]()
         if element:
             for name in EACH:
@@ -165,25 +135,6 @@ class PenstockColumns:
             parts += [self._names[name], self._values[name]]
         # The event id, then what is shared, then the rest: the order of FIELDS.
         return say.start(len(FIELDS)), *parts[:2], Pick("kind", "fields"), *parts[2:], say.end
-
-    def extras(
-        self, columns: Columns, row_kinds: RowKinds, images: Mapping[str, Column]
-    ) -> dict[str, Any]:
-        """See Columnar."""
-        return {}
-
-
-def numbered(column: Column, write: Callable[[Any], bytes]) -> tuple[Numbers, Values]:
-    """A column of few different values, for a `Pick`: each row's number, and the values as
-    `write` has them; `null` for nulls."""
-    encoded = column.dictionary_encode(null_encoding="encode")
-    values = [b"null" if one is None else write(one) for one in encoded.dictionary.to_pylist()]
-    return np.asarray(encoded.indices, np.int32), Values(values)
-
-
-def milliseconds(micros: int) -> bytes:
-    """Microseconds as milliseconds, in decimal."""
-    return b"%d" % (micros // 1000)
 
 
 def of_milliseconds(count: int | None) -> str | None:
