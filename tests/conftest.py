@@ -126,7 +126,7 @@ _TOGETHER = (
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, as tests/durations.txt has them, so that workers end together: tests with
     a Spark, which compute, and spread among them those that kill servers, which mostly wait. A few
-    of these come first, while scripts/test makes the archive of Spark's classes."""
+    of these come first, beside the test that makes the archive of Spark's classes."""
     for item in items:
         _mark(item)
     places: dict[str, float] = {}
@@ -140,6 +140,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             (scope for scope in marked if scope not in places), key=spent.__getitem__, reverse=True
         )
         places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
+    places |= {scope: -1.0 for scope in places if "/test_class_archive.py" in scope}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 

@@ -37,12 +37,13 @@ _COMMANDS = {
         "penstock.cli.dictionaries:command",
         "Train and show what single changes are compressed with.",
     ),
-    "class-archive": (
-        "penstock.cli.class_archive:command",
-        "Make the archive of Spark's classes, which halves the cost of a start.",
-    ),
     "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
 }
+
+_GONE = SettingsError(
+    "`penstock class-archive` is no more",
+    hint="spark.class_archive: PATH in the pipeline file; the first run makes the archive",
+)
 
 
 class _Commands(click.Group):
@@ -52,6 +53,8 @@ class _Commands(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "class-archive":
+            _fail(_GONE)
         if cmd_name not in _COMMANDS:
             return None
         module, _, attribute = _COMMANDS[cmd_name][0].partition(":")

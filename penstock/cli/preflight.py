@@ -24,7 +24,6 @@ from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks import KeepsLeases
 from penstock.sinks.subject import parse_template
-from penstock.spark.session.launch import archive_of
 from penstock.spark.session.master import is_local
 
 _JAVA = 17
@@ -41,7 +40,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
     yield check_spark()
     yield from check_master(pipeline.spark.master)
     yield check_native()
-    yield check_class_archive(environment)
+    yield from check_class_archive(environment)
     yield from check_transform(pipeline)
     yield from check_partitions(pipeline)
     yield from check_shards(pipeline)
@@ -125,15 +124,15 @@ def check_native() -> Finding:
     return Finding(level="ok", subject="native", message="the native library is used")
 
 
-def check_class_archive(environment: Mapping[str, str]) -> Finding:
-    """The archive of Spark's classes is optional: its absence costs CPU at each start."""
-    if find_spec("pyspark") is None:
-        return Finding(level="ok", subject="class archive", message="not looked for")
-    archive = archive_of(environment)
-    if archive is None or archive.path is None:
-        message = "there is none; `penstock class-archive` makes one, which halves a start's CPU"
-        return Finding(level="ok", subject="class archive", message=message)
-    return Finding(level="ok", subject="class archive", message=f"{archive.path} is used")
+def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
+    """The variable of earlier versions means nothing any more."""
+    if "PENSTOCK_CLASS_ARCHIVE" in environment:
+        yield Finding(
+            level="warning",
+            subject="class archive",
+            message="PENSTOCK_CLASS_ARCHIVE is not read any more",
+            remedy="set spark.class_archive to the path of a file, or unset the variable",
+        )
 
 
 def check_transform(pipeline: Pipeline) -> Iterator[Finding]:

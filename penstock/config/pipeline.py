@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     Field,
     SerializeAsAny,
@@ -67,6 +68,9 @@ def _trigger(value: Any) -> Any:
 
 
 Trigger = Annotated[float | Literal["realtime"], BeforeValidator(_trigger)]
+
+
+HomePath = Annotated[Path, AfterValidator(Path.expanduser)]
 
 
 def state_folder(name: str) -> Path:
@@ -207,6 +211,8 @@ class Spark(Settings):
     standby: Literal["cold", "warm"] = "cold"
     # Python workers are forks of one process (on one machine); false: Spark starts each of them.
     fork_server: bool = True
+    # The file of the classes that Spark loads: used, or made when the first session ends.
+    class_archive: HomePath | None = None
     # Bounds of a micro-batch with a planned end, per backend; of each partition at least one page
     # always passes. An open one has no need of them: it takes a page at a time.
     max_events: int = Field(default=50_000, ge=1)
@@ -225,7 +231,7 @@ class Deployment(Settings):
 
     name: Name = "penstock"
     backends: tuple[Backend, ...] = Field(min_length=1)
-    state: Path = Field(default_factory=lambda data: state_folder(data["name"]))
+    state: HomePath = Field(default_factory=lambda data: state_folder(data["name"]))
     # A lease store's URL.
     positions: str = Field(
         default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
@@ -237,11 +243,6 @@ class Deployment(Settings):
     def _share(cls, backends: tuple[Backend, ...]) -> tuple[Backend, ...]:
         types = [each.type for each in backends]
         return tuple(each.sharing(types.count(each.type)) for each in backends)
-
-    @field_validator("state")
-    @classmethod
-    def _home(cls, path: Path) -> Path:
-        return path.expanduser()
 
 
 class Pipeline(Deployment):

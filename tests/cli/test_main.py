@@ -26,6 +26,12 @@ def test_every_command_loads_and_has_help(name: str) -> None:
     assert "Usage:" in result.output
 
 
+def test_the_command_that_made_class_archives_names_the_setting() -> None:
+    result = CliRunner().invoke(cli.main, ["class-archive"])
+    assert result.exit_code == 2
+    assert "spark.class_archive: PATH" in result.stderr
+
+
 def test_help_and_version_import_no_heavy_library() -> None:
     code = (
         "import sys; from penstock.cli import main\n"

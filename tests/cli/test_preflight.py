@@ -262,11 +262,11 @@ def test_partitions_that_share_subjects_are_found_where_exactly_once_is_wanted(
     assert [each.level for each in found] == ([level] if level else [])
 
 
-def test_a_missing_class_archive_is_named_with_the_command(tmp_path: Path) -> None:
-    environment = {**os.environ, "PENSTOCK_CLASS_ARCHIVE": str(tmp_path)}
-    found = check_class_archive(environment)
-    assert found.level == "ok"
-    assert "penstock class-archive" in found.message
+def test_the_variable_of_the_class_archive_names_the_setting() -> None:
+    (found,) = check_class_archive({"PENSTOCK_CLASS_ARCHIVE": "off"})
+    assert found.level == "warning"
+    assert "spark.class_archive" in found.remedy
+    assert not list(check_class_archive({}))
 
 
 def test_a_standalone_master_must_take_connections() -> None:

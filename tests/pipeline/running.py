@@ -24,6 +24,9 @@ import yaml
 
 from tests.servers import Database, Nats
 
+# Of Spark's classes; test_class_archive.py makes it. A session costs 3.5 s of CPU then, not 7.
+CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -62,6 +65,7 @@ def document(
         },
         "state": str(folder / "state"),
         "ops": {"port": 0},
+        **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         **more,
     }
 

@@ -70,6 +70,7 @@ class Engine(Closes):
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
                     fork_server=settings.fork_server,
+                    class_archive=settings.class_archive,
                 )
                 spark = self._opened(opening)
             make_active(spark)

@@ -1,119 +1,57 @@
 """An archive of the classes that Spark loads: loading classes is half of a cold start.
 
-This is Java's application class-data sharing. `penstock class-archive` makes the archive, and only
-that does; a session that finds one maps it into memory. Java checks that archive and jars fit
-together (and a checksum), and starts without the archive when they do not. The file's name says
-the same, so that several can be kept. Nothing here imports PySpark.
+This is Java's application class-data sharing: a JVM writes the archive at its exit, later ones map
+it into memory. Java starts without one that is damaged, or that another Java or other jars made.
 """
 
-import hashlib
 import os
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+import shlex
+import subprocess
 from contextlib import suppress
-from importlib.metadata import version
 from pathlib import Path
 
-PLACE = "PENSTOCK_CLASS_ARCHIVE"
-_OFF = ("off", "0", "no", "false")
-# Seconds after which an archive that no session used is removed by the next one that is made.
-_UNUSED = 30 * 86_400.0
+import structlog
 
-_QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
+log = structlog.get_logger("penstock")
 
-
-class Archive:
-    """The archive `name` in `folder`, whether it exists or not.
-
-    The file's size is in its name. Java checks much, but a JVM that maps half a file is killed
-    (observed), so a file that was cut short is not used.
-    """
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self._name = name
-
-    @property
-    def path(self) -> Path | None:
-        """The file, if there is one that is complete and that no other user can write to."""
-        if not _private(self.folder):
-            return None
-        found = sorted(self.folder.glob(f"{self._name}-*.jsa"))
-        return next((each for each in found if _whole(each) and _private(each)), None)
-
-    def options(self) -> tuple[str, ...]:
-        """Java's options that use the archive; none without one."""
-        path = self.path
-        if path is None:
-            return ()
-        with suppress(OSError):  # in an image: read-only, and of another user
-            os.utime(path)
-        return (f"-XX:SharedArchiveFile={path}", "-Xshare:auto", "-XX:+VerifySharedSpaces", *_QUIET)
-
-    def make(self, dump: Callable[[Path], None]) -> Path:
-        """Has `dump` write a file, which takes its name in one step. Raises OSError."""
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _private(self.folder):
-            raise PermissionError(f"other users can write to {self.folder}")
-        with tempfile.TemporaryDirectory(dir=self.folder, prefix=".making-") as scratch:
-            draft = Path(scratch) / "classes.jsa"
-            dump(draft)
-            made = self.folder / f"{self._name}-{draft.stat().st_size}.jsa"
-            draft.replace(made)
-        _sweep(self.folder)
-        return made
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+# Appended when it is complete. A JVM that maps a file that was cut short is killed (observed).
+_END = b"complete"
+# Seconds. A JVM writes an archive in some 13 s.
+_PATIENCE = 300.0
 
 
-def find_archive(
-    java: Path, classpath: Sequence[Path], environment: Mapping[str, str]
-) -> Archive | None:
-    """Where the archive of this Java and these jars is, or would be. None when it is turned off,
-    when there is no folder for it, or when a jar is missing.
+class ClassArchive:
+    """The file at `path`, used by a session; one that finds no file there makes it."""
 
-    The folder is `PENSTOCK_CLASS_ARCHIVE` (`off`: no archive), else `penstock` in the user's cache.
-    """
-    place = environment.get(PLACE, "")
-    if place.lower() in _OFF:
-        return None
-    cache = Path(environment.get("XDG_CACHE_HOME") or Path(environment.get("HOME", "")) / ".cache")
-    folder = Path(place) if place else cache / "penstock"
-    if not folder.is_absolute():
-        return None
-    try:
-        return Archive(folder, f"spark-{version('pyspark')}-{_digest(java, classpath)}")
-    except OSError:
-        return None
-
-
-def _private(path: Path) -> bool:
-    """Only this user, or root, can have written it: what an archive holds runs in our JVM."""
-    try:
-        found = path.stat()
-    except OSError:
-        return False
-    return found.st_uid in (os.getuid(), 0) and not found.st_mode & 0o022
-
-
-def _digest(java: Path, classpath: Sequence[Path]) -> str:
-    """Of what must be the same for an archive to fit: the JVM, and each jar as Java compares it."""
-    found = hashlib.sha256()
-    for path in (java, *classpath):
-        stat = path.stat()
-        found.update(f"{path}\0{stat.st_size}\0{stat.st_mtime_ns}\n".encode())
-    return found.hexdigest()[:16]
-
-
-def _whole(path: Path) -> bool:
-    try:
-        return path.stat().st_size == int(path.stem.rpartition("-")[2])
-    except (OSError, ValueError):
-        return False
-
-
-def _sweep(folder: Path) -> None:
-    """Removes archives that no session used for a month: of another Java, of an older Spark."""
-    for path in folder.glob("spark-*.jsa"):
+    def __init__(self, path: Path) -> None:
         with suppress(OSError):
-            if time.time() - path.stat().st_mtime > _UNUSED:
-                path.unlink()
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self.draft = None if path.exists() else path.with_name(f".{path.name}.{os.getpid()}")
+        self._path = path
+
+    def options(self) -> str:
+        """Java's options that make or use the archive."""
+        if self.draft:
+            return f"{shlex.quote(f'-XX:ArchiveClassesAtExit={self.draft}')} {_QUIET}"
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(-len(_END), os.SEEK_END)
+            if file.read() == _END:
+                used = shlex.quote(f"-XX:SharedArchiveFile={self._path}")
+                return f"{used} -Xshare:auto -XX:+VerifySharedSpaces {_QUIET}"
+        log.warning("the class archive is not complete: remove the file", file=str(self._path))
+        return ""
+
+    def keep(self, jvm: "subprocess.Popen[bytes]") -> None:
+        """Waits for the end of the JVM that makes the archive, and gives the file its name."""
+        if self.draft is None:
+            return
+        try:
+            if code := jvm.wait(_PATIENCE):
+                raise OSError(f"Java ended with {code}")
+            self.draft.chmod(0o644)
+            with self.draft.open("ab") as file:
+                file.write(_END)
+            self.draft.replace(self._path)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            log.warning("the class archive was not made", file=str(self._path), error=str(error))

@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from penstock.spark.session.archive import Archive, find_archive
-
 # What `JavaModuleOptions` of Spark adds; without its incubating vector module, which only MLlib
 # uses, and which makes every start print a warning.
 _OPENED = (
@@ -68,12 +66,13 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     folder.mkdir(parents=True)
     for part in ("jars", "sbin"):
         (folder / part).symlink_to(package / part)
-    if _java(os.environ) is None or not _understood(conf, os.environ):
+    java = _java(os.environ)
+    if java is None or not _understood(conf, os.environ):
         (folder / "bin").symlink_to(package / "bin")
         return folder
     (folder / "bin").mkdir()
     script = folder / "bin" / "spark-submit"
-    script.write_text(_script(conf, os.environ))
+    script.write_text(_script(java, conf))
     script.chmod(0o700)
     return folder
 
@@ -90,20 +89,6 @@ def _java(environment: Mapping[str, str]) -> Path | None:
     return Path(found).resolve() if found else None
 
 
-def archive_of(environment: Mapping[str, str]) -> Archive | None:
-    """Where the archive of classes for this Java and this Spark is; None if there can be none."""
-    java = _java(environment)
-    return find_archive(java, _jars(), environment) if java else None
-
-
-def java_command(memory: str) -> list[str]:
-    """Java with Spark's class path. Raises FileNotFoundError without a Java."""
-    java = _java(os.environ)
-    if java is None:
-        raise FileNotFoundError("java")
-    return [str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{memory}"]
-
-
 def _package() -> Path:
     """PySpark's folder; finding it does not import it."""
     found = find_spec("pyspark")
@@ -114,8 +99,8 @@ def _package() -> Path:
 
 def _jars() -> list[Path]:
     """Spark's without MLlib. In an order that does not change, which `jars/*` has not: the archive
-    depends on it. A class is looked for in one jar after the other, a millisecond for all 280: most
-    are in the first."""
+    of classes depends on it. A class is looked for in one jar after the other, a millisecond for
+    all 280: most are in the first."""
 
     def place(path: Path) -> tuple[int, str]:
         hits = (number for number, name in enumerate(_FIRST) if path.name.startswith(name))
@@ -125,13 +110,11 @@ def _jars() -> list[Path]:
     return sorted((each for each in found if not each.name.startswith(_UNUSED)), key=place)
 
 
-def _script(conf: Mapping[str, str], environment: Mapping[str, str]) -> str:
-    archive = archive_of(environment)
+def _script(java: Path, conf: Mapping[str, str]) -> str:
     command = shlex.join([
-        *java_command(conf["spark.driver.memory"]),
+        str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{conf['spark.driver.memory']}",
         *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
-        "-Dderby.connection.requireAuthentication=false",
-        *(archive.options() if archive else ()), "org.apache.spark.deploy.SparkSubmit",
+        "-Dderby.connection.requireAuthentication=false", "org.apache.spark.deploy.SparkSubmit",
     ])  # fmt: skip
     lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
     return "\n".join([*lines, f'exec {command} "$@"']) + "\n"

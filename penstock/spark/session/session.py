@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 
 from penstock.microbatch.options import Mode
 from penstock.spark.datasource import register
+from penstock.spark.session.archive import ClassArchive
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.master import is_local, with_slots
@@ -81,8 +82,9 @@ _ROWS_JAVA = (
 # What py4j logs, with a traceback, when the JVM is gone.
 _PY4J_FAILED = "Exception while sending command."
 
-# There is one session in a process, and one fork server.
+# There is one session in a process, with one fork server and one class archive.
 _forks: Forks | None = None
+_archive: ClassArchive | None = None
 
 # Bytes of the path of a folder for sockets: a socket's own may have 103 (on macOS; Linux has more),
 # and its name, which is `/.`, a UUID and `.sock`, has 43 of them.
@@ -104,6 +106,7 @@ def open_session(
     conf: Mapping[str, str],
     plugins: Sequence[str] = (),
     fork_server: bool = True,
+    class_archive: Path | None = None,
 ) -> SparkSession:
     """A new session (and JVM); `folder` takes Spark's scratch files. A local one runs at least
     `slots` tasks at a time, and all its queries are of this `mode`. Needs Java 17 or newer. A local
@@ -111,7 +114,7 @@ def open_session(
     `sinks/NAME`); with False, or with a Python of the user's, Spark starts Python itself.
     Raises Unavailable without a connection to the master, SettingsError for what else keeps Spark
     from starting."""
-    global _forks
+    global _forks, _archive
     # Workers run in this environment, not in whatever `python3` is on the PATH.
     places = {"PYSPARK_PYTHON": sys.executable}
     local = is_local(master)
@@ -130,6 +133,9 @@ def open_session(
         "spark.driver.extraJavaOptions": java_options(mode),
         **conf,
     }
+    _archive = ClassArchive(class_archive) if class_archive else None
+    if _archive is not None:
+        settings["spark.driver.extraJavaOptions"] += f" {_archive.options()}"
     if local and "SPARK_HOME" not in os.environ:
         places["SPARK_HOME"] = str(make_home(folder / _LEAN, settings))
     builder = SparkSession.builder.appName(f"penstock-{name}")
@@ -141,6 +147,8 @@ def open_session(
             spark = builder.getOrCreate()
     except (Py4JError, PySparkException, OSError) as error:
         refusal = not_started(error, master)  # asks the JVM for the error's text
+        if _archive is not None:
+            kill_jvm()  # makes no archive of half a start
         _close_jvm()
         raise refusal from None
     # PySpark's auto-discovery lists folders, and does not see an editable installation.
@@ -190,7 +198,10 @@ def close_session(spark: SparkSession) -> None:
     """Stops Spark and its JVM; a JVM that is already gone is no error."""
     with suppress(Py4JError, OSError):
         spark.stop()
+    gateway = SparkContext._gateway
     _close_jvm()
+    if gateway is not None and _archive is not None:
+        _archive.keep(gateway.proc)
 
 
 def kill_jvm() -> None:
