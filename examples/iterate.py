@@ -31,7 +31,7 @@ def save(path: Path, token: Any) -> None:
 def open_stream(at: Any) -> penstock.Stream:
     """PostgreSQL where PG_URL says, else changes that are made up."""
     if "PG_URL" not in os.environ:
-        return penstock.stream("memory", changes=20, generations=1, at=at or "trim_horizon")
+        return penstock.stream("memory", changes=20, partitions=3, at=at or "trim_horizon")
     return penstock.stream(
         "postgres", connection=os.environ["PG_URL"], slot="iterate", publication="shop", at=at
     )

@@ -105,6 +105,20 @@ def own_nats() -> Iterator[Callable[..., Nats]]:
 
 
 @pytest.fixture
+def staged(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`type: staged` (tests/feeds/staged.py) is a feed, also in processes that are started."""
+    folder = tmp_path_factory.mktemp("site")
+    info = folder / "staged-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: staged\nVersion: 1.0\n")
+    points = "[penstock.feeds]\nstaged = tests.feeds.staged:PLUGIN\n"
+    (info / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(folder)
+    path = (str(folder), str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", ""))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
+
+
+@pytest.fixture
 def stream() -> str:
     """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
     return f"T{uuid.uuid4().hex[:12].upper()}"

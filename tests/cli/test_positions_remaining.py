@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import cli
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import Lease
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import Unavailable
@@ -19,9 +18,12 @@ from penstock.ops.board import Board
 from penstock.ops.respond import Response, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
+from tests.feeds.staged import StagedFeed, StagedSettings
 
-MEMORY = "{name: m, type: memory, changes: 100, unit: 1, partitions: 3}"
-GROWN = MemoryFeedSettings(partitions=1, generations=1, changes=100)
+pytestmark = pytest.mark.usefixtures("staged")
+
+MEMORY = "{name: m, type: staged, changes: 100, unit: 1, partitions: 3}"
+GROWN = StagedSettings(partitions=1, generations=1, changes=100)
 SLOT = "{name: pg, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p}"
 
 
@@ -80,7 +82,7 @@ def test_one_is_left_while_a_partition_that_ended_has_descendants_without_a_posi
     """They may have changes: an autoscaler that started no reader would wait for ever."""
     write(file, MEMORY.replace("partitions: 3", "partitions: 1, generations: 1"))
     store(file, "m/p0", since(0, ended=True))
-    children = [each.partition for each in MemoryFeed(GROWN).partitions() if each.parents]
+    children = [each.partition for each in StagedFeed(GROWN).partitions() if each.parents]
     for child in children:
         found = json.loads(remaining(file, "--json").output)
         assert (found["remaining"] >= 1, found["at_least"]) == (True, True)
@@ -100,14 +102,14 @@ def test_one_is_left_where_the_descendants_are_not_listed_yet(file: Path) -> Non
 def test_a_partition_that_fails_is_named_and_left_out(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = MemoryFeed.remaining
+    asked = StagedFeed.remaining
 
-    def fails(self: MemoryFeed, partition: PartitionId, bookmark: Bookmark) -> int | None:
+    def fails(self: StagedFeed, partition: PartitionId, bookmark: Bookmark) -> int | None:
         if partition == "p1":
             raise Unavailable("p1 is moving")
         return asked(self, partition, bookmark)
 
-    monkeypatch.setattr(MemoryFeed, "remaining", fails)
+    monkeypatch.setattr(StagedFeed, "remaining", fails)
     for name in ("p0", "p1"):
         store(file, f"m/{name}", since(0))
     store(file, "m/p2", "no bookmark")
@@ -122,11 +124,11 @@ def test_a_source_that_is_away_is_not_asked_a_thousand_times_and_the_sum_is_not_
 ) -> None:
     asked: list[str] = []
 
-    def away(self: MemoryFeed, partition: PartitionId, bookmark: Bookmark) -> int | None:
+    def away(self: StagedFeed, partition: PartitionId, bookmark: Bookmark) -> int | None:
         asked.append(partition)
         raise Unavailable("the source is away")
 
-    monkeypatch.setattr(MemoryFeed, "remaining", away)
+    monkeypatch.setattr(StagedFeed, "remaining", away)
     for number in range(20):
         store(file, f"m/p{number:02}", since(0))
     found = json.loads(remaining(file, "--json").output)

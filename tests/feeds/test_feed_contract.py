@@ -34,6 +34,7 @@ from penstock.wire.hash_partitions import hashing
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.mongo import Shop, mongodb, shop_on
 from tests.reading.made import Clock, confirmed
 from tests.servers import Postgres
@@ -83,8 +84,12 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
     """A feed with some thirty changes, nothing acknowledged; its pages are small."""
     kind, _, version = request.param.partition("-")
     if kind == "memory":
-        how = {version: True} if version else {}
-        made = MemoryFeed(MemoryFeedSettings(changes=30, page=7, unit=4, **how))
+        how = {"changes": 30, "page": 7, "unit": 4}
+        made = (
+            StagedFeed(StagedSettings.model_validate({**how, version: True}))
+            if version
+            else MemoryFeed(MemoryFeedSettings(**how))
+        )
         _begun[made] = made.begin()
         yield made
         return
@@ -443,7 +448,7 @@ def test_a_feed_without_snapshots_refuses_to_resnapshot(feed: Feed) -> None:
     elif isinstance(feed, CosmosFeed):
         kind, given = CosmosSettings, {"endpoint": "http://h", "database": "d", "container": "c"}
     else:
-        kind = MemoryFeedSettings
+        kind = StagedSettings
     if isinstance(feed, TakesSnapshots):
         made = kind.model_validate({**given, "on_gap": "resnapshot"})
         assert made.on_gap == "resnapshot"  # type: ignore[attr-defined]

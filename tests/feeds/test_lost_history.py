@@ -12,7 +12,6 @@ import pytest
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.holes import behind_hole
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -22,6 +21,7 @@ from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.mongo import mongodb, shop_on
 from tests.mongodb.history import History
 from tests.mongodb.reading import feed_of as mongodb_feed
@@ -67,7 +67,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
         causes = (["other_history"] if "twice" in kind else []) + ["trimmed"]
 
         def memory(policy: str) -> Feed:
-            return MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": policy}))
+            return StagedFeed(StagedSettings.model_validate({**given, "on_gap": policy}))
 
         yield Lost(
             memory,

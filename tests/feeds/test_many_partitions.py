@@ -20,6 +20,7 @@ from penstock.reading.roster import openings
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
+from tests.feeds.staged import StagedFeed, StagedSettings
 
 _SHARDS = 3
 _EACH = 8
@@ -91,7 +92,11 @@ def case(request: pytest.FixtureRequest) -> Iterator[Case]:
             yield on_cosmos(cosmos, every="every" in request.param)
         return
     given = {"changes": 13, "page": 5, "unit": 2, **MEMORY[request.param]}
-    feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    feed = (
+        MemoryFeed(MemoryFeedSettings.model_validate(given))
+        if request.param == "side by side"
+        else StagedFeed(StagedSettings.model_validate(given))
+    )
     yield Case(feed, feed.begin(), 13 * len(feed.lineage))
 
 

@@ -1,4 +1,4 @@
-"""The memory feed: what it makes up is always the same."""
+"""The memory feed, alone and with the script of tests: what it makes up is always the same."""
 
 import pickle
 import time
@@ -14,10 +14,15 @@ from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.settings import Settings
+from tests.feeds.staged import StagedFeed, StagedSettings
 
 
 def _feed(**settings: object) -> MemoryFeed:
     return MemoryFeed(MemoryFeedSettings.model_validate(settings))
+
+
+def _staged(**settings: object) -> StagedFeed:
+    return StagedFeed(StagedSettings.model_validate(settings))
 
 
 def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -> list[Page]:
@@ -31,6 +36,12 @@ def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -
 def test_the_plug_in_builds_a_feed_of_its_settings() -> None:
     assert issubclass(PLUGIN.settings, Settings)
     assert PLUGIN.build(PLUGIN.settings(changes=5)).backend == "memory"
+
+
+@pytest.mark.parametrize("setting", [{"generations": 1}, {"trimmed": 3}, {"on_gap": "continue"}])
+def test_settings_that_earlier_versions_had_are_named(setting: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=f"{next(iter(setting))} is no more"):
+        _feed(**setting)
 
 
 def test_pages_have_the_size_that_was_asked_for() -> None:
@@ -58,7 +69,7 @@ def test_batches_have_the_fixed_schema(images: str) -> None:
 
 
 def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
-    feed = _feed(changes=25, page=10, fail_at=[12, 13])
+    feed = _staged(changes=25, page=10, fail_at=[12, 13])
     pages = list(feed.follow(PartitionId("p0")).read(0))
     assert sum(page.count for page in pages) == 12
     following = feed.follow(PartitionId("p0"), Bookmark(pages[-1].last))
@@ -74,16 +85,16 @@ def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
 
 
 def test_a_pickled_copy_fails_again() -> None:
-    feed = _feed(changes=5, fail_at=[0])
+    feed = _staged(changes=5, fail_at=[0])
     with pytest.raises(Unavailable):
         feed.follow(PartitionId("p0")).read(0)
-    copy: MemoryFeed = pickle.loads(pickle.dumps(feed))
+    copy: StagedFeed = pickle.loads(pickle.dumps(feed))
     with pytest.raises(Unavailable):
         copy.follow(PartitionId("p0")).read(0)
 
 
 def test_chained_partitions_end_and_name_their_parent() -> None:
-    feed = _feed(changes=5, partitions=3, chained=True)
+    feed = _staged(changes=5, partitions=3, chained=True)
     assert [each.parents for each in feed.partitions()] == [(), ("p0",), ("p1",)]
     following = feed.follow(PartitionId("p0"))
     assert not following.drained
@@ -120,7 +131,7 @@ def test_a_partition_that_is_not_there_is_refused() -> None:
 
 
 def test_a_thousand_partitions_cost_nothing_until_they_are_followed() -> None:
-    feed = _feed(partitions=1_000, generations=3)
+    feed = _staged(partitions=1_000, generations=3)
     assert len(feed.partitions()) == 1_000 * (1 + 2 + 1 + 2)
     assert {each.parents for each in feed.partitions() if each.partition == "p7.m.1"} == {("p7.m",)}
     assert {each.parents for each in feed.partitions() if each.partition == "p7.m"} == {
@@ -129,7 +140,7 @@ def test_a_thousand_partitions_cost_nothing_until_they_are_followed() -> None:
 
 
 def test_what_was_trimmed_is_lost_history() -> None:
-    feed = _feed(changes=20, page=5, trimmed=12)
+    feed = _staged(changes=20, page=5, trimmed=12)
     with pytest.raises(HistoryLost, match="begins at change 12") as caught:
         feed.follow(PartitionId("p0"))
     despite = feed.follow(PartitionId("p0"), despite=[caught.value.gap])
@@ -148,7 +159,7 @@ def test_it_begins_at_a_time() -> None:
 
 
 def test_it_says_how_much_remains() -> None:
-    feed = _feed(changes=100)
+    feed = _staged(changes=100)
     assert isinstance(feed, EstimatesLag)
     newest = feed.newest(PartitionId("p0"))
     assert newest is not None

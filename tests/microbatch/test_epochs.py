@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Listing
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.draw import OpenDraw
 from penstock.microbatch.epochs import SAVE, SHORT, WARM_UP, BufferedEpochs
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.reading.made import P0, P1, Clock, Made, feed_of, made, place, until
 
 
@@ -243,14 +243,14 @@ def test_the_end_of_a_parent_and_its_childs_beginning_are_saved_before_the_child
 
 
 def test_a_partition_that_ends_without_a_change_has_its_children_read() -> None:
-    class Empty(MemoryFeed):
+    class Empty(StagedFeed):
         def follow(self, partition: PartitionId, *args: Any, **more: Any) -> Any:
             following: Any = super().follow(partition, *args, **more)
             if partition == P0:
                 following.next = 100
             return following
 
-    feed = Empty(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
+    feed = Empty(StagedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
     with made(feed, positions=saving()) as parts:
         epochs = parts.epochs()
         epochs.plan(1)
@@ -260,7 +260,7 @@ def test_a_partition_that_ends_without_a_change_has_its_children_read() -> None:
 
 
 def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
-    class Late(MemoryFeed):
+    class Late(StagedFeed):
         looks = 0
 
         def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
@@ -270,7 +270,7 @@ def test_children_that_the_source_lists_late_are_looked_for_again() -> None:
             listed = list(super().partitions(known))[: 1 if self.looks < 5 else 2]
             return Listing(lineages=listed)
 
-    feed = Late(MemoryFeedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
+    feed = Late(StagedSettings(changes=100, page=10, unit=1, partitions=2, chained=True))
     with made(feed, positions=saving()) as parts:
         epochs = parts.epochs()
         epochs.plan(1)

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.conversation import FoundGap
@@ -22,6 +21,7 @@ from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.reading.made import P0, place, positions_of, until
 
 P1 = PartitionId("p1")
@@ -30,7 +30,7 @@ P1 = PartitionId("p1")
 class World:
     """A reader process for a polled feed, and tasks that store what they read."""
 
-    def __init__(self, feed: MemoryFeed, positions: Positions | None = None) -> None:
+    def __init__(self, feed: StagedFeed, positions: Positions | None = None) -> None:
         self.feed = feed
         self.positions = positions or positions_of()
         self.gaps = GapLog(self.positions)
@@ -92,7 +92,7 @@ class World:
 @contextmanager
 def world(settings: dict[str, Any], positions: Positions | None = None) -> Iterator[World]:
     given = {"changes": 100, "page": 10, "unit": 1, "polled": True, **settings}
-    made = World(MemoryFeed(MemoryFeedSettings.model_validate(given)), positions)
+    made = World(StagedFeed(StagedSettings.model_validate(given)), positions)
     try:
         yield made
     finally:

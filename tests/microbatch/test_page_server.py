@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from penstock.feeds import Following, Gap
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.microbatch.conversation import END as END_OF_PAGES
 from penstock.microbatch.conversation import PAGE, RECORDED, FoundGap, Request
 from penstock.microbatch.draw import OpenDraw, PlannedDraw
@@ -24,6 +23,7 @@ from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailabl
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.process.connections import Server
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.reading.made import P0, Made, until
 
 CHANGES = 500
@@ -34,7 +34,7 @@ ANYWHERE = Ticket(address="", key=b"")
 class Served:
     """A reservoir over a memory feed with its page server open."""
 
-    def __init__(self, address: str, feed: MemoryFeed) -> None:
+    def __init__(self, address: str, feed: StagedFeed) -> None:
         self.told: list[Place] = []
         self.failure: LeaseLost | None = None
         self.stopping = threading.Event()
@@ -68,11 +68,9 @@ class Served:
 
 
 @contextmanager
-def serving(address: str = "unix:", feed: MemoryFeed | None = None) -> Iterator[Served]:
+def serving(address: str = "unix:", feed: StagedFeed | None = None) -> Iterator[Served]:
     """With everything read, unless the feed is one of the test's own."""
-    served = Served(
-        address, feed or MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=64, unit=1))
-    )
+    served = Served(address, feed or StagedFeed(StagedSettings(changes=CHANGES, page=64, unit=1)))
     if feed is None:
         until(lambda: served.parts.row()["buffered_events"] == CHANGES)
     try:
@@ -116,7 +114,7 @@ def test_a_connection_serves_one_ticket_after_the_other() -> None:
 
 
 def test_pages_that_come_later_are_waited_for() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, fail_at=(0, 100, 200)))
+    feed = StagedFeed(StagedSettings(changes=CHANGES, page=50, unit=1, fail_at=(0, 100, 200)))
     with serving(feed=feed) as served:
         assert count(PageClient(served.ticket(until=END))) == CHANGES
     assert len(feed.failures) == 3
@@ -221,7 +219,7 @@ def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
         client = PageClient(served.ticket(seconds=60))
         pages = client.pages()
         first = next(pages)
-        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        decoder = StagedFeed(StagedSettings()).decoder("json")
         client.handed_on(first, list(decoder.decode(first)))
         client.stored({P0: first.first})  # not all of the page
         client.stored({P0: first.last})
@@ -234,7 +232,7 @@ def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
 def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are() -> None:
     with serving() as served:
         client = PageClient(served.ticket(seconds=0.3))
-        decoder = MemoryFeed(MemoryFeedSettings()).decoder("json")
+        decoder = StagedFeed(StagedSettings()).decoder("json")
         pages = list(client.pages())
         client.handed_on(pages[0], [])
         client.handed_on(pages[1], list(decoder.decode(pages[1])))
@@ -250,11 +248,11 @@ def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are
 
 
 def test_what_reading_failed_with_reaches_the_task() -> None:
-    class Gone(MemoryFeed):
+    class Gone(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:
             raise PositionLost("the slot is gone", hint="look at it")
 
-    with serving(feed=Gone(MemoryFeedSettings())) as served, pytest.raises(PositionLost) as caught:
+    with serving(feed=Gone(StagedSettings())) as served, pytest.raises(PositionLost) as caught:
         count(PageClient(served.ticket(until=END)))
     assert caught.value.hint == "look at it"
 
@@ -360,7 +358,7 @@ def test_what_is_stored_is_taken_in_while_no_page_comes() -> None:
 
 
 def test_a_ticket_of_several_partitions_gets_the_pages_of_each_in_order() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=CHANGES, page=50, unit=1, partitions=7))
+    feed = StagedFeed(StagedSettings(changes=CHANGES, page=50, unit=1, partitions=7))
     with serving(feed=feed) as served:
         names = [PartitionId(f"p{n}") for n in range(7)]
         for name in names:

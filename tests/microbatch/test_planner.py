@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap, HistoryLost, Listing
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.planner import IDLE, Planner, ReadLimits
 from penstock.microbatch.split import Split, bounded
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import P0, made, positions_of, until
 
 Offset = dict[PartitionId, Bookmark]
 
 
-def ids(feed: MemoryFeed, splits: list[Split]) -> list[str]:
+def ids(feed: StagedFeed, splits: list[Split]) -> list[str]:
     decoder = feed.decoder("json")
     return [
         event
@@ -31,7 +31,7 @@ def ids(feed: MemoryFeed, splits: list[Split]) -> list[str]:
     ]
 
 
-def expected(settings: MemoryFeedSettings, partition: str = "p0") -> list[str]:
+def expected(settings: StagedSettings, partition: str = "p0") -> list[str]:
     return [
         f"memory:{partition}-{n // settings.unit:012d}:{n % settings.unit}"
         for n in range(settings.changes)
@@ -40,7 +40,7 @@ def expected(settings: MemoryFeedSettings, partition: str = "p0") -> list[str]:
 
 def drain(
     planner: Planner,
-    feed: MemoryFeed,
+    feed: StagedFeed,
     batches: list[tuple[Offset, Offset]],
     total: int | None = None,
 ) -> list[str]:
@@ -58,8 +58,8 @@ def drain(
 
 
 def test_every_change_is_in_exactly_one_batch_in_order() -> None:
-    settings = MemoryFeedSettings(changes=2_345, page=100, unit=7)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=2_345, page=100, unit=7)
+    feed = StagedFeed(settings)
     with made(feed, limits=ReadLimits(events=300)) as parts:
         planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
@@ -74,15 +74,15 @@ def test_a_child_is_read_when_its_parents_end_and_its_beginning_are_durable(
     """After a crash its parent may be trimmed, and a listing no longer says whose child it is."""
     durable: Offset = {}
 
-    class Noting(MemoryFeed):
-        def follow(self, partition: PartitionId, *where: Any, **more: Any) -> MemoryFollowing:
+    class Noting(StagedFeed):
+        def follow(self, partition: PartitionId, *where: Any, **more: Any) -> StagedFollowing:
             stored = durable if positions is None else positions_of(store).load()
             parents = self.lineage[partition].parents
             assert partition in stored or not parents
             assert all(stored[each].ended for each in parents)
             return super().follow(partition, *where, **more)
 
-    feed = Noting(MemoryFeedSettings(changes=40, page=5, generations=3))
+    feed = Noting(StagedSettings(changes=40, page=5, generations=3))
     store = MemoryStore()
     positions = None if is_record else positions_of(store)
     got: list[str] = []
@@ -96,8 +96,8 @@ def test_a_child_is_read_when_its_parents_end_and_its_beginning_are_durable(
 
 
 def test_a_batch_is_bounded_but_never_empty() -> None:
-    settings = MemoryFeedSettings(changes=1_000, page=100)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=1_000, page=100)
+    feed = StagedFeed(settings)
     with made(feed, limits=ReadLimits(events=10)) as parts:
         planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
@@ -107,12 +107,12 @@ def test_a_batch_is_bounded_but_never_empty() -> None:
 
 @pytest.mark.slow
 def test_a_cold_planner_builds_the_same_batches_from_other_pages() -> None:
-    settings = MemoryFeedSettings(changes=500, page=40, unit=3)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=500, page=40, unit=3)
+    feed = StagedFeed(settings)
     batches: list[tuple[Offset, Offset]] = []
     with made(feed, limits=ReadLimits(events=90)) as parts:
         drain(parts.planner, feed, batches)
-    other = MemoryFeed(MemoryFeedSettings(changes=500, page=17, unit=3))
+    other = StagedFeed(StagedSettings(changes=500, page=17, unit=3))
     for start, end in batches:
         with made(other) as parts:
             got = ids(other, parts.planner.splits(start, end))
@@ -128,8 +128,8 @@ def _place(event: str) -> Place:
 
 
 def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
-    settings = MemoryFeedSettings(changes=100, page=50, unit=10)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=100, page=50, unit=10)
+    feed = StagedFeed(settings)
     middle = {P0: Bookmark(_place(expected(settings)[24]))}
     with made(feed) as parts:
         first = ids(feed, parts.planner.splits({}, middle))
@@ -141,15 +141,15 @@ def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
 
 
 def test_a_source_that_fails_is_followed_again_and_nothing_is_lost() -> None:
-    settings = MemoryFeedSettings(changes=400, page=50, fail_at=(0, 120, 121, 399))
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=400, page=50, fail_at=(0, 120, 121, 399))
+    feed = StagedFeed(settings)
     with made(feed) as parts:
         assert drain(parts.planner, feed, []) == expected(settings)
         assert parts.row()["reconnects"] == 4
     assert len(feed.failures) == 4
 
 
-def lineage_in_order(feed: MemoryFeed, events: list[str]) -> None:
+def lineage_in_order(feed: StagedFeed, events: list[str]) -> None:
     """No change of a partition comes before the last one of a parent, and each has all of its own
     in order."""
     last: dict[str, int] = {}
@@ -175,7 +175,7 @@ def lineage_in_order(feed: MemoryFeed, events: list[str]) -> None:
     ],
 )
 def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) -> None:
-    feed = MemoryFeed(MemoryFeedSettings.model_validate({"changes": 50, "page": 20, **settings}))
+    feed = StagedFeed(StagedSettings.model_validate({"changes": 50, "page": 20, **settings}))
     total = len(feed.lineage) * 50
     got: list[str] = []
     start: Offset = {}
@@ -194,7 +194,7 @@ def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) ->
 def test_a_childs_first_bookmark_is_the_feeds_made_of_those_of_its_parents() -> None:
     begun: dict[PartitionId, Bookmark] = {}
 
-    class Noting(MemoryFeed):
+    class Noting(StagedFeed):
         def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:  # type: ignore[override]
             begun[partition] = bookmark
             return super().follow(partition, bookmark, **more)
@@ -209,7 +209,7 @@ def test_a_childs_first_bookmark_is_the_feeds_made_of_those_of_its_parents() -> 
             ]
             return replace(listed, lineages=lineages)
 
-    feed = Noting(MemoryFeedSettings(changes=10, page=5, generations=2))
+    feed = Noting(StagedSettings(changes=10, page=5, generations=2))
     with made(feed) as parts:
         drain(parts.planner, feed, [], total=40)
     lasts = {name: str(_place(expected(feed.settings, name)[-1])) for name in ("p0.0", "p0.1")}
@@ -217,8 +217,8 @@ def test_a_childs_first_bookmark_is_the_feeds_made_of_those_of_its_parents() -> 
 
 
 def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
-    settings = MemoryFeedSettings(changes=50, page=20, partitions=2, chained=True)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=50, page=20, partitions=2, chained=True)
+    feed = StagedFeed(settings)
     done: Offset = {P0: Bookmark(Place("p0-000000000004", 9), {}, ended=True)}
     with made(feed) as parts:
         begun = dict(parts.planner.advance(done))
@@ -228,7 +228,7 @@ def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
 
 
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=1_000_000, page=1_000))
+    feed = StagedFeed(StagedSettings(changes=1_000_000, page=1_000))
     limit = 200_000
     with made(feed, limits=ReadLimits(buffer=limit, patience=5.0)) as parts:
         start: Offset = {}
@@ -243,8 +243,8 @@ def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
 
 
 def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
-    settings = MemoryFeedSettings(changes=3_000, page=100, partitions=20)
-    feed = MemoryFeed(settings)
+    settings = StagedSettings(changes=3_000, page=100, partitions=20)
+    feed = StagedFeed(settings)
     wide = ReadLimits(patience=60.0, events=10**9, bytes=10**9, buffer=10**9)
     with made(feed, limits=wide) as parts:
         until(lambda: sum(row["buffered_events"] for row in parts.reservoir.rows().values()) == 0)
@@ -259,7 +259,7 @@ def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
 
 
 def test_only_what_is_saved_is_acknowledged() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=300, page=100))
+    feed = StagedFeed(StagedSettings(changes=300, page=100))
 
     class Never(type(positions_of())):  # type: ignore[misc]
         is_open = False
@@ -284,7 +284,7 @@ def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
 ) -> None:
     """In a job of one's own the offset is the record: what it does not have is not acknowledged."""
     monkeypatch.setattr("penstock.microbatch.planner.IDLE", 0.2)
-    feed = MemoryFeed(MemoryFeedSettings(changes=0))
+    feed = StagedFeed(StagedSettings(changes=0))
     start = {P0: Bookmark(None, {"old": True})}
     with made(feed) as parts:
         parts.planner.advance(start, patience=0.1)
@@ -296,7 +296,7 @@ def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
 def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
     stored = {P0: Bookmark(Place("p0-000000000001", 3), {})}
     given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
-    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    feed = StagedFeed(StagedSettings.model_validate({**given, "on_gap": "continue"}))
     with made(feed, positions=positions_of()) as parts:
         end = parts.planner.advance(stored)
         assert end[P0].ended
@@ -304,7 +304,7 @@ def test_a_partition_that_is_gone_is_a_gap_and_its_children_go_on() -> None:
         assert parts.reservoir.open_partitions == ["p0.0", "p0.1"]
         (gap,) = parts.gaps.rows()["p0"]["gaps"]
         assert (gap["cause"], gap["from"]) == ("partition_gone", "p0-000000000001:3")
-    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    failing = StagedFeed(StagedSettings.model_validate(given))
     with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
         parts.planner.advance(stored)
 
@@ -315,19 +315,19 @@ def test_a_planned_micro_batch_passes_a_partition_that_is_gone_since_then(start:
     """After a crash Spark asks for the planned micro-batch first."""
     end = {P0: Bookmark(Place("p0-000000000002", 3), {})}
     given = {"changes": 40, "page": 5, "generations": 1, "unlisted": ("p0",)}
-    feed = MemoryFeed(MemoryFeedSettings.model_validate({**given, "on_gap": "continue"}))
+    feed = StagedFeed(StagedSettings.model_validate({**given, "on_gap": "continue"}))
     with made(feed) as parts:
         assert parts.planner.splits(start, end) == []
         assert parts.gaps.rows()["p0"]["counts"] == {"partition_gone": 1}
         assert parts.planner.advance(end)[P0].ended
-    failing = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    failing = StagedFeed(StagedSettings.model_validate(given))
     with made(failing) as parts, pytest.raises(PositionLost, match="no longer lists"):
         parts.planner.splits(start, end)
 
 
 def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
     given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
-    feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    feed = StagedFeed(StagedSettings.model_validate(given))
     with made(feed) as parts:
         end = parts.planner.advance({})
         assert set(end) <= {"p0.0", "p0.1"}
@@ -336,26 +336,26 @@ def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
 
 
 def test_a_lost_position_is_raised_to_the_trigger() -> None:
-    class Gone(MemoryFeed):
+    class Gone(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:
             raise PositionLost("the shard is trimmed")
 
-    with made(Gone(MemoryFeedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
+    with made(Gone(StagedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
         parts.planner.advance({}, patience=60.0)
 
 
 def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
-    class NeedsSnapshot(MemoryFeed):
+    class NeedsSnapshot(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:
             raise HistoryLost(Gap(cause="c", after="", detail="trimmed", policy="resnapshot"))
 
-    feed = NeedsSnapshot(MemoryFeedSettings())
+    feed = NeedsSnapshot(StagedSettings())
     with made(feed) as parts, pytest.raises(PositionLost, match="trimmed"):
         parts.planner.advance({}, patience=60.0)
 
 
 def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
-    feed = MemoryFeed(MemoryFeedSettings(changes=50, page=10, partitions=3, trimmed=5))
+    feed = StagedFeed(StagedSettings(changes=50, page=10, partitions=3, trimmed=5))
     got: list[str] = []
     start: Offset = {}
     with made(feed, positions=positions_of()) as parts:

@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.model.position import PartitionId
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.pipeline.running import Run, assert_none_is_left, count, eventually, messages, tree
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.usefixtures("staged"),
+]  # fmt: skip
 
 CHANGES = 600
 FEED: dict[str, Any] = {
@@ -21,7 +23,7 @@ FEED: dict[str, Any] = {
 
 def event_ids() -> list[str]:
     """All that the feed has, in order."""
-    feed = MemoryFeed(MemoryFeedSettings.model_validate({"name": "default", **FEED}))
+    feed = StagedFeed(StagedSettings.model_validate({"name": "default", **FEED}))
     following, decoder = feed.follow(PartitionId("p0")), feed.decoder("json")
     ids: list[str] = []
     while pages := following.read(0.0):
@@ -41,7 +43,7 @@ def test_without_positions_it_goes_on_exactly_after_the_last_stored_change(
     subject = f"{stream.lower()}.{{operation}}"
     document = {
         "name": "marks",
-        "backends": [{"name": "default", "type": "memory", **FEED}],
+        "backends": [{"name": "default", "type": "staged", **FEED}],
         "sink": {
             "type": "jetstream",
             "url": nats.url,

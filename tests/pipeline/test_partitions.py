@@ -11,11 +11,13 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, place_of
+from tests.feeds.staged import StagedFeed, StagedSettings, place_of
 from tests.pipeline.running import Run, count, eventually, messages, tree
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = [
+    pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.usefixtures("staged"),
+]  # fmt: skip
 
 KILLS = 4
 CHANGES = 200
@@ -28,7 +30,7 @@ FEED: dict[str, Any] = {
 def pipeline(folder: Path, nats: Nats, stream: str, feed: dict[str, Any]) -> dict[str, Any]:
     return {
         "name": "many",
-        "backends": [{"name": "default", "type": "memory", **feed}],
+        "backends": [{"name": "default", "type": "staged", **feed}],
         "sink": {
             "type": "jetstream",
             "url": nats.url,
@@ -41,7 +43,7 @@ def pipeline(folder: Path, nats: Nats, stream: str, feed: dict[str, Any]) -> dic
     }
 
 
-def assert_exact(feed: MemoryFeed, ids: Sequence[str]) -> None:
+def assert_exact(feed: StagedFeed, ids: Sequence[str]) -> None:
     """Every change once, each partition in order, and none before the last of a parent."""
     assert len(ids) == len(set(ids))
     at = {event: number for number, event in enumerate(ids)}
@@ -79,7 +81,7 @@ def test_splits_and_merges_are_exact_under_kill_9(
 ) -> None:
     seed = random.Random(20261122)
     document = pipeline(tmp_path, nats, stream, {**FEED, "polled": polled})
-    feed = MemoryFeed(MemoryFeedSettings.model_validate({"name": "default", **FEED}))
+    feed = StagedFeed(StagedSettings.model_validate({"name": "default", **FEED}))
     total = len(feed.lineage) * CHANGES
     run = Run(tmp_path, document)
     try:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.processor import Processor
+from tests.feeds.staged import StagedFeed, StagedSettings
 
 WORKERS = 2
 EXPIRE = 60.0
@@ -43,7 +43,7 @@ class SimulatedHost:
         self.writing: threading.Thread | None = None
         self.offset, self.rate = world.random.uniform(0, 1e6), 1 + world.random.uniform(-SKEW, SKEW)
         self.processor = Processor(
-            MemoryFeed(world.settings),
+            StagedFeed(world.settings),
             leases=Facade(world, self),
             name="sim",
             observer=lambda: Watched(world, self),
@@ -158,7 +158,7 @@ class Simulation:
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
-        self.settings = MemoryFeedSettings(
+        self.settings = StagedSettings(
             **{
                 "partitions": partitions,
                 "changes": 30,

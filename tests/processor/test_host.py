@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Gap, Holder
-from penstock.feeds.memory import MemoryFeed
 from penstock.leases import replace
 from penstock.leases.gaps import Gaps
 from penstock.leases.memory import MemoryStore
@@ -15,6 +14,7 @@ from penstock.model.errors import LeaseLost, Malformed, SettingsError, Unavailab
 from penstock.model.position import START, PartitionId
 from penstock.processor.observer import Changes, CloseReason, PartitionContext
 from penstock.processor.partition import Abandoned
+from tests.feeds.staged import StagedFeed
 from tests.processor.world import World, memory
 
 
@@ -632,7 +632,7 @@ def test_a_gap_that_is_found_after_the_lease_was_lost_is_not_recorded() -> None:
     assert Gaps(world.store, "test").rows() == {}
 
 
-class Contended(MemoryFeed):
+class Contended(StagedFeed):
     """A feed whose partitions have one reader, which another host may have; its server is away
     while `is_away`."""
 

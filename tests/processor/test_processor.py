@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from penstock import Changes, CloseReason, Observer, PartitionContext, Processor, Rejected
-from penstock.feeds.memory import MemoryFeed
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.process.processes import StopRequest
+from tests.feeds.staged import StagedFeed
 from tests.processor.world import memory
 from tests.reading.made import until
 
@@ -153,7 +153,7 @@ def test_a_feed_is_named_with_its_settings(tmp_path: Path) -> None:
     thread.join(30)
 
 
-class Snapshotting(MemoryFeed):
+class Snapshotting(StagedFeed):
     """Of a feed that takes snapshots after gaps."""
 
     on_gap = "resnapshot"  # type: ignore[assignment]

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases import LeaseStore
 from penstock.leases.memory import MemoryStore
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.processor import Processor
+from tests.feeds.staged import StagedFeed, StagedSettings
 
 
 class Clock:
@@ -33,7 +33,7 @@ class World:
         self.on_close: Callable[[PartitionContext, CloseReason], None] = lambda _c, _r: None
         self.errors: list[str] = []
 
-    def host(self, name: str, feed: MemoryFeed | None = None, **keywords: Any) -> Processor:
+    def host(self, name: str, feed: StagedFeed | None = None, **keywords: Any) -> Processor:
         world = self
 
         class Noting(Observer):
@@ -95,9 +95,9 @@ class World:
         return {row.name.rpartition("/")[2]: row for row in self.store.list("test/")}
 
 
-def memory(**settings: Any) -> MemoryFeed:
+def memory(**settings: Any) -> StagedFeed:
     """Changes in pages of 10."""
-    return MemoryFeed(MemoryFeedSettings(**{"changes": 30, "page": 10, **settings}))
+    return StagedFeed(StagedSettings(**{"changes": 30, "page": 10, **settings}))
 
 
 def _number(place: str) -> int:

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.planner import Planner, ReadLimits
@@ -15,6 +14,7 @@ from penstock.reading.positions import Positions
 from penstock.reading.reader import CONFIRMED, PartitionReader, Step
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
+from tests.feeds.staged import StagedFeed, StagedSettings
 
 P0, P1 = PartitionId("p0"), PartitionId("p1")
 
@@ -36,9 +36,9 @@ def confirmed(reader: PartitionReader, clock: Clock, timeout: float = 0.0) -> St
     return step
 
 
-def feed_of(**settings: Any) -> MemoryFeed:
+def feed_of(**settings: Any) -> StagedFeed:
     given = {"changes": 100, "page": 10, "unit": 1, **settings}
-    return MemoryFeed(MemoryFeedSettings.model_validate(given))
+    return StagedFeed(StagedSettings.model_validate(given))
 
 
 def place(number: int, partition: str = "p0") -> Place:
@@ -64,7 +64,7 @@ class Made:
 
     def __init__(
         self,
-        feed: MemoryFeed,
+        feed: StagedFeed,
         *,
         limits: ReadLimits | None = None,
         positions: Positions | None = None,
@@ -101,7 +101,7 @@ class Made:
 
 
 @contextmanager
-def made(feed: MemoryFeed, **given: Any) -> Iterator[Made]:
+def made(feed: StagedFeed, **given: Any) -> Iterator[Made]:
     """Stopped in the end."""
     parts = Made(feed, **given)
     try:

@@ -6,21 +6,21 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, PenstockError, PositionLost
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
+from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import P0, positions_of, until
 
 
-class Lossy(MemoryFeed):
+class Lossy(StagedFeed):
     """A feed that has lost something, until it is followed despite that."""
 
     def __init__(self, policy: GapPolicy, *, before: Callable[[], None] = lambda: None) -> None:
-        super().__init__(MemoryFeedSettings(changes=30, page=10))
+        super().__init__(StagedSettings(changes=30, page=10))
         self.gap = Gap(cause="slot_missing", after="", detail="gone", policy=policy)
         self.despite: Sequence[Gap] = ()
         self._before = before
@@ -40,7 +40,7 @@ class Lossy(MemoryFeed):
 positions = positions_of
 
 
-def filled(feed: MemoryFeed, gaps: GapLog, bookmark: Bookmark = START) -> Reservoir:
+def filled(feed: StagedFeed, gaps: GapLog, bookmark: Bookmark = START) -> Reservoir:
     """A reservoir, once it has pages or has given up."""
     reservoir = Reservoir(feed, limit=10**6, gaps=gaps)
     reservoir.open(P0, bookmark)
@@ -94,7 +94,7 @@ def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> Non
     assert [each["to"] for each in row["gaps"]] == ["0B"]
 
 
-class Marking(MemoryFollowing):
+class Marking(StagedFollowing):
     """One that knows more than is stored, and what was acknowledged to it."""
 
     def __init__(self, *given: Any) -> None:
@@ -113,14 +113,14 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
     for one that was made anew."""
     followed: list[tuple[Bookmark, Marking]] = []
 
-    class Breaking(MemoryFeed):
+    class Breaking(StagedFeed):
         def follow(self, *where: Any, **more: Any) -> Following:
             partition, bookmark = where
             followed.append((bookmark, Marking(self, partition, bookmark.place)))
             return followed[-1][1]
 
     stored = Bookmark(mark={"flushed": "stored"})
-    feed = Breaking(MemoryFeedSettings(changes=30, page=10, fail_at=[10]))
+    feed = Breaking(StagedSettings(changes=30, page=10, fail_at=[10]))
     reservoir = filled(feed, GapLog(positions(MemoryStore())), stored)
     until(lambda: row(reservoir)["buffered_events"] == 30)
     reservoir.stop(5)
@@ -130,7 +130,7 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
     assert after.heard == [stored]
 
 
-class Broken(MemoryFollowing):
+class Broken(StagedFollowing):
     def read(self, timeout: float) -> Sequence[Page]:
         raise PositionLost("the slot can't be read any more")
 
@@ -153,14 +153,14 @@ def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
 
 
 def test_a_position_that_is_lost_again_though_all_looks_well_is_a_gap() -> None:
-    class Losing(MemoryFeed):
+    class Losing(StagedFeed):
         followed = 0
 
         def follow(self, *args: Any, **more: Any) -> Following:
             self.followed += 1
             return Broken(self, P0, None)
 
-    feed, ledger = Losing(MemoryFeedSettings(changes=30)), GapLog()
+    feed, ledger = Losing(StagedSettings(changes=30)), GapLog()
     reservoir = filled(feed, ledger)
     with pytest.raises(PositionLost, match="can't be read"):
         until(lambda: failure(reservoir) is not None)

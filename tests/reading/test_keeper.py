@@ -6,8 +6,6 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.feeds import Following, Gap
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
-from penstock.feeds.memory.places import bookmark_at
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Unavailable
@@ -16,10 +14,11 @@ from penstock.reading.gaps import GapLog
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
+from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings, bookmark_at
 from tests.reading.made import P0, Clock, place, positions_of, until
 
 
-class Knowing(MemoryFollowing):
+class Knowing(StagedFollowing):
     """One that knows the marks of what it read, from where it began, and of nothing else; until it
     is closed, of no place before one that was asked for."""
 
@@ -47,13 +46,11 @@ def _is_before(one: Place | None, other: Place | None) -> bool:
     return other is not None and (one is None or one < other)
 
 
-class AwayFeed(MemoryFeed):
+class AwayFeed(StagedFeed):
     """Breaks off after 20 of 30 changes; `is_away` keeps it from being followed again."""
 
     def __init__(self) -> None:
-        super().__init__(
-            MemoryFeedSettings(changes=30, page=10, unit=1, tokens=True, fail_at=(20,))
-        )
+        super().__init__(StagedSettings(changes=30, page=10, unit=1, tokens=True, fail_at=(20,)))
         self.is_away = False
         self.unknown: set[Place | None] = set()
         self.followed: list[Bookmark] = []

@@ -11,26 +11,24 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Gap, GapPolicy, HistoryLost, Lineage, Listing
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.reader import PartitionReader
 from penstock.reading.roster import Roster
+from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import Clock
 from tests.wire.cells import examples
 
 _EACH = 6  # changes of a partition
 
 
-class Source(MemoryFeed):
+class Source(StagedFeed):
     """A source whose tree, listings and losses a script of chance changes. It is `born`: partitions
     in the order in which they came to be, each with its parents; `hidden`: not listed now; `gone`:
     deleted, and never listed again; `horizon`: the first change that each still has."""
 
     def __init__(self, chance: Random, on_gap: GapPolicy) -> None:
         found = chance.choice(["follow", "read"])
-        super().__init__(
-            MemoryFeedSettings(changes=_EACH, page=2, unit=1, on_gap=on_gap, found=found)
-        )
+        super().__init__(StagedSettings(changes=_EACH, page=2, unit=1, on_gap=on_gap, found=found))
         self.chance = chance
         self.born: dict[PartitionId, tuple[PartitionId, ...]] = {
             PartitionId("r0"): (),
@@ -67,8 +65,8 @@ class Source(MemoryFeed):
         bookmark: Bookmark = START,
         *,
         despite: Sequence[Gap] = (),
-    ) -> MemoryFollowing:
-        following = MemoryFollowing(self, partition, bookmark.place)
+    ) -> StagedFollowing:
+        following = StagedFollowing(self, partition, bookmark.place)
         cause, first = "", following.next
         if partition in self.gone and (first < _EACH or not self.ends(partition)):
             cause, first = "partition_gone", _EACH
@@ -81,7 +79,7 @@ class Source(MemoryFeed):
             lost = HistoryLost(gap)
             if self.settings.found == "follow":
                 raise lost
-            return MemoryFollowing(self, partition, bookmark.place, loss=lost)
+            return StagedFollowing(self, partition, bookmark.place, loss=lost)
         if cause == "partition_gone":
             self.closed.add(partition)  # it ends here
         following.next, following.begins = first, str(first) if despite else ""

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
 from penstock.feeds.holes import behind_hole
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings, MemoryFollowing
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.model.page import Page
@@ -16,6 +15,7 @@ from penstock.model.position import START, Bookmark, PartitionId
 from penstock.process.backoff import delays
 from penstock.reading.gaps import GapLog
 from penstock.reading.reader import BLOCKED, CONFIRMED, PartitionReader, Step
+from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import P0, Clock, confirmed, feed_of, place
 
 
@@ -37,7 +37,7 @@ class Recorder:
 
 
 def reader_of(
-    feed: MemoryFeed, bookmark: Bookmark = START, clock: Callable[[], float] | None = None
+    feed: StagedFeed, bookmark: Bookmark = START, clock: Callable[[], float] | None = None
 ) -> tuple[PartitionReader, Recorder]:
     recorder = Recorder()
     return PartitionReader(feed, P0, bookmark, recorder, clock=clock or Clock()), recorder
@@ -49,14 +49,14 @@ def firsts(step: Step) -> list[int]:
     return [int(page.first.cursor.rpartition("-")[2]) for page in step.pages]
 
 
-class Away(MemoryFeed):
+class Away(StagedFeed):
     """Cannot be followed until it is back."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryFeedSettings(changes=10))
+        super().__init__(StagedSettings(changes=10))
         self.is_back = False
 
-    def follow(self, *where: Any, **more: Any) -> MemoryFollowing:
+    def follow(self, *where: Any, **more: Any) -> StagedFollowing:
         if not self.is_back:
             raise Unavailable("not now")
         return super().follow(*where, **more)
@@ -133,7 +133,7 @@ def test_a_loss_that_stops_is_recorded_and_asked_for_again_after_30_seconds(foun
     assert firsts(reader.step(0.0))[0] == 0
 
 
-class Flaky(MemoryFeed):
+class Flaky(StagedFeed):
     """Reports a loss, by following or reading, as often as `wrong` counts down, at a plain
     position or with its gap. `accepts`: the first read of each following finds nothing."""
 
@@ -143,7 +143,7 @@ class Flaky(MemoryFeed):
 
     def follow(
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
-    ) -> MemoryFollowing:
+    ) -> StagedFollowing:
         found = super().follow(partition, bookmark)
         if not self.wrong or despite:
             return found
@@ -225,13 +225,13 @@ def test_a_partition_behind_a_hole_gives_nothing_before_the_hole_is_on_record(
 
 
 def test_a_feed_that_finds_gap_after_gap_is_given_up() -> None:
-    class Hopeless(MemoryFeed):
-        def follow(self, *where: Any, despite: Sequence[Gap] = (), **more: Any) -> MemoryFollowing:
+    class Hopeless(StagedFeed):
+        def follow(self, *where: Any, despite: Sequence[Gap] = (), **more: Any) -> StagedFollowing:
             cause = f"cause {len(despite)}"
             raise HistoryLost(Gap(cause=cause, after="", detail=cause, policy="continue"))
 
     clock = Clock()
-    reader, recorder = reader_of(Hopeless(MemoryFeedSettings()), clock=clock)
+    reader, recorder = reader_of(Hopeless(StagedSettings()), clock=clock)
     assert isinstance(confirmed(reader, clock).error, PositionLost)
     assert len(recorder.found) == 5
 
@@ -245,11 +245,11 @@ def test_an_instance_that_lost_its_lease_connects_no_more() -> None:
 
 
 def test_a_defect_of_a_feed_is_an_error_of_ours() -> None:
-    class Defective(MemoryFeed):
-        def follow(self, *where: Any, **more: Any) -> MemoryFollowing:
+    class Defective(StagedFeed):
+        def follow(self, *where: Any, **more: Any) -> StagedFollowing:
             raise ZeroDivisionError
 
-    error = reader_of(Defective(MemoryFeedSettings()))[0].step(0.0).error
+    error = reader_of(Defective(StagedSettings()))[0].step(0.0).error
     assert isinstance(error, Malformed)
     assert "reading p0 failed: ZeroDivisionError" in error.message
 
@@ -278,21 +278,19 @@ def test_it_leaves_in_order_what_was_read_is_finished_and_nothing_more_is_read()
 
 
 def test_an_interrupted_read_is_read_again() -> None:
-    class Interrupted(MemoryFollowing):
+    class Interrupted(StagedFollowing):
         def read(self, timeout: float) -> Sequence[Page]:
             super().read(timeout)
             raise KeyboardInterrupt
 
-    class Feed(MemoryFeed):
+    class Feed(StagedFeed):
         calls = 0
 
         def follow(self, *where: Any, **more: Any) -> Following:  # type: ignore[override]
             self.calls += 1
             return Interrupted(self, P0, None) if self.calls == 1 else super().follow(*where)
 
-    reader = PartitionReader(
-        Feed(MemoryFeedSettings(changes=30, page=10, unit=1)), P0, START, GapLog()
-    )
+    reader = PartitionReader(Feed(StagedSettings(changes=30, page=10, unit=1)), P0, START, GapLog())
     with pytest.raises(KeyboardInterrupt):
         reader.step(0.0)
     assert firsts(reader.step(0.0)) == [0, 10, 20]

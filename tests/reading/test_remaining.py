@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.remaining import Remaining
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.reading.made import P0, P1, feed_of, place, until
 
 GONE = PartitionId("p2")
 
 
-class Away(MemoryFeed):
+class Away(StagedFeed):
     """`p1` cannot be asked."""
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
@@ -26,7 +26,7 @@ def test_what_remains_is_asked_again_and_again_for_each_partition_that_is_not_ov
         P1: Bookmark(),
         GONE: Bookmark(place(39, "p2"), ended=True),
     }
-    feed = Away(MemoryFeedSettings(changes=100, unit=1, partitions=3))
+    feed = Away(StagedSettings(changes=100, unit=1, partitions=3))
     with Remaining(feed, lambda: durable, every=0.001) as remaining:
         assert remaining.of(P0) == {}
         remaining.open()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from penstock.feeds import Lineage, Listing
 from penstock.feeds.holes import hole_before
-from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.model.errors import PositionLost
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.reading.made import Clock, made, place
 
 READ = Bookmark(place(3), {})
@@ -193,7 +193,7 @@ def test_a_listing_that_is_not_complete_confirms_no_absence() -> None:
     assert absences.confirmed(p("a"), 10.0 + 2 * AGAIN) == p("a")
 
 
-class Listed(MemoryFeed):
+class Listed(StagedFeed):
     """`listed` is what the source lists."""
 
     listed: Sequence[Lineage] = ()
@@ -205,7 +205,7 @@ class Listed(MemoryFeed):
 
 
 def test_the_roster_looks_again_soon_where_a_listing_left_something_out() -> None:
-    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(StagedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("b < a")
     found = roster.look_up(known(a=READ), ())
@@ -225,7 +225,7 @@ def test_the_roster_looks_again_soon_where_a_listing_left_something_out() -> Non
 
 @pytest.mark.parametrize("listed", ["", "b < a"], ids=["empty", "half of it"])
 def test_an_incomplete_listing_is_no_evidence(listed: str) -> None:
-    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(StagedSettings())
     feed.listed, feed.complete = tree(listed), False
     roster = Roster(feed, clock=clock)
     for _ in range(5):
@@ -247,7 +247,7 @@ def seconds_until(roster: Roster, clock: Clock, bookmarks: dict[PartitionId, Boo
 def test_a_late_child_is_opened_two_seconds_after_its_listing_also_after_another(
     quiet: float,
 ) -> None:
-    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(StagedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("a")
     bookmarks = known(a=DONE)
@@ -270,7 +270,7 @@ def test_a_late_child_is_opened_two_seconds_after_its_listing_also_after_another
 
 
 def test_an_ended_partition_is_forgotten_only_after_two_listings() -> None:
-    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(StagedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("b < a")
     bookmarks = known(a=DONE, b=READ)
@@ -284,7 +284,7 @@ def test_an_ended_partition_is_forgotten_only_after_two_listings() -> None:
 
 
 def test_look_ups_of_a_settled_source_are_seldom() -> None:
-    clock, feed = Clock(), Listed(MemoryFeedSettings())
+    clock, feed = Clock(), Listed(StagedSettings())
     roster = Roster(feed, clock=clock)
     feed.listed = tree("a; b < a")
     bookmarks = known(a=DONE, b=READ)
@@ -296,7 +296,7 @@ def test_look_ups_of_a_settled_source_are_seldom() -> None:
 
 def test_reading_says_that_a_partition_is_gone() -> None:
     given = {"changes": 20, "unit": 1, "partitions": 1, "unlisted": ("p0",)}
-    feed = MemoryFeed(MemoryFeedSettings.model_validate(given))
+    feed = StagedFeed(StagedSettings.model_validate(given))
     with made(feed) as parts:
         with pytest.raises(PositionLost, match="no longer lists"):
             parts.planner.advance({PartitionId("p0"): READ}, patience=60.0)
@@ -308,7 +308,7 @@ class ListsChildrenToo(Listed):
     """Notes of which partitions children were asked for."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryFeedSettings())
+        super().__init__(StagedSettings())
         self.asked: list[PartitionId] = []
 
     def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing:

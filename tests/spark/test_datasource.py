@@ -67,9 +67,7 @@ def test_every_change_arrives_once_and_in_order(
     spark: SparkSession, tmp_path: Path, mode: str, images: str
 ) -> None:
     positions = {"positions": f"sqlite:///{tmp_path}/positions.db"} if mode == "realtime" else {}
-    frame = source(
-        spark, mode=mode, images=images, max_events=300, fail_at="100,640", epoch="1s", **positions
-    )
+    frame = source(spark, mode=mode, images=images, max_events=300, epoch="1s", **positions)
     query = sink(frame, tmp_path, tmp_path / "checkpoint")
     try:
         wait(query, lambda: len(events(tmp_path)) >= CHANGES)

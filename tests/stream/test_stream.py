@@ -35,6 +35,7 @@ from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
 from penstock.stream.shard import Shard
+from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.stream.scripted import ScriptedFeed, tree
 
 
@@ -562,9 +563,10 @@ def test_the_memory_feed_gives_records_of_the_documented_shape() -> None:
 
 @pytest.mark.parametrize("tokens", [False, True])
 def test_resume_from_every_token_gives_exactly_the_rest_of_the_memory_feed(tokens: bool) -> None:
-    settings: dict[str, Any] = {"changes": 12, "partitions": 2, "generations": 2, "page": 5}
-    settings |= {"unit": 3, "tokens": tokens}
-    stream = penstock.stream("memory", **settings)
+    feed = StagedFeed(
+        StagedSettings(changes=12, partitions=2, generations=2, page=5, unit=3, tokens=tokens)
+    )
+    stream = penstock.stream(feed)
 
     def drained(each: Stream) -> list[str]:
         found = []
@@ -572,10 +574,10 @@ def test_resume_from_every_token_gives_exactly_the_rest_of_the_memory_feed(token
             found.append(record["meta"]["event"]["id"])
         return found
 
-    everything = drained(penstock.stream("memory", **settings))
+    everything = drained(penstock.stream(feed))
     assert len(everything) == len(set(everything)) == 12 * 8
     for done in range(len(everything) + 1):
-        rest = penstock.stream("memory", at=json.loads(json.dumps(stream.token)), **settings)
+        rest = penstock.stream(feed, at=json.loads(json.dumps(stream.token)))
         assert sorted(drained(rest)) == sorted(everything[done:])
         next(stream)
 
