@@ -138,7 +138,7 @@ class Replays:
         subject = messages.subjects[0].as_py().decode()
 
         def attempt() -> Mapping[str, Any]:
-            fenced = session.delivery == "exactly-once"
+            fenced = session.chosen.delivery == "exactly-once"
             mark = self._mark(origin) if fenced else None
             # After the mark: the fence refuses us for what is stored meanwhile.
             stored = None if after is None else self._stored(subject, event_id, after)

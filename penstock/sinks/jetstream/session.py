@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
@@ -40,6 +41,19 @@ _ANY_SIZE = 1 << 40
 _FILL = 2 << 20  # bytes that messages of several changes wait for while the server is busy
 
 
+@dataclass(slots=True)
+class ChosenDelivery:
+    """How an open session delivers. `reason`: why so. `durability_reason`: why what is
+    acknowledged is synced; "" if that is not asked. `made`: whether opening made the stream.
+    `chains`: whether a chain is as exact as an atomic batch, and cheaper."""
+
+    delivery: Delivery
+    reason: str = ""
+    durability_reason: str = ""
+    made: bool = False
+    chains: bool = False
+
+
 class Session:
     """Opens when it is used first, and again after `close`."""
 
@@ -53,15 +67,10 @@ class Session:
         self._stepped_down = ""
         # From here on: what opening found. Valid while `stream` is not None, which comes last.
         self.stream: TargetStream | None = None
-        self.delivery: Delivery = settings.delivery
-        self.reason = ""  # for this delivery
-        self.durability_reason = ""  # why what is acknowledged is synced; "" if that is not asked
-        self.made = False  # whether this opening made the stream
-        self.chains = False  # whether a chain is as exact as an atomic batch, and cheaper
+        self.chosen = ChosenDelivery(settings.delivery)
         self.encoder: Encoder
         self.unlimited: Encoder  # to distinguish what is too large from what cannot be encoded
         self.limit = 0  # bytes that a message of `encoder` may have
-        self._dictionaries: Dictionaries = {}
         self.dead_letters: DeadLetters
         self.suspensions: Suspensions
         self.streaks: dict[Table, int] = {}  # changes in a row that were too large
@@ -81,24 +90,28 @@ class Session:
         self.connection.watch = self.flow.waiting
         self.api = JetStream(self.connection)
         self._connect()
-        stream, self.made = ensure(self.connection, self.api, self.settings, self.template)
-        name = str(self.connection.info.get("server_name", ""))
-        if self.settings.durability == "fsync":
-            self.durability_reason = synced(self.settings, stream, name)
-        self.chains = not stream.replicated and not syncs(self.settings, stream, name)
-        choice = choose(self.settings.delivery, stream, self.connection.version)
-        self.delivery, self.reason = choice.delivery, choice.reason
-        if self._stepped_down and self.delivery == "exactly-once":
-            self.delivery, self.reason = "deduplicated", self._stepped_down
-        self.limit = self._limit(stream)
+        stream, made = ensure(self.connection, self.api, self.settings, self.template)
+        self.chosen = self._choose(stream, made=made)
+        self.limit = limit_of(stream.largest, self.connection)
+        dictionaries: Dictionaries = {}
         if self.settings.dictionaries:
-            bucket = DictionaryBucket(self.connection)
-            self._dictionaries = bucket.newest(self.settings.stream)
-        self.encoder = self._encoder(self.limit)
-        self.unlimited = self._encoder(_ANY_SIZE)
+            dictionaries = DictionaryBucket(self.connection).newest(self.settings.stream)
+        self.encoder = self._encoder(self.limit, dictionaries)
+        self.unlimited = self._encoder(_ANY_SIZE, dictionaries)
         self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
         self.suspensions = Suspensions(self.api, self.settings)
         self.stream = self._remembering(stream)
+
+    def _choose(self, stream: TargetStream, *, made: bool) -> ChosenDelivery:
+        settings, name = self.settings, str(self.connection.info.get("server_name", ""))
+        asks_sync = settings.durability == "fsync"
+        durability_reason = synced(settings, stream, name) if asks_sync else ""
+        chains = not stream.replicated and not syncs(settings, stream, name)
+        choice = choose(settings.delivery, stream, self.connection.version)
+        delivery, reason = choice.delivery, choice.reason
+        if self._stepped_down and delivery == "exactly-once":
+            delivery, reason = "deduplicated", self._stepped_down
+        return ChosenDelivery(delivery, reason, durability_reason, made, chains)
 
     def _connect(self) -> None:
         started = time.monotonic()
@@ -110,28 +123,28 @@ class Session:
             raise
 
     def _remembering(self, stream: TargetStream) -> TargetStream:
-        if self.delivery != "deduplicated":
+        if self.chosen.delivery != "deduplicated":
             return stream
         try:
             return remembering(self.api, stream, self.settings)
         except SettingsError as error:
-            self.reason += (
+            self.chosen.reason += (
                 f"; {stream.name} forgets message ids after {stream.duplicate_window:g} s, and "
                 f"cannot be changed ({error.message}): nats stream edit {stream.name} "
                 "--dupe-window 2m"
             )
             return stream
 
-    def _encoder(self, limit: int) -> Encoder:
-        ids = self.delivery != "at-least-once"
+    def _encoder(self, limit: int, dictionaries: Dictionaries) -> Encoder:
+        ids = self.chosen.delivery != "at-least-once"
         framing = nats_framing(ids=ids, limit=limit)
-        return encoder(self.settings, self.template, framing, self._dictionaries)
+        return encoder(self.settings, self.template, framing, dictionaries)
 
     def publisher(self, tally: Tally) -> Publisher:
         """A new one that counts in `tally`, for an open session; it has to be resumed first."""
         settings, stream = self.settings, self.stream
         assert stream is not None
-        if self.delivery == "exactly-once":
+        if self.chosen.delivery == "exactly-once":
             return Atomic(
                 tally,
                 self.flow,
@@ -141,7 +154,7 @@ class Session:
                 limits=_limits(settings.batch)
                 if settings.messages == "change"
                 else FlightLimits(fill=_FILL),
-                chains=self.chains,
+                chains=self.chosen.chains,
                 exclusive=stream.is_ours(self.template),
                 replicated=stream.replicated,
             )
@@ -150,12 +163,12 @@ class Session:
             self.flow,
             window=settings.window,
             window_bytes=settings.window_bytes,
-            chained=self.delivery == "deduplicated" and not stream.replicated,
+            chained=self.chosen.delivery == "deduplicated" and not stream.replicated,
         )
 
     def step_down(self, reason: str) -> None:
         """Delivers by message ids from now on, although batches would be possible."""
-        self.delivery, self.reason = "deduplicated", reason
+        self.chosen.delivery, self.chosen.reason = "deduplicated", reason
         self._stepped_down = reason
 
     def remember(self) -> None:
@@ -190,9 +203,6 @@ class Session:
         """Ends the connection; `open` begins anew."""
         self.stream = None
         self.connection.close()
-
-    def _limit(self, stream: TargetStream) -> int:
-        return limit_of(stream.largest, self.connection)
 
 
 def _limits(batch: BatchSettings) -> FlightLimits:

@@ -59,7 +59,7 @@ class JetStreamSink:
             )
             # With other deliveries a change may be stored after later ones: the last message is no
             # record of it.
-            exact = session.delivery == "exactly-once"
+            exact = session.chosen.delivery == "exactly-once"
             found = {
                 origin.partition: Record(
                     bookmark=Bookmark(shard.place, shard.mark) if exact and shard.place else None,
@@ -81,7 +81,7 @@ class JetStreamSink:
             if found is None or found[0].backend != backend:
                 return None
             origin, (place, mark, _) = found
-            exact = session.delivery == "exactly-once"
+            exact = session.chosen.delivery == "exactly-once"
             bookmark = Bookmark(place, mark or {}) if exact else None
             return origin.partition, Record(bookmark=bookmark, begun=True)
 

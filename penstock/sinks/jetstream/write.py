@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -29,6 +30,15 @@ _PROGRESS = 0.05
 _STORED = 1 << 20  # bytes stored that are reported at once: a small part of the buffer
 
 
+@dataclass(slots=True)
+class _Reported:
+    """The last report: when (monotonic seconds), and `stored` and `size` of the tally by then."""
+
+    at: float
+    stored: int = 0
+    size: int = 0
+
+
 class WriteRun:
     """One call of `write`."""
 
@@ -44,8 +54,7 @@ class WriteRun:
         self._flow.listen(progress.report)
         # What was ordered and may wait for more; everything older is with the publisher.
         self._gather = Gather(session.settings.batch)
-        self._reported_at = time.monotonic()
-        self._reported = self._size = 0  # of the tally, at the last report
+        self._reported = _Reported(time.monotonic())
         self._latency = PublishLatency()
         self._slowest: dict[str, float] = {}  # of the latencies, since the last report
 
@@ -78,9 +87,9 @@ class WriteRun:
 
     def _report_in(self) -> float:
         """Seconds until what was stored is to be reported."""
-        if self._tally.stored == self._reported:
+        if self._tally.stored == self._reported.stored:
             return _IDLE
-        return max(0.0, self._reported_at + _PROGRESS - time.monotonic())
+        return max(0.0, self._reported.at + _PROGRESS - time.monotonic())
 
     @property
     def _is_idle(self) -> bool:
@@ -158,7 +167,9 @@ class WriteRun:
             self._publisher.add(messages)
         except OtherWriters as error:
             self._retried(lambda: self._publisher.pump(drain=True))
-            if self._session.delivery == "exactly-once":  # it may have stepped down meanwhile
+            if (
+                self._session.chosen.delivery == "exactly-once"
+            ):  # it may have stepped down meanwhile
                 self._step_down(error)
             self._publisher.add(messages)
 
@@ -167,10 +178,10 @@ class WriteRun:
         now = time.monotonic()
         if self._is_idle:
             self._pass()
-        tally = self._tally
-        is_due = now - self._reported_at >= _PROGRESS or tally.size - self._size >= _STORED
-        if is_due and tally.stored != self._reported:
-            self._reported_at, self._reported, self._size = now, tally.stored, tally.size
+        tally, last = self._tally, self._reported
+        is_due = now - last.at >= _PROGRESS or tally.size - last.size >= _STORED
+        if is_due and tally.stored != last.stored:
+            self._reported = _Reported(now, tally.stored, tally.size)
             self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
             self._progress.stored(fresh)
@@ -211,7 +222,7 @@ class WriteRun:
     def _step_down(self, error: OtherWriters) -> None:
         """From atomic batches to message ids, if we may choose."""
         old, session = self._publisher, self._session
-        if session.settings.delivery != "auto" or session.delivery != "exactly-once":
+        if session.settings.delivery != "auto" or session.chosen.delivery != "exactly-once":
             raise error
         session.step_down(error.message)
         self._publisher = session.publisher(self._tally)
@@ -289,11 +300,11 @@ class WriteRun:
             "server": session.connection.address,
             "version": str(session.connection.info.get("version", "")),
             "stream": session.settings.stream,
-            "stream_made": session.made,
-            "delivery": session.delivery,
-            "reason": session.reason,
+            "stream_made": session.chosen.made,
+            "delivery": session.chosen.delivery,
+            "reason": session.chosen.reason,
             "durability": session.settings.durability,
-            "durability_reason": session.durability_reason,
+            "durability_reason": session.chosen.durability_reason,
             **self._flow.states,
         })  # fmt: skip
 
@@ -307,8 +318,8 @@ class WriteRun:
             numbers={
                 # Of a process that never wrote, nothing is chosen.
                 **(
-                    {"delivery": session.delivery, "reason": session.reason}
-                    if session.reason
+                    {"delivery": session.chosen.delivery, "reason": session.chosen.reason}
+                    if session.chosen.reason
                     else {}
                 ),
                 "batches": tally.batches,

@@ -138,7 +138,7 @@ class _Connection:
 def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
     atomic = Atomic(Tally(), Flow(SETTINGS), stream="CDC", template=TEMPLATE)
     atomic._name = b"name"
-    atomic._refusal = 0 if ids else 10201
+    atomic._refusals.code = 0 if ids else 10201
     pieces = [messages.slice(0, start), messages.slice(start, len(messages))]
     batch = FlightBatch(7, [piece for piece in pieces if len(piece)])
     connection: Any = _Connection()

@@ -10,6 +10,7 @@ half the cost for the server; after a failure, what is stored is read back and s
 import secrets
 from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -42,6 +43,16 @@ _OPENING = b"f"  # before a batch's number: the answer to a chain's first messag
 _DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
 _ALONE = 2  # refusals in a row until messages go one by one
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
+
+
+@dataclass(slots=True)
+class _Refusals:
+    """`code`: the error of the first refusal since a batch was stored. `answered`: how many of
+    those in flight were answered since. `row`: how often batches were sent again, in a row."""
+
+    code: int = 0
+    answered: int = 0
+    row: int = 0
 
 
 class Atomic:
@@ -77,9 +88,7 @@ class Atomic:
         )
         self._progress = StoredPlaces(tally, stream, template)
         self._stream = stream
-        self._refusal = 0  # the error code of the first refusal since a batch was stored
-        self._answered = 0  # how many of those in flight were answered since
-        self._refusals = 0  # in a row
+        self._refusals = _Refusals()
         self._numbers = 0  # of batches made: an answer names its batch's
         self._name = secrets.token_urlsafe(8).encode()
 
@@ -141,7 +150,7 @@ class Atomic:
         self._tally.resent += self.flying
         self._enter(SendingEvent.LOST if self._flight else SendingEvent.RECONNECTED)
         self._put_back()
-        self._refusals = 0
+        self._refusals.row = 0
 
     def _enter(self, event: SendingEvent) -> None:
         self._state = step(TABLE, self._state, event)
@@ -224,7 +233,7 @@ class Atomic:
     def _next_batch(self) -> FlightBatch:
         scaled = self._flow.scaled
         # A batch is refused as a whole; only an answer to a single message has the reason.
-        most = 1 if self._refusals >= _ALONE else scaled(self._limits.size)
+        most = 1 if self._refusals.row >= _ALONE else scaled(self._limits.size)
         pieces = self._queue.take(most, scaled(self._limits.bytes))
         chain = self._may_chain and may_end_anywhere(pieces)
         self._numbers += 1
@@ -244,13 +253,13 @@ class Atomic:
 
     @property
     def _with_ids(self) -> bool:
-        return self._refusal != _STORED_ID
+        return self._refusals.code != _STORED_ID
 
     def _read_back(self) -> None:
         """Reads what is stored of all that is queued, drops it, and checks that no
         other writer took over; nothing is in flight."""
         state, others = self._progress.read_back(self._queue)
-        if others and self._refusal in _MOVED:
+        if others and self._refusals.code in _MOVED:
             self._fence.whole = False
             self._flow.interrupted()
         self._fence.read(state)
@@ -312,19 +321,19 @@ class Atomic:
         self._enter(SendingEvent.STORED)
         self._progress.acknowledged(batch, sequence)
         self._fence.stored(batch, sequence)
-        self._refusal = self._refusals = 0
+        self._refusals = _Refusals()
 
     def _refuse(self, failure: Mapping[str, Any]) -> None:
         """Waits until all in flight are answered; then what is stored is read back."""
-        error = ApiError.of(failure)
+        error, refusals = ApiError.of(failure), self._refusals
         batch = self._flight[0]
         if error.code not in _READ_BACK:
             raise error_of(error, f"a batch up to {batch.end[1]} was not stored")
         if self._state is not Sending.REFUSED:
-            self._refusal, self._answered = error.code, 0
+            refusals.code, refusals.answered = error.code, 0
         self._enter(SendingEvent.REFUSED)
-        self._answered += 1
-        if self._answered < len(self._flight):
+        refusals.answered += 1
+        if refusals.answered < len(self._flight):
             return
         self._tally.resent += self.flying
         partly = batch.chain and not batch.closed
@@ -333,6 +342,6 @@ class Atomic:
         self._put_back()
         self._enter(SendingEvent.SETTLED)
         self._flow.forget()
-        self._refusals += 1
-        if self._refusals > _PATIENCE:
+        refusals.row += 1
+        if refusals.row > _PATIENCE:
             raise Unavailable(f"{self._stream} refuses our batches again and again: {error}")

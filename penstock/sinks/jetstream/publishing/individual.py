@@ -14,6 +14,7 @@ store later ones, which stay before them.
 """
 
 from collections import deque
+from collections.abc import Iterator
 
 import orjson
 
@@ -41,11 +42,54 @@ _LINE, _END = b"Nats-Expected-Last-Msg-Id: ", b"\r\n\r\n"
 _BROKEN = b'"err_code":10070,'  # the stream's last message is another one
 
 
-class Individual:
-    """A `Publisher` with a window of `window` messages and `window_bytes` bytes in flight.
+class _Added:
+    """Messages that are not all acknowledged, numbered from 0 in the order they were added."""
 
-    Messages are numbered from 0 in the order they were added: the last token of the reply subject.
-    """
+    def __init__(self) -> None:
+        self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
+        self.end = 0  # the number after the last
+
+    def add(self, messages: Messages) -> None:
+        """After all others."""
+        self._chunks.append((self.end, messages))
+        self.end += len(messages)
+
+    def at(self, number: int) -> tuple[Messages, int]:
+        """The chunk that has the message of that number, and where in it."""
+        first, chunk = next(one for one in self._chunks if one[0] + len(one[1]) > number)
+        return chunk, number - first
+
+    def since(self, number: int) -> list[Messages]:
+        """From that number on."""
+        return [one.slice(max(number - first, 0), len(one)) for first, one in self._chunks]
+
+    def take_before(self, number: int) -> Iterator[Messages]:
+        """Forgets the chunks that end before that number, and returns them."""
+        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= number:
+            yield self._chunks.popleft()[1]
+
+
+class _Flight:
+    """What was sent, piece by piece, and how many `bytes` that is."""
+
+    def __init__(self) -> None:
+        self._pieces: deque[tuple[int, int]] = deque()  # (number after its last, bytes)
+        self.bytes = 0
+
+    def add(self, end: int, size: int) -> None:
+        """A piece that ends before the message of that number."""
+        self._pieces.append((end, size))
+        self.bytes += size
+
+    def land(self, number: int) -> None:
+        """All before that number is acknowledged."""
+        while self._pieces and self._pieces[0][0] <= number:
+            self.bytes -= self._pieces.popleft()[1]
+
+
+class Individual:
+    """A `Publisher` with a window of `window` messages and `window_bytes` bytes in flight. The
+    number of a message is the last token of its reply subject."""
 
     def __init__(
         self, tally: Tally, flow: Flow, *, window: int, window_bytes: int, chained: bool = False
@@ -56,11 +100,10 @@ class Individual:
         self._last_id: bytes | None = None  # of the message sent last over this connection
         self._window, self._window_bytes = window, window_bytes
         self._connection: Connection | None = None
-        self._chunks: deque[tuple[int, Messages]] = deque()  # (number of its first, messages)
+        self._added = _Added()
         # Numbers before which all are: acknowledged <= sent <= added.
-        self._added = self._sent = self._acknowledged = 0
-        self._flight: deque[tuple[int, int]] = deque()  # (number after its last, bytes)
-        self._flying = 0  # bytes of `_flight`
+        self._sent = self._acknowledged = 0
+        self._flight = _Flight()
         self._early: set[int] = set()  # acknowledged before one that was sent before them
         self._careful = False  # after a loss or a refusal: one at a time, until one is stored
 
@@ -70,8 +113,7 @@ class Individual:
 
     def add(self, messages: Messages) -> None:
         """See Publisher."""
-        self._chunks.append((self._added, messages))
-        self._added += len(messages)
+        self._added.add(messages)
 
     @property
     def flying(self) -> int:
@@ -81,7 +123,7 @@ class Individual:
     @property
     def is_idle(self) -> bool:
         """See Publisher."""
-        return self._acknowledged == self._added
+        return self._acknowledged == self._added.end
 
     def poll(self) -> None:
         """See Publisher."""
@@ -109,14 +151,12 @@ class Individual:
     def release(self, api: JetStream) -> list[Messages]:
         """See Publisher."""
         self._rewind()
-        done = self._acknowledged
-        return [one.slice(max(done - first, 0), len(one)) for first, one in self._chunks]
+        return self._added.since(self._acknowledged)
 
     def _rewind(self) -> None:
         """Goes on from the first message that was not acknowledged."""
         self._sent = self._acknowledged
-        self._flight.clear()
-        self._flying = 0
+        self._flight = _Flight()
         # Acknowledged ahead of one that was not, and counted: they are sent and counted again.
         self._tally.published -= len(self._early)
         self._early.clear()
@@ -132,7 +172,7 @@ class Individual:
             self._take_all(connection, connection.receive(0))
             if sending:
                 continue
-            if self._sent == self._added and (not drain or not self.flying):
+            if self._sent == self._added.end and (not drain or not self.flying):
                 return
             if held or self.flying:
                 self._await(connection)
@@ -165,8 +205,7 @@ class Individual:
         data = self._framed(connection, piece, first)
         # Noted before it is sent: an error in the middle leaves it unacknowledged, not unsent.
         self._sent += len(piece)
-        self._flight.append((self._sent, size))
-        self._flying += size
+        self._flight.add(self._sent, size)
         self._flow.sent()
         connection.send(data)
         return True
@@ -184,21 +223,17 @@ class Individual:
 
     def _next_piece(self) -> Messages | None:
         """What to send next, if the window has room for it."""
-        if self._sent == self._added or self._refused:
+        if self._sent == self._added.end or self._refused:
             return None
-        first, chunk = self._chunk_of(self._sent)
-        start = self._sent - first
+        chunk, start = self._added.at(self._sent)
         flying = self._sent - self._acknowledged
         window = 1 if self._careful else self._flow.scaled(self._window)
         count = min(len(chunk) - start, window)
         size = int(chunk.sizes[start : start + count].sum())
         full = flying + count > window
-        if flying and (full or self._flying + size > self._flow.scaled(self._window_bytes)):
+        if flying and (full or self._flight.bytes + size > self._flow.scaled(self._window_bytes)):
             return None
         return chunk.slice(start, start + count)
-
-    def _chunk_of(self, number: int) -> tuple[int, Messages]:
-        return next(chunk for chunk in self._chunks if chunk[0] + len(chunk[1]) > number)
 
     def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
         tally = self._tally
@@ -257,19 +292,17 @@ class Individual:
             raise error_of(error, f"{self._first_place()} was not stored")
 
     def _first_place(self) -> str:
-        first, messages = self._chunk_of(self._acknowledged)
-        return f"the change at {messages.place(self._acknowledged - first)} or soon after it"
+        messages, row = self._added.at(self._acknowledged)
+        return f"the change at {messages.place(row)} or soon after it"
 
     def _changes(self, number: int) -> int:
-        first, messages = self._chunk_of(number)
-        return 1 if messages.counts is None else int(messages.counts[number - first])
+        messages, row = self._added.at(number)
+        return 1 if messages.counts is None else int(messages.counts[row])
 
     def _drop_acknowledged(self) -> None:
         """Forgets what is acknowledged."""
-        while self._flight and self._flight[0][0] <= self._acknowledged:
-            self._flying -= self._flight.popleft()[1]
-        while self._chunks and self._chunks[0][0] + len(self._chunks[0][1]) <= self._acknowledged:
-            _, messages = self._chunks.popleft()
+        self._flight.land(self._acknowledged)
+        for messages in self._added.take_before(self._acknowledged):
             for run in messages.runs:
                 self._tally.mark_stored(run.origin.partition, run.last)
             # Messages were counted when they were acknowledged; what more is in them, now.
