@@ -9,9 +9,9 @@ import pytest
 
 from penstock.demo.ledger import Ledger
 from penstock.demo.sources.postgres import shop
-from penstock.demo.sources.postgres.actions import ACTIONS, Shop, abandon
+from penstock.demo.sources.postgres.actions import ACTIONS, abandon
 from penstock.demo.sources.postgres.writer import PostgresWriter
-from penstock.demo.workload import Workload
+from penstock.demo.workload import Shop, Workload
 from penstock.model.errors import Unavailable
 from tests.servers import Database
 
@@ -100,7 +100,7 @@ def test_the_rate_is_kept(opened: Database) -> None:
 def test_an_action_reports_every_row_it_wrote(opened: Database, action) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
     from random import Random
 
-    memory = Shop(random=Random(5))
+    memory = Shop(Random(5))
     with psycopg.connect(opened.url) as connection:
         for prepare in (*list(ACTIONS)[:2], list(ACTIONS)[1], action):
             changes = prepare(memory, connection.cursor())

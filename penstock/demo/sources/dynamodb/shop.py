@@ -2,71 +2,47 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from decimal import Decimal
-from random import Random
 from typing import Any
 
-from penstock.demo.ledger import Ledger, Written
-from penstock.demo.workload import Writer
+from penstock.demo.ledger import Key, Ledger, Written
+from penstock.demo.workload import Shop, Writer
 
 TABLE = "orders"
 KEYS: dict[str, tuple[str, ...]] = {TABLE: ("customer", "number")}
 
 _CUSTOMERS = 50
-Key = tuple[str, int]
-
-
-@dataclass(slots=True)
-class ItemShop:
-    """The keys of the items that exist."""
-
-    random: Random
-    orders: list[Key] = field(default_factory=list)
-    last: int = 0
-
-    def next_key(self) -> Key:
-        """The key of a new item."""
-        self.last += 1
-        return f"customer-{self.random.randint(1, _CUSTOMERS)}", self.last
-
-    def some(self) -> Key:
-        """The key of an item that exists."""
-        return self.random.choice(self.orders)
-
 
 # The table is a resource of boto3, which is made at run time and has no type.
-ItemAction = Callable[[ItemShop, Any], list[Written]]
+ItemAction = Callable[[Shop, Any], list[Written]]
 
 
-def place_order(shop: ItemShop, table: Any) -> list[Written]:
+def place_order(shop: Shop, table: Any) -> list[Written]:
     """A new item."""
-    key = shop.next_key()
+    key = _next_key(shop)
     table.put_item(Item=_item(shop, key))
-    shop.orders.append(key)
     return [_written("INSERT", key)]
 
 
-def place_orders(shop: ItemShop, table: Any) -> list[Written]:
+def place_orders(shop: Shop, table: Any) -> list[Written]:
     """Several new items in one request."""
-    keys = [shop.next_key() for _ in range(shop.random.randint(5, 25))]
+    keys = [_next_key(shop) for _ in range(shop.random.randint(5, 25))]
     with table.batch_writer() as batch:
         for key in keys:
             batch.put_item(Item=_item(shop, key))
-    shop.orders += keys
     return [_written("INSERT", key) for key in keys]
 
 
-def replace(shop: ItemShop, table: Any) -> list[Written]:
+def replace(shop: Shop, table: Any) -> list[Written]:
     """An item that exists is put again."""
-    key = shop.some()
+    key = shop.some(TABLE)
     table.put_item(Item=_item(shop, key))
     return [_written("UPDATE", key)]
 
 
-def pay(shop: ItemShop, table: Any) -> list[Written]:
+def pay(shop: Shop, table: Any) -> list[Written]:
     """A number is added to, and an attribute is set."""
-    key = shop.some()
+    key = shop.some(TABLE)
     table.update_item(
         Key=_key(key),
         UpdateExpression="SET paid = :t ADD steps :n",
@@ -75,11 +51,10 @@ def pay(shop: ItemShop, table: Any) -> list[Written]:
     return [_written("UPDATE", key)]
 
 
-def cancel(shop: ItemShop, table: Any) -> list[Written]:
+def cancel(shop: Shop, table: Any) -> list[Written]:
     """An item is deleted."""
-    key = shop.some()
+    key = shop.some(TABLE)
     table.delete_item(Key=_key(key))
-    shop.orders.remove(key)
     return [_written("DELETE", key)]
 
 
@@ -91,10 +66,9 @@ class DynamoWriter(Writer):
     """Runs the actions, inside `connected`; `table` is boto3's resource. The stream marks no
     transactions, so there are none here."""
 
-    def __init__(self, table: Any, ledger: Ledger, *, seed: int = 1) -> None:
+    def __init__(self, table: Any, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self._table = table
-        self._ledger = ledger
-        self._shop = ItemShop(random=Random(seed))  # noqa: S311 - a demo
 
     @contextmanager
     def connected(self) -> Iterator["DynamoWriter"]:
@@ -102,16 +76,14 @@ class DynamoWriter(Writer):
         yield self
 
     def first(self) -> None:
-        self._act(place_order)
+        self._written(place_order(self._shop, self._table))
 
     def turn(self, number: int) -> None:
-        random = self._shop.random
-        action = random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
-        self._act(action if self._shop.orders else place_order)
+        self._written(self._chosen(ACTIONS, place_order)(self._shop, self._table))
 
-    def _act(self, action: ItemAction) -> None:
-        for change in action(self._shop, self._table):
-            self._ledger.write(change)
+
+def _next_key(shop: Shop) -> Key:
+    return f"customer-{shop.random.randint(1, _CUSTOMERS)}", shop.next_number()
 
 
 def _key(key: Key) -> dict[str, Any]:
@@ -122,7 +94,7 @@ def _written(operation: str, key: Key) -> Written:
     return Written(operation, TABLE, key)
 
 
-def _item(shop: ItemShop, key: Key) -> dict[str, Any]:
+def _item(shop: Shop, key: Key) -> dict[str, Any]:
     number = shop.random.getrandbits(62)
     return {
         **_key(key),

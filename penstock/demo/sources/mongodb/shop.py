@@ -5,10 +5,8 @@ An action writes by itself, or in a transaction; it returns what it wrote, in or
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from random import Random
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +16,7 @@ from pymongo.client_session import ClientSession
 from pymongo.database import Database
 
 from penstock.demo.ledger import Ledger, Written
-from penstock.demo.workload import Writer
+from penstock.demo.workload import Shop, Writer
 
 # One action in so many is a transaction, one in so many is rolled back.
 _TRANSACTION_EVERY = 3
@@ -34,41 +32,19 @@ Documents = Database[dict[str, Any]]
 Session = ClientSession | None
 
 
-@dataclass(slots=True)
-class DocumentShop:
-    """The ids of the documents that exist."""
-
-    random: Random
-    customers: list[ObjectId] = field(default_factory=list)
-    orders: list[int] = field(default_factory=list)
-    carts: set[int] = field(default_factory=set)
-    last_order: int = 0
-
-    def remember(self, changes: list[Written]) -> None:
-        """Adds what was committed."""
-        for operation, collection, (id,) in changes:
-            if collection == "customers" and operation == "INSERT":
-                self.customers.append(ObjectId(str(id)))
-            elif collection == "orders" and operation == "INSERT":
-                self.orders.append(int(str(id)))
-            elif collection == "orders" and operation == "DELETE":
-                self.orders.remove(int(str(id)))
+DocumentAction = Callable[[Shop, Documents, Session], list[Written]]
 
 
-DocumentAction = Callable[[DocumentShop, Documents, Session], list[Written]]
-
-
-def sign_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def sign_up(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """One to five new customers, in one command."""
     made = [_customer(shop) for _ in range(shop.random.randint(1, 5))]
     documents.customers.insert_many(made, session=session)
     return [Written("INSERT", "customers", (str(each["_id"]),)) for each in made]
 
 
-def place_order(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def place_order(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """An order with its lines inside, and the customer's credit."""
-    shop.last_order += 1
-    customer, order = shop.random.choice(shop.customers), shop.last_order
+    customer, order = _customer_of(shop), shop.next_number()
     documents.orders.insert_one(
         {
             "_id": order,
@@ -89,9 +65,9 @@ def place_order(shop: DocumentShop, documents: Documents, session: Session) -> l
     return [Written("INSERT", "orders", (order,)), Written("UPDATE", "customers", (str(customer),))]
 
 
-def ship(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def ship(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """A document of an array changes, and a field goes."""
-    order = shop.random.choice(shop.orders)
+    (order,) = shop.some("orders")
     documents.orders.update_one(
         {"_id": order},
         {"$set": {"status": "shipped", "lines.0.shipped": _now()}, "$unset": {"address": ""},
@@ -101,36 +77,34 @@ def ship(shop: DocumentShop, documents: Documents, session: Session) -> list[Wri
     return [Written("UPDATE", "orders", (order,))]
 
 
-def write_letter(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def write_letter(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """A customer's letters: the newest three are kept."""
-    customer = shop.random.choice(shop.customers)
+    customer = _customer_of(shop)
     letter = {"at": _now(), "text": "Ünïque 🛒 " * shop.random.randint(1, 50)}
     push = {"$push": {"letters": {"$each": [letter], "$slice": -3}}}
     documents.customers.update_one({"_id": customer}, push, session=session)
     return [Written("UPDATE", "customers", (str(customer),))]
 
 
-def fill_cart(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def fill_cart(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """A cart is made, or replaced as a whole."""
     cart = shop.random.randint(1, 40)
     document = {"_id": cart, "items": [shop.random.random(), None, "x"], "touched_at": _now()}
-    there = cart in shop.carts
-    shop.carts.add(cart)
+    there = (cart,) in shop.rows["carts"]
     documents.carts.replace_one({"_id": cart}, document, upsert=True, session=session)
     return [Written("REPLACE" if there else "INSERT", "carts", (cart,))]
 
 
-def cancel(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def cancel(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """An order is deleted."""
-    order = shop.random.choice(shop.orders)
+    (order,) = shop.some("orders")
     documents.orders.delete_one({"_id": order}, session=session)
     return [Written("DELETE", "orders", (order,))]
 
 
-def clean_up(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def clean_up(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """Three kinds of writes in one command, in order."""
-    old, new = shop.random.choice(shop.orders), shop.last_order + 1
-    shop.last_order = new
+    (old,), new = shop.some("orders"), shop.next_number()
     operations: list[InsertOne[dict[str, Any]] | UpdateOne | DeleteOne] = [
         InsertOne({"_id": new, "customer": None, "steps": Int64(2**60)}),
         UpdateOne({"_id": new}, {"$set": {"status": "made"}}),
@@ -141,7 +115,7 @@ def clean_up(shop: DocumentShop, documents: Documents, session: Session) -> list
     return [Written(operation, "orders", (id,)) for operation, id in kinds]
 
 
-def abandon(shop: DocumentShop, documents: Documents, session: Session) -> list[Written]:
+def abandon(shop: Shop, documents: Documents, session: Session) -> list[Written]:
     """What a transaction that is rolled back would have written."""
     return [*sign_up(shop, documents, session), *place_order(shop, documents, session)]
 
@@ -159,13 +133,12 @@ ACTIONS: dict[DocumentAction, int] = {
 
 
 class MongoWriter(Writer):
-    """Runs the actions, inside `connected`. The ids that it knows outlast its connections."""
+    """Runs the actions, inside `connected`."""
 
-    def __init__(self, url: str, database: str, ledger: Ledger, *, seed: int = 1) -> None:
+    def __init__(self, url: str, database: str, ledger: Ledger) -> None:
+        super().__init__(ledger)
         self._url = url
         self._database = database
-        self._ledger = ledger
-        self._shop = DocumentShop(random=Random(seed))  # noqa: S311 - a demo
 
     @contextmanager
     def connected(self) -> Iterator["MongoWriter"]:
@@ -180,25 +153,19 @@ class MongoWriter(Writer):
             yield self
 
     def first(self) -> None:
-        for change in (made := sign_up(self._shop, self._documents, None)):
-            self._ledger.write(change)
-        self._shop.remember(made)
+        self._written(sign_up(self._shop, self._documents, None))
 
     def turn(self, number: int) -> None:
-        shop = self._shop
         if number % _ROLLBACK_EVERY == 0:
             self._rolled_back()
-        action = shop.random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
-        action = action if shop.orders else place_order
+        action = self._chosen(ACTIONS, place_order)
         if number % _TRANSACTION_EVERY:
-            made = action(shop, self._documents, None)
-            for change in made:
-                self._ledger.write(change)
-        else:
-            with self._session.start_transaction():
-                made = action(shop, self._documents, self._session)
-            self._ledger.commit(_transaction_id(self._session), made)
-        shop.remember(made)
+            self._written(action(self._shop, self._documents, None))
+            return
+        with self._session.start_transaction():
+            made = action(self._shop, self._documents, self._session)
+        self._ledger.commit(_transaction_id(self._session), made)
+        self._shop.remember(made)
 
     def _rolled_back(self) -> None:
         self._session.start_transaction()
@@ -208,7 +175,11 @@ class MongoWriter(Writer):
         self._ledger.roll_back(name)
 
 
-def _customer(shop: DocumentShop) -> dict[str, Any]:
+def _customer_of(shop: Shop) -> ObjectId:
+    return ObjectId(shop.some("customers")[0])
+
+
+def _customer(shop: Shop) -> dict[str, Any]:
     number = shop.random.getrandbits(64)
     return {
         "_id": ObjectId(),

@@ -5,45 +5,14 @@ from `Shop`, which the workload updates after COMMIT.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from random import Random
 from typing import Any
 
 import psycopg
 
 from penstock.demo.ledger import Written
+from penstock.demo.workload import Shop
 
 Cursor = psycopg.Cursor[tuple[Any, ...]]
-
-
-@dataclass(slots=True)
-class Shop:
-    """The keys of the rows that exist. `scale` multiplies the rows of an action."""
-
-    random: Random
-    scale: int = 1
-    customers: list[int] = field(default_factory=list)
-    orders: list[int] = field(default_factory=list)
-    cancelled: set[int] = field(default_factory=set)
-
-    def remember(self, changes: list[Written]) -> None:
-        """Adds what a committed transaction wrote."""
-        for operation, table, key in changes:
-            if table == "customers" and operation == "INSERT":
-                self.customers.append(_int(key[0]))
-            elif table == "orders" and operation == "INSERT":
-                self.orders.append(_int(key[0]))
-            elif table == "orders" and operation == "DELETE":
-                self.cancelled.add(_int(key[0]))
-
-    def some_orders(self, count: int = 1) -> list[int]:
-        """About `count` orders times the scale, each once; sorted, as locks are then taken."""
-        chosen = {self.random.choice(self.orders) for _ in range(count * self.scale) if self.orders}
-        return sorted(chosen - self.cancelled)
-
-    def some_customers(self) -> list[int]:
-        """`scale` customers; one may be there twice."""
-        return self.random.choices(self.customers, k=self.scale)
 
 
 Action = Callable[[Shop, Cursor], list[Written]]
@@ -51,11 +20,7 @@ Action = Callable[[Shop, Cursor], list[Written]]
 
 def sign_up(shop: Shop, cursor: Cursor) -> list[Written]:
     """One to three new customers, more at higher rates."""
-    return _rows(
-        cursor,
-        "INSERT",
-        "customers",
-        """
+    statement = """
         INSERT INTO customers (email, name, vip, credit, score, tags, preferences, photo, birthday,
                                notes)
         SELECT gen_random_uuid() || '@example.org', 'Ünïque ' || n || E' O\\'Neill 🛒',
@@ -66,19 +31,14 @@ def sign_up(shop: Shop, cursor: Cursor) -> list[Written]:
                                   'nested', '[1, null, {"a": 2.5}]'::jsonb),
                decode(md5(random()::text), 'hex'), DATE '1950-01-01' + (random() * 20000)::int,
                CASE WHEN random() < 0.3 THEN repeat(md5(random()::text), 100) END
-        FROM generate_series(1, %s) AS n RETURNING id""",
-        shop.random.randint(1, 3) * shop.scale,
-    )
+        FROM generate_series(1, %s) AS n RETURNING id"""
+    return _rows(cursor, statement, shop.random.randint(1, 3) * shop.scale)
 
 
 def place_order(shop: Shop, cursor: Cursor) -> list[Written]:
     """A customer orders: an order, its items, and the customer's credit, in one transaction."""
-    customers = shop.some_customers()
-    orders = _rows(
-        cursor,
-        "INSERT",
-        "orders",
-        """
+    customers = _some_customers(shop)
+    statement = """
         INSERT INTO orders (customer_id, total, address, gift, deliver_on, deliver_at, patience,
                             slot, seen_at)
         SELECT customer, (random() * 500)::numeric(14, 4),
@@ -86,98 +46,67 @@ def place_order(shop: Shop, cursor: Cursor) -> list[Written]:
                current_date + 3, TIME '09:30:00.25',
                make_interval(days => 2, mins => (random() * 90)::int), int4range(9, 17),
                localtimestamp
-        FROM unnest(%s::bigint[]) AS customer RETURNING id""",
-        customers,
-    )
-    items = _rows(
-        cursor,
-        "INSERT",
-        "order_items",
-        """
+        FROM unnest(%s::bigint[]) AS customer RETURNING id"""
+    orders = _rows(cursor, statement, customers)
+    statement = """
         INSERT INTO order_items (order_id, line, sku, quantity, price, weight, sizes, remark)
         SELECT id, n, 'sku-' || n, (random() * 9)::int, (random() * 99)::numeric(10, 2),
                random() * 9, ARRAY[[n, 2], [NULL, 4]], CASE WHEN n = 1 THEN 'as it is' END
-        FROM unnest(%s::bigint[]) AS id, generate_series(1, %s) AS n RETURNING order_id, line""",
-        [order.key[0] for order in orders],
-        shop.random.randint(1, 5),
-    )
-    credit = _rows(
-        cursor,
-        "UPDATE",
-        "customers",
-        """
+        FROM unnest(%s::bigint[]) AS id, generate_series(1, %s) AS n RETURNING order_id, line"""
+    lines = shop.random.randint(1, 5)
+    items = _rows(cursor, statement, [order.key[0] for order in orders], lines)
+    statement = """
         UPDATE customers SET credit = credit - 1.25, score = random()
-        WHERE id = ANY(%s) RETURNING id""",
-        customers,
-    )
+        WHERE id = ANY(%s) RETURNING id"""
+    credit = _rows(cursor, statement, customers)
     return [*orders, *items, *credit]
 
 
 def pay(shop: Shop, cursor: Cursor) -> list[Written]:
     """A few orders are paid or shipped, in one statement."""
-    return _rows(
-        cursor,
-        "UPDATE",
-        "orders",
-        """
+    statement = """
         UPDATE orders SET total = total + 0.0001,
                status = CASE status WHEN 'new' THEN 'paid' ELSE 'shipped' END::order_status
-        WHERE id = ANY(%s) RETURNING id""",
-        shop.some_orders(3),
-    )
+        WHERE id = ANY(%s) RETURNING id"""
+    return _rows(cursor, statement, _some_orders(shop, 3))
 
 
 def change_quantities(shop: Shop, cursor: Cursor) -> list[Written]:
     """Every item of an order."""
-    return _rows(
-        cursor,
-        "UPDATE",
-        "order_items",
-        """
+    statement = """
         UPDATE order_items SET quantity = quantity + 1, remark = NULLIF(remark, 'as it is')
-        WHERE order_id = ANY(%s) RETURNING order_id, line""",
-        shop.some_orders(),
-    )
+        WHERE order_id = ANY(%s) RETURNING order_id, line"""
+    return _rows(cursor, statement, _some_orders(shop))
 
 
 def renumber(shop: Shop, cursor: Cursor) -> list[Written]:
     """The first item of an order becomes its last: its key changes."""
-    return _rows(
-        cursor,
-        "UPDATE",
-        "order_items",
-        """
+    statement = """
         UPDATE order_items AS item SET line = ends.last + 1
         FROM (SELECT order_id, min(line) AS first, max(line) AS last FROM order_items
               WHERE order_id = ANY(%s) GROUP BY order_id) AS ends
         WHERE item.order_id = ends.order_id AND item.line = ends.first
-        RETURNING item.order_id, item.line""",
-        shop.some_orders(),
-    )
+        RETURNING item.order_id, item.line"""
+    return _rows(cursor, statement, _some_orders(shop))
 
 
 def cancel(shop: Shop, cursor: Cursor) -> list[Written]:
     """Deletes an order, after its items."""
-    orders = shop.some_orders()
+    orders = _some_orders(shop)
     items = "DELETE FROM order_items WHERE order_id = ANY(%s) RETURNING order_id, line"
     whole = "DELETE FROM orders WHERE id = ANY(%s) RETURNING id"
     return [
-        *_rows(cursor, "DELETE", "order_items", items, orders),
-        *_rows(cursor, "DELETE", "orders", whole, orders),
+        *_rows(cursor, items, orders),
+        *_rows(cursor, whole, orders),
     ]
 
 
 def write_notes(shop: Shop, cursor: Cursor) -> list[Written]:
     """Writes a long text, which PostgreSQL stores out of line."""
-    return _rows(
-        cursor,
-        "UPDATE",
-        "customers",
-        """
+    statement = """
         UPDATE customers SET notes = repeat(md5(random()::text), 150), photo = NULL
-        WHERE id = ANY(%s) RETURNING id""",
-        shop.some_customers(),
-    )
+        WHERE id = ANY(%s) RETURNING id"""
+    return _rows(cursor, statement, _some_customers(shop))
 
 
 def fill_cart(shop: Shop, cursor: Cursor) -> list[Written]:
@@ -203,14 +132,9 @@ def clear_carts(shop: Shop, cursor: Cursor) -> list[Written]:
 
 def import_order(shop: Shop, cursor: Cursor) -> list[Written]:
     """A COPY: many rows with one place in the log."""
-    written = _rows(
-        cursor,
-        "INSERT",
-        "orders",
-        "INSERT INTO orders (customer_id, address) VALUES (%s, '[]') RETURNING id",
-        shop.random.choice(shop.customers),
-    )
-    order = _int(written[0].key[0])
+    statement = "INSERT INTO orders (customer_id, address) VALUES (%s, '[]') RETURNING id"
+    written = _rows(cursor, statement, shop.some("customers")[0])
+    order = written[0].key[0]
     with cursor.copy("COPY order_items (order_id, line, sku, quantity, price) FROM STDIN") as copy:
         for line in range(1, 20 * shop.scale + 1):
             copy.write_row((order, line, f"sku\t{line}\\", line, "9.90"))
@@ -248,14 +172,20 @@ ACTIONS: dict[Action, int] = {
 }
 
 
-def _rows(
-    cursor: Cursor, operation: str, table: str, statement: str, *params: object
-) -> list[Written]:
+def _rows(cursor: Cursor, statement: str, *params: object) -> list[Written]:
     """Runs a statement that returns the keys of the rows it touched, in order."""
+    operation, *words = statement.split(None, 3)
+    table = words[0] if operation == "UPDATE" else words[1]
     cursor.execute(statement.encode(), params)
     return [Written(operation, table, tuple(row)) for row in cursor.fetchall()]
 
 
-def _int(value: object) -> int:
-    assert isinstance(value, int)
-    return value
+def _some_orders(shop: Shop, count: int = 1) -> list[int]:
+    """About `count` orders times the scale, each once; sorted, as locks are then taken."""
+    known = shop.rows["orders"]
+    return sorted({shop.some("orders")[0] for _ in range(count * shop.scale) if known})
+
+
+def _some_customers(shop: Shop) -> list[int]:
+    """`scale` customers; one may be there twice."""
+    return [shop.some("customers")[0] for _ in range(shop.scale)]

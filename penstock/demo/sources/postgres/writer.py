@@ -2,19 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from random import Random
 
 import psycopg
 
 from penstock.demo.ledger import Ledger, Written
-from penstock.demo.sources.postgres.actions import (
-    ACTIONS,
-    Action,
-    Shop,
-    abandon,
-    place_order,
-    sign_up,
-)
+from penstock.demo.sources.postgres.actions import ACTIONS, Action, abandon, place_order, sign_up
+from penstock.demo.workload import Writer
 
 # Above this many changes a second an action writes more rows, and not only more often.
 _SCALE_AT = 1000
@@ -26,13 +19,12 @@ _OPEN_FOR = 4  # transactions of the other connection
 Connection = psycopg.Connection
 
 
-class PostgresWriter:
-    """A `Writer`, inside `connected`. The keys that it knows outlast its connections."""
+class PostgresWriter(Writer):
+    """Runs the actions, inside `connected`."""
 
     def __init__(self, url: str, ledger: Ledger, *, rate: float, seed: int = 1) -> None:
+        super().__init__(ledger, seed=seed, scale=max(1, int(rate / _SCALE_AT)))
         self._url = url
-        self._ledger = ledger
-        self._shop = Shop(random=Random(seed), scale=max(1, int(rate / _SCALE_AT)))  # noqa: S311 - a demo
         self._pending: tuple[int, list[Written]] | None = None
 
     @contextmanager
@@ -52,10 +44,9 @@ class PostgresWriter:
         if self._pending is None and number % _INTERLEAVE_EVERY == 0:
             # New rows only, so that it holds no lock that the other connection waits for.
             self._pending = number + _OPEN_FOR, sign_up(shop, self._second.cursor())
-        if number % _ROLLBACK_EVERY == 0 and shop.orders:
+        if number % _ROLLBACK_EVERY == 0 and shop.rows["orders"]:
             self._rolled_back()
-        chosen = shop.random.choices(list(ACTIONS), list(ACTIONS.values()))[0]
-        self._transaction(chosen if shop.orders else place_order)
+        self._transaction(self._chosen(ACTIONS, place_order))
         if self._pending is not None and number >= self._pending[0]:
             self.finish()
 
