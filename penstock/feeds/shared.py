@@ -2,7 +2,7 @@
 place, what `start` may say. Another feed may use them; the contract is `feeds.Feed`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
@@ -128,6 +128,14 @@ class PolledFeed(SettingsFeed[P]):
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
         """Reads after a bookmark once; false where calls are too many. Raises what reading does."""
         raise NotImplementedError
+
+
+def checked(findings: Iterable[Finding]) -> list[Finding]:
+    """Every finding; only the error where the source cannot be asked."""
+    try:
+        return list(findings)
+    except PenstockError as error:
+        return [finding("error", "server", error.message, error.hint)]
 
 
 def lost(

@@ -15,10 +15,10 @@ from penstock.feeds.cosmos.failures import ContainerMissing, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
 from penstock.feeds.cosmos.losses import RangeLosses
 from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
-from penstock.feeds.cosmos.preflight import check
+from penstock.feeds.cosmos.preflight import findings
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.feeds.shared import PolledFeed
+from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import (
     InvalidPosition,
@@ -250,7 +250,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        found = check(self.settings, lambda: self._client)
+        found = checked(findings(self.settings))
         if all(each.level != "error" for each in found):
             found += self._check_start()
         return found

@@ -1,11 +1,10 @@
 """Preflight of a container: whether it is there and its change feed can be read in the mode."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
-from penstock.feeds.cosmos.client import CosmosContainer
+from penstock.feeds.cosmos.client import CosmosContainer, container_of
 from penstock.feeds.cosmos.failures import Refused, translating
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, finding
 
 _BACKUP = (
@@ -14,15 +13,9 @@ _BACKUP = (
 )
 
 
-def check(settings: CosmosSettings, client: Callable[[], CosmosContainer]) -> list[Finding]:
-    """Every finding; only the first if the service cannot be asked."""
-    try:
-        return list(_check(settings, client()))
-    except PenstockError as error:
-        return [finding("error", "server", error.message, error.hint)]
-
-
-def _check(settings: CosmosSettings, client: CosmosContainer) -> Iterator[Finding]:
+def findings(settings: CosmosSettings) -> Iterator[Finding]:
+    """Every finding. Raises what asking the service does."""
+    client = container_of(settings)
     name = f"{settings.database}/{settings.container}"
     identity = client.identity(again=True)
     keys = ", ".join(identity.paths)

@@ -7,68 +7,17 @@ import threading
 import time
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from typing import Any, NamedTuple
+from typing import Any
 
-from penstock.feeds.dynamodb.beginning import ShardBeginning
-from penstock.feeds.dynamodb.pacing import CallPace, ShardPace, Tip
-from penstock.feeds.dynamodb.reach import Reach
-from penstock.model.position import Place
+from penstock.feeds.dynamodb.pacing import CallPace
+from penstock.feeds.dynamodb.walk import KnownShard
 
 # Calls a second of one process, or its share of them. AWS allows 5 and 10 for the whole account;
 # others make some, too.
 LISTS, DESCRIBES = 4, 8
 # Shards that are remembered. They roll every four hours; an older one is read as if it were new.
 _SHARDS = 10_000
-
-
-class WalkOrigin(NamedTuple):
-    """Where a walk comes from: after a record of the feed's user; or from `since` (None: the
-    horizon), asked for at `asked` (0 for the horizon). Two that began at "now" in the same second
-    differ in `asked` alone: the iterators of each are at places of their own."""
-
-    after: Place | None
-    since: float | None = None
-    asked: float = 0.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Walk:
-    """How far a shard was read: all up to the next iterator, which was answered at `at` (monotonic
-    seconds), and there was nothing since `origin`. `scans`: records that are older than a time were
-    passed over, up to `after`."""
-
-    origin: WalkOrigin
-    after: Place | None
-    scans: bool
-    iterator: str
-    at: float
-    reach: Reach
-    tip: Tip
-
-
-class KnownShard:
-    """A shard that this process reads. `walk` is replaced after each answer; the next following
-    of the same origin goes on with it. `refusals`: since the last answer, calls that did not find
-    the shard or its records."""
-
-    def __init__(self) -> None:
-        self.pace = ShardPace()
-        self.walk: Walk | None = None
-        self.refusals = 0
-
-    def begin(self, beginning: ShardBeginning, iterator: str) -> None:
-        """An iterator that is exact where `beginning` is a time, for this process."""
-        self.walk = Walk(
-            origin=WalkOrigin(None, beginning.since, beginning.asked),
-            after=None,
-            scans=False,
-            iterator=iterator,
-            at=time.monotonic(),
-            reach=Reach(beginning.asked, beginning.asked),
-            tip=Tip(),
-        )
 
 
 class ServerClock:

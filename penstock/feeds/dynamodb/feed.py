@@ -15,16 +15,15 @@ from penstock.feeds import At, Gap, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.collection import DynamodbTable
-from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.following import DynamodbFollowing, ServedShard
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
 from penstock.feeds.dynamodb.losses import ShardLosses, verify
 from penstock.feeds.dynamodb.native import native_reader
-from penstock.feeds.dynamodb.preflight import check
+from penstock.feeds.dynamodb.preflight import findings
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
-from penstock.feeds.dynamodb.walk import ServedShard
-from penstock.feeds.shared import PolledFeed
+from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
@@ -48,7 +47,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
 
     def __init__(self, settings: DynamodbSettings) -> None:
         super().__init__(settings)
-        self._streams = TableStreams(settings, lambda: self._client)
+        self._streams = TableStreams(settings)
 
     def __repr__(self) -> str:
         return f"DynamodbFeed({self.settings.stream or self.settings.table})"
@@ -218,7 +217,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        return check(self.settings, lambda: self._client)
+        return checked(findings(self.settings))
 
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
         """See `shared.PolledFeed`."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,9 +10,11 @@ from botocore.exceptions import ClientError
 
 from penstock.feeds.dynamodb.ages import Ages
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning
+from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import (
     EXPIRED,
     NOT_FOUND,
+    REFUSED,
     TRIMMED,
     Throttled,
     code_of,
@@ -19,21 +22,37 @@ from penstock.feeds.dynamodb.failures import (
 )
 from penstock.feeds.dynamodb.losses import ShardLosses
 from penstock.feeds.dynamodb.pacing import TO_THE_TIP
-from penstock.feeds.dynamodb.walk import ServedShard, ShardWalk
+from penstock.feeds.dynamodb.walk import KnownShard, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
-# shard without new records is renewed.
-_KEEP, _RENEW = 10 * 60.0, 5 * 60.0
+# shard without new records is renewed; how far clocks may differ at most: requests are refused
+# beyond that.
+_KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 5 * 60.0
 # Seconds: how much longer a read waits if the pace allows it then. Its owner's period is the same
 # pause, and its calls come a little earlier or later: without it, every second one would be early.
 _SOON = 0.05
 # Seconds: what is older when it is read comes of a stand-in that keeps records for longer. AWS
 # trims what is older than a day, but not at once.
 _KEPT = RETENTION + 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedShard:
+    """A shard at the service, and what this process knows of it: at most `reads` calls a second,
+    `pause` seconds from one to the next at the tip."""
+
+    client: StreamsClient
+    partition: PartitionId
+    arn: str
+    id: str
+    table: str
+    known: KnownShard
+    reads: int
+    pause: float
 
 
 class DynamodbFollowing:
@@ -55,7 +74,7 @@ class DynamodbFollowing:
         self._walk = ShardWalk(beginning, now=self._now(), clock=clock())
         # The last `keep_alive`, in monotonic seconds.
         self._kept = self._walk.iterated
-        self._walk.go_on(shard.known, clock())
+        self._walk.go_on(shard.known.walk, clock())
         # When the records at places were created.
         self._ages = Ages(beginning.after, beginning.through)
         # A page that was read and not returned.
@@ -117,7 +136,7 @@ class DynamodbFollowing:
         shard, walk, known = self._shard, self._walk, self._shard.known
         try:
             if walk.iterator is None:
-                walk.iterator = walk.new_iterator(shard, self._now())
+                walk.iterator = self._new_iterator()
             answer, body = shard.client.records(walk.iterator)
         except ClientError as error:
             self._refused(error, asked)
@@ -136,6 +155,24 @@ class DynamodbFollowing:
             self._note_nothing()
         known.walk = walk.remembered()
         return page
+
+    def _new_iterator(self) -> str:
+        shard, walk = self._shard, self._walk
+        make, where = shard.client.iterator, (shard.arn, shard.id)
+        if walk.after is not None:
+            sequence = sequence_number(walk.after)
+            return make(*where, "AFTER_SEQUENCE_NUMBER", sequence=sequence)
+        since = walk.beginning.since
+        if since is not None and shard.client.has_times and not walk.scans:
+            # The service refuses a time in the future: of a clock that was fast, at most so much.
+            since = since if since <= self._now() else self._now() - _SKEW
+            try:
+                return make(*where, "AT_TIMESTAMP", since=since)
+            except ClientError as error:
+                if code_of(error) != REFUSED:
+                    raise
+        walk.scans = since is not None
+        return make(*where, "TRIM_HORIZON")
 
     def _refused(self, error: ClientError, asked: float) -> None:
         """Goes on where that is possible; raises what it is otherwise."""

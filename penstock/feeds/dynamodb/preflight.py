@@ -1,14 +1,13 @@
 """Preflight of a DynamoDB table: whether its stream is there, can be read, and what it carries."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from botocore.exceptions import ClientError
 
-from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.client import StreamsClient, client_of
 from penstock.feeds.dynamodb.failures import failure
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, finding
 
 _LACKS = {
@@ -31,15 +30,9 @@ def _how_to_alter(table: str) -> str:
     return _UPDATE.format(table, "false") + " && " + how_to_enable(table)
 
 
-def check(settings: DynamodbSettings, client: Callable[[], StreamsClient]) -> list[Finding]:
-    """Every finding; only the first if the service cannot be asked."""
-    try:
-        return list(_check(settings, client()))
-    except PenstockError as error:
-        return [finding("error", "server", error.message, error.hint)]
-
-
-def _check(settings: DynamodbSettings, client: StreamsClient) -> Iterator[Finding]:
+def findings(settings: DynamodbSettings) -> Iterator[Finding]:
+    """Every finding. Raises what asking the service does."""
+    client = client_of(settings)
     table = settings.table_name
     arns = [settings.stream] if settings.stream else client.streams(table)
     stream = client.describe(arns[-1]) if arns else None

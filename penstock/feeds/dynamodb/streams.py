@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 
-from penstock.feeds.dynamodb.client import StreamsClient, account_of
+from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.lineage import ShardTree, start_of
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
@@ -29,15 +29,17 @@ class TableStreams:
     def __init__(
         self,
         settings: DynamodbSettings,
-        client: Callable[[], StreamsClient],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
-        self._client = client
         self._clock = clock
         self._empty: dict[str, float] = {}  # since when a stream lists no shards
         self._trees: dict[str, ShardTree] = {}  # of the last listing, and children found since
         self.status = self.history = ""
+
+    @property
+    def _client(self) -> StreamsClient:
+        return client_of(self._settings)
 
     @property
     def _arns(self) -> dict[str, str]:
@@ -65,13 +67,13 @@ class TableStreams:
         """The trees with the children that these shards have now; None where a whole listing takes
         no more calls, or it is not known."""
         size = sum(len(tree.shards) for tree in self._trees.values())
-        if not self._client().has_filters or len(of) > size / _PAGE:
+        if not self._client.has_filters or len(of) > size / _PAGE:
             return None
         for label, _, shard in (name.rpartition("/") for name in of):
             if start_of(label) in of:
                 return None
             arn, tree = self._arns.get(label), self._trees.get(label)
-            described = self._client().describe(arn, shard) if arn and tree else None
+            described = self._client.describe(arn, shard) if arn and tree else None
             if tree is None or described is None:
                 return None
             # A service that knows no filter gives all shards.
@@ -85,7 +87,7 @@ class TableStreams:
 
     def _tree(self, label: str) -> ShardTree | None:
         arn = self._arns.get(label) or self._derived(label)
-        described = None if arn is None else self._client().describe(arn)
+        described = None if arn is None else self._client.describe(arn)
         if arn is None or described is None:
             self._arns.pop(label, None)
             return None
@@ -103,14 +105,14 @@ class TableStreams:
         """The ARN of a stream; None if it is not there, by DescribeStream."""
         if label not in self._arns and label not in self._list():
             derived = self._derived(label)
-            if derived is not None and self._client().describe(derived) is not None:
+            if derived is not None and self._client.describe(derived) is not None:
                 self._arns[label] = derived
         return self._arns.get(label)
 
     def _list(self) -> Collection[str]:
         """The labels of those that are listed now."""
         one = self._settings.stream
-        arns = [one] if one else self._client().streams(self._settings.table_name)
+        arns = [one] if one else self._client.streams(self._settings.table_name)
         listed = {arn.rpartition(_STREAM)[2]: arn for arn in arns}
         self._arns.update(listed)
         return listed

@@ -1,41 +1,31 @@
-"""How far one walk through a shard has come; the only calls are for iterators."""
+"""How far a shard was read, as pure code: one walk through it, and what a process knows of it."""
 
+import time
 from collections.abc import Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
-from botocore.exceptions import ClientError
-
-from penstock.feeds.dynamodb.account import KnownShard, Walk, WalkOrigin
 from penstock.feeds.dynamodb.beginning import LIFETIME, ShardBeginning, is_before
-from penstock.feeds.dynamodb.client import StreamsClient
-from penstock.feeds.dynamodb.failures import REFUSED, code_of
-from penstock.feeds.dynamodb.pacing import Tip
+from penstock.feeds.dynamodb.pacing import ShardPace, Tip
 from penstock.feeds.dynamodb.reach import Reach
-from penstock.model.position import PartitionId
-from penstock.wire.dynamodb.records import RecordHead, place_of, sequence_number
-
-# Seconds: how far clocks may differ at most: requests are refused beyond that.
-_SKEW = 5 * 60.0
+from penstock.model.position import Place
+from penstock.wire.dynamodb.records import RecordHead, place_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedShard:
-    """A shard at the service, and what this process knows of it: at most `reads` calls a second,
-    `pause` seconds from one to the next at the tip."""
+class WalkOrigin(NamedTuple):
+    """Where a walk comes from: after a record of the feed's user; or from `since` (None: the
+    horizon), asked for at `asked` (0 for the horizon). Two that began at "now" in the same second
+    differ in `asked` alone: the iterators of each are at places of their own."""
 
-    client: StreamsClient
-    partition: PartitionId
-    arn: str
-    id: str
-    table: str
-    known: KnownShard
-    reads: int
-    pause: float
+    after: Place | None
+    since: float | None = None
+    asked: float = 0.0
 
 
 class ShardWalk:
-    """Everything up to the next iterator was read."""
+    """Everything up to the next iterator was read. `now` is the service's time, `clock` monotonic
+    seconds."""
 
     def __init__(self, beginning: ShardBeginning, *, now: float, clock: float) -> None:
         if beginning.after is None and not beginning.asked:
@@ -62,47 +52,22 @@ class ShardWalk:
         begins = self.beginning
         return WalkOrigin(None, begins.since, 0.0 if begins.since is None else begins.asked)
 
-    def go_on(self, known: KnownShard, clock: float) -> None:
-        """With the walk of this process that came from the same place, if there is one."""
-        walk = known.walk
+    def go_on(self, walk: "ShardWalk | None", clock: float) -> None:
+        """With this walk, if it came from the same place."""
         if walk is None or walk.origin != self.origin or not self.beginning.pinned:
             return
         self.after, self.scans = walk.after, walk.scans
-        if clock - walk.at < LIFETIME:
-            self.iterator, self.iterated = walk.iterator, walk.at
+        if clock - walk.iterated < LIFETIME:
+            self.iterator, self.iterated = walk.iterator, walk.iterated
             self.reach, self.tip = copy(walk.reach), walk.tip
 
-    def remembered(self) -> Walk | None:
+    def remembered(self) -> "ShardWalk | None":
         """What the next following from here goes on with, in this process."""
         if self.iterator is None or (self.after is None and not self.beginning.pinned):
             return None
-        return Walk(
-            origin=self.origin,
-            after=self.after,
-            scans=self.scans,
-            iterator=self.iterator,
-            at=self.iterated,
-            reach=copy(self.reach),
-            tip=self.tip,
-        )
-
-    def new_iterator(self, shard: ServedShard, now: float) -> str:
-        """An iterator after what was read. Raises ClientError."""
-        make, arn, name = shard.client.iterator, shard.arn, shard.id
-        if self.after is not None:
-            kind, sequence = "AFTER_SEQUENCE_NUMBER", sequence_number(self.after)
-            return make(arn, name, kind, sequence=sequence)
-        since = self.beginning.since
-        if since is not None and shard.client.has_times and not self.scans:
-            # The service refuses a time in the future: of a clock that was fast, at most so much.
-            since = since if since <= now else now - _SKEW
-            try:
-                return make(arn, name, "AT_TIMESTAMP", since=since)
-            except ClientError as error:
-                if code_of(error) != REFUSED:
-                    raise
-        self.scans = since is not None
-        return make(arn, name, "TRIM_HORIZON")
+        kept = copy(self)
+        kept.reach = copy(self.reach)
+        return kept
 
     def expire(self) -> bool:
         """The iterator has expired; false where nothing but it says where to go on."""
@@ -128,3 +93,20 @@ class ShardWalk:
         """Whether the horizon moved after the iterator was made: it is what we are to begin at."""
         is_at = self.after is None and self.beginning.since is None
         return is_at and not self.beginning.is_overdue(now)
+
+
+class KnownShard:
+    """A shard that this process reads. `walk` is replaced after each answer; the next following
+    of the same origin goes on with it. `refusals`: since the last answer, calls that did not find
+    the shard or its records."""
+
+    def __init__(self) -> None:
+        self.pace = ShardPace()
+        self.walk: ShardWalk | None = None
+        self.refusals = 0
+
+    def begin(self, beginning: ShardBeginning, iterator: str) -> None:
+        """An iterator that is exact where `beginning` is a time, for this process."""
+        self.walk = ShardWalk(beginning, now=beginning.asked, clock=time.monotonic())
+        self.walk.iterator = iterator
+        self.walk.reach = Reach(beginning.asked, beginning.asked)

@@ -16,7 +16,6 @@ from penstock.feeds import (
     Holder,
     Lineage,
     Listing,
-    Mark,
     RowSelection,
 )
 from penstock.feeds.postgres.announcer import SchemaAnnouncer
@@ -144,26 +143,21 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     ) -> Following:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
-        after, mark = bookmark.place, bookmark.mark
         if partition != self.settings.slot:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
         try:
-            return self._follow(partition, after, mark, despite)
+            return self._follow(partition, bookmark, despite)
         except HistoryLost:
             raise
         except PositionLost:  # since we looked: another look says what is lost
-            return self._follow(partition, after, mark, despite)
+            return self._follow(partition, bookmark, despite)
 
     def _follow(
-        self,
-        partition: PartitionId,
-        after: Place | None,
-        mark: Mark | None,
-        despite: Sequence[Gap],
+        self, partition: PartitionId, bookmark: Bookmark, despite: Sequence[Gap]
     ) -> Following:
         replication = connect_replication(self.settings)
         try:
-            begin = self._begin(replication, after, mark, despite)
+            begin = self._begin(replication, bookmark, despite)
             settings = self.settings.model_copy(update={"streaming": self._streaming})
             following = PostgresFollowing(
                 settings,
@@ -179,13 +173,10 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return following
 
     def _begin(
-        self,
-        replication: Ordinary,
-        after: Place | None,
-        mark: Mark | None,
-        despite: Sequence[Gap],
+        self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[Gap]
     ) -> Beginning:
         """Looks at the server and the slot, and settles where to begin. Raises HistoryLost."""
+        after, mark = bookmark.place, bookmark.mark
         known, passed = known_of(mark, after), {each.cause for each in despite}
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)

@@ -2,13 +2,12 @@
 
 from typing import Any
 
-from penstock.feeds.dynamodb.account import KnownShard
 from penstock.feeds.dynamodb.beginning import ShardBeginning
 from penstock.feeds.dynamodb.client import client_of
-from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.following import DynamodbFollowing, ServedShard
 from penstock.feeds.dynamodb.losses import ShardLosses
 from penstock.feeds.dynamodb.streams import TableStreams
-from penstock.feeds.dynamodb.walk import ServedShard
+from penstock.feeds.dynamodb.walk import KnownShard
 from penstock.model.position import START, PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
@@ -45,7 +44,7 @@ class Walking:
         )
         losses = ShardLosses(
             settings=settings,
-            streams=TableStreams(settings, lambda: client),
+            streams=TableStreams(settings),
             client=client,
             partition=partition,
             bookmark=START,
