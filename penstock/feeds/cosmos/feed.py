@@ -110,7 +110,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         raise Unavailable("the ranges are being split all the time")
 
     def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
-        """From the SDK's continuation, of any number of ranges."""
+        """The bookmarks of the SDK's continuation, of any number of ranges."""
         try:
             self.verify(str(token["containerRid"]))
             found = {}

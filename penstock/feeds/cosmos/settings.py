@@ -97,7 +97,7 @@ def sdk_token(text: str) -> dict[str, Any] | None:
 
 
 def _start(value: str | dict[str, Any]) -> At:
-    """Raises ValueError."""
+    """`start` as `Feed.begin` takes it; None for a continuation of the SDK. Raises ValueError."""
     if isinstance(value, str) and sdk_token(value) is not None:
         return None
     return start_of(value, _WORDS, "beginning, now")

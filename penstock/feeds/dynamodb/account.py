@@ -34,7 +34,7 @@ class ServerClock:
         self._last = ""
 
     def now(self) -> float:
-        """Seconds since 1970."""
+        """The server's time, in seconds since 1970."""
         ahead = self._ahead
         return self._local() if ahead is None else self._clock() + ahead
 
@@ -53,7 +53,7 @@ class ServerClock:
 
 
 class Account:
-    """See above; thread-safe."""
+    """What this process knows of one account in one region. Thread-safe."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Account:
             self._sleep(at - now)
 
     def shard(self, arn: str, shard: str) -> KnownShard:
-        """One shard."""
+        """What is known of one shard."""
         with self._lock:
             known = self._shards.setdefault((arn, shard), KnownShard())
             self._shards.move_to_end((arn, shard))

@@ -234,7 +234,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
 
 
 def _ended_at(now: float) -> Bookmark:
-    """Of a closed shard when "now" was asked for: a child that is listed later begins then."""
+    """The bookmark of a shard that is closed at "now": a child that is listed later begins then."""
     return Bookmark(None, ShardBeginning(since=_pinned(now), asked=now).to_mark(), ended=True)
 
 

@@ -102,5 +102,5 @@ class DynamodbSettings(Settings):
 
 
 def _start(value: str | dict[str, Any]) -> At:
-    """Raises ValueError."""
+    """`start` as `Feed.begin` takes it. Raises ValueError."""
     return start_of(value, _WORDS, "trim_horizon, latest, snapshot")

@@ -197,7 +197,7 @@ def _sendable(key: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def describe_table(settings: DynamodbSettings) -> DescribedTable:
-    """Raises Unavailable, SettingsError."""
+    """The table's schema, keys and newest stream. Raises Unavailable, SettingsError."""
     name = settings.table_name
     with translating(f"describing {name}"):
         client = connect(settings, "dynamodb")

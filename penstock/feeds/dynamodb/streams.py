@@ -43,13 +43,14 @@ class TableStreams:
 
     @property
     def _arns(self) -> dict[str, str]:
-        """By label, also those that other feeds of this process have found: a ticket's feed makes
-        no look-up. One that is not there any more is taken out."""
+        """The ARNs by label, also those that other feeds of this process have found: a ticket's
+        feed makes no look-up. One that is not there any more is taken out."""
         return account_of(self._settings).arns[self._settings.table_name]
 
     def trees(self, known: Collection[str] = ()) -> list[tuple[str, ShardTree]]:
-        """Of each stream that is there, the newest last, at least one; `known`: labels that may be
-        left out of ListStreams. Raises InvalidStream if nothing is known and nothing is there."""
+        """The tree of each stream that is there, the newest last, at least one; `known`: labels
+        that may be left out of ListStreams. Raises InvalidStream if nothing is known and nothing is
+        there."""
         found = []
         for label in sorted({*self._list(), *known}):
             tree = self._tree(label)

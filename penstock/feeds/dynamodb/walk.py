@@ -53,7 +53,7 @@ class ShardWalk:
         return WalkOrigin(None, begins.since, 0.0 if begins.since is None else begins.asked)
 
     def go_on(self, walk: "ShardWalk | None", clock: float) -> None:
-        """With this walk, if it came from the same place."""
+        """Takes over what this walk has read, if it came from the same place."""
         if walk is None or walk.origin != self.origin or not self.beginning.pinned:
             return
         self.after, self.scans = walk.after, walk.scans

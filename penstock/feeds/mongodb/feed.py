@@ -100,7 +100,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return {"token": {"_data": at}}
 
     def _seconds(self, at: datetime) -> int:
-        """Of a time that the oplog reaches back to, as far as we may look."""
+        """The seconds of a time that is not in the server's future. Raises SettingsError."""
         seconds = int(at.astimezone(UTC).timestamp())
         if seconds > operation_time(self.settings) >> 32:
             raise SettingsError(
@@ -155,7 +155,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return moved(self.settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:
-        """After gaps, in an era whose cursors sort after those before."""
+        """Follows after gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
         with _closing_on_failure(stream), translating(f"asking {address(self.settings)}"):

@@ -32,9 +32,9 @@ def time_of_mark(mark: Mark | None) -> int:
 
 
 class Lag:
-    """Of one following, by what its replies say; times are cluster times. `durable`: the one up to
-    which everything is durable at the beginning, 0 if it is not known. `clock`: monotonic seconds.
-    """
+    """The lag of one following, by what its replies say; times are cluster times. `durable`: the
+    one up to which everything is durable at the beginning, 0 if it is not known. `clock`: monotonic
+    seconds."""
 
     def __init__(self, durable: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._durable = durable

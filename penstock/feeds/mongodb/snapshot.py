@@ -229,7 +229,7 @@ class MongoSnapshot:
 
 
 def schemas_of(settings: MongoSettings) -> Sequence[TableSchema]:
-    """Of all followed collections: a document has an `_id`, and what else is up to it."""
+    """The schemas of all followed collections: a document has an `_id`, and whatever else."""
     found = collections(settings)
     names = [name for _, name in found]
     version = blake2b(b"documents by _id", digest_size=8).hexdigest()

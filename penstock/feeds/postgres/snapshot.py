@@ -282,7 +282,7 @@ class PostgresSnapshot:
         )  # fmt: skip
 
     def _key(self) -> tuple[KeyColumn, ...]:
-        """None where the index does not sort, or lacks operators."""
+        """The primary key's columns; none where its index does not sort, or lacks operators."""
         rows = self._ask(_KEY, self._oid)
         found = [KeyColumn(name, kind, tuple(operators)) for name, kind, operators in rows]
         return tuple(found) if all(len(each.operators) == 5 for each in found) else ()
