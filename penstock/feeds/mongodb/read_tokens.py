@@ -43,7 +43,9 @@ class ReadTokens:
         self._begun = begun
         self._era, self._cluster = era, cluster
         self._time_of = time_of
+        # What was read and is not stored.
         self._pages: deque[_Read] = deque()
+        # The place that the newest mark is for, and the last one that was read.
         self._at = at
         self._last = begun.place
         self._newest: Mark | None = begun.mark

@@ -73,35 +73,26 @@ class ChangeStream:
         self.time = self.cluster_time = 0
         # The server has looked at the position: not yet where the stream was only opened.
         self.is_accepted = False
+        # Whether the server answered the last command: only then the cursor is closed there.
         self._answers = False
-        self._settings = settings
-        self._tolerance = tolerance
-        self._patience = patience
-        self._batch = batch
+        self._settings, self._tolerance, self._patience = settings, tolerance, patience
+        # How many events a reply has at most.
+        self.batch = batch
         self._subject = f"the change stream of {settings.database} at {address(settings)}"
-        self._client = connect(settings, patience.seconds)
+        # Also for other questions to the server of the stream.
+        self.client: Client = connect(settings, patience.seconds)
         try:
-            self._database = self._client.get_database(scope(settings))
+            self._database = self.client.get_database(scope(settings))
             with translating(self._subject, tolerance):
-                self._session = self._client.start_session(causal_consistency=False)
-                sharded = is_sharded(hello_of(self._client))
+                self._session = self.client.start_session(causal_consistency=False)
+                sharded = is_sharded(hello_of(self.client))
             self._open(mark)
             # mongos answers without events while a shard has not looked yet: with the token that
             # the stream was opened with.
             self._unread = self.reply.token if sharded else None
         except BaseException:
-            self._client.close()
+            self.client.close()
             raise
-
-    @property
-    def client(self) -> Client:
-        """For questions to the server of the stream."""
-        return self._client
-
-    @property
-    def batch(self) -> int:
-        """How many events a reply has at most."""
-        return self._batch
 
     def _open(self, mark: Mark | None) -> None:
         pipeline = stages(self._settings, mark, split=self._can_split())
@@ -111,8 +102,8 @@ class ChangeStream:
 
     def _can_split(self) -> bool:
         with translating(self._subject, self._tolerance):
-            version = self._client.admin.command(
-                "buildInfo", session=self._session, read_preference=self._client.read_preference
+            version = self.client.admin.command(
+                "buildInfo", session=self._session, read_preference=self.client.read_preference
             )
         return tuple(version["versionArray"]) >= _SPLITS
 
@@ -124,7 +115,7 @@ class ChangeStream:
                 {
                     "getMore": Int64(self.reply.cursor),
                     "collection": self.reply.collection,
-                    "batchSize": self._batch,
+                    "batchSize": self.batch,
                     "maxTimeMS": max(1, int(timeout * 1000)),
                 }
             )
@@ -150,7 +141,7 @@ class ChangeStream:
                 command,
                 codec_options=RAW,
                 session=self._session,
-                read_preference=self._client.read_preference,
+                read_preference=self.client.read_preference,
             )
             cursor = bytes(answer["cursor"].raw)  # a memoryview where it is large
             time = answer.get("operationTime")
@@ -164,7 +155,7 @@ class ChangeStream:
     def close(self) -> None:
         """Closes the cursor, if the server answers at once, and the connection."""
         self._kill_cursor()
-        self._client.close()
+        self.client.close()
 
     def _kill_cursor(self) -> None:
         if self._answers and self.reply.cursor:
@@ -172,7 +163,7 @@ class ChangeStream:
                 self._database.command(
                     {"killCursors": self.reply.collection, "cursors": [Int64(self.reply.cursor)]},
                     session=self._session,
-                    read_preference=self._client.read_preference,
+                    read_preference=self.client.read_preference,
                 )
 
 

@@ -60,14 +60,17 @@ class Collector:
         self.ordinal = 0
         self.skip = 0
         self.last = _NOWHERE
+        # The transaction that is open, or was last, and its cursor.
         self.transaction = BETWEEN
         self.cursor = ""
+        # The last change that the reader has; whether the log has passed it.
         self._after = after or _NOWHERE
+        self._past = False
+        # What is to be remembered of a Relation message, with the Type messages before it.
         self._describe = describe
         self._types: dict[int, Type] = {}
         self.era = era
         self._anchored = anchored
-        self._past = False
 
     @property
     def full(self) -> bool:

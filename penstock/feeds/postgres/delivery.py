@@ -28,12 +28,13 @@ class TransactionDelivery:
         self.done = False
         self._stream = stream
         self._collector = collector
+        # Subtransactions that were rolled back.
         self._aborted = stream.aborted
+        # The relations that hold when it is over, with those that it announced last.
         self._outside = collector.relations
-        self._data = _PADDING
-        self._position = 0
-        self._end = 0
-        self._lacking = 0
+        # `_data` from `_position` to `_end` is not framed yet.
+        self._data, self._position, self._end = _PADDING, 0, 0
+        self._lacking = 0  # bytes until the next message is whole
         collector.relations = dict(collector.relations)
 
     def step(self, now: float) -> list[Page]:

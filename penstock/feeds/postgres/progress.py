@@ -72,7 +72,7 @@ class LogProgress:
             place, lsn = after
             self._sent.append(_Sent(place, max(durable, lsn), 0))
         self._open: int | None = None  # when the open transaction was committed
-        self._asked = False
+        self._asked = False  # whether the server asked for an answer
         self._reported_at = now
         self._acknowledged: Place | None = None
         # What is durable by now: set by any thread, and taken by the one that reads.
