@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -83,18 +83,6 @@ class Raw:
     def codes(self, count: int) -> list[int]:
         """The error codes of the next answers; 0 where there is none."""
         return [one.get("error", {}).get("err_code", 0) for one in self.answers(count)]
-
-    def batch(self, subject: str, name: str, sequences: Sequence[int], **first: object) -> int:
-        """An atomic batch with these sequence numbers, committed by its last message; the error
-        code of that, or 0."""
-        for number in sequences:
-            headers: dict[str, object] = {"Nats-Batch-Id": name, "Nats-Batch-Sequence": number}
-            if number == sequences[0]:
-                headers |= {key.replace("_", "-"): value for key, value in first.items()}
-            if number == sequences[-1]:
-                headers["Nats-Batch-Commit"] = 1
-            self.publish(subject, headers)
-        return self.codes(len(sequences))[-1]
 
 
 def mending(told: list[Any], mend: Callable[[], object], *, after: int = 2) -> Noted:

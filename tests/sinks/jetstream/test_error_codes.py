@@ -6,9 +6,10 @@ In test_cluster: 10005 10164.
 
 Not provoked: 10076 (a server whose JetStream was shut down while it ran, by a failing disk;
 without JetStream from the start nobody answers, which is tested), and 10175, 10179, 10199 and
-10200, which a batch of the sink cannot cause: `test_what_the_protocol_refuses` pins them.
+10200, which a batch of the sink cannot cause: `test_batches` pins them.
 """
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.model.errors import Rejected, SettingsError
+from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather
@@ -110,29 +111,26 @@ def test_a_full_account_and_a_full_server_are_waited_for(
 
 
 @pytest.mark.parametrize("delivery", SURE)
-def test_10109_a_stream_that_is_sealed_is_a_settings_error(
-    delivery: str, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any, batch_of: Any, interrupted: Any,
+@pytest.mark.parametrize(
+    ("change", "images", "error", "says"),
+    [
+        ({"sealed": True}, "{}", SettingsError, r"10109.*sealed"),
+        ({"max_msg_size": 1000}, '{"a":"' + "x" * 2000 + '"}', Rejected, "00000000/00000002"),
+    ],
+    ids=["10109 sealed", "10054 too large"],
+)
+def test_a_stream_that_is_changed_under_us_refuses_what_it_takes_no_more(
+    delivery: str, change: Any, images: str, error: type[PenstockError], says: str, nats: Nats,
+    stream: str, raw: Raw, settings_of: Any, batch_of: Any, interrupted: Any,
 ) -> None:  # fmt: skip
     raw.make(stream)
-    seal = lambda: raw.update(stream, sealed=True)  # noqa: E731
+    batches = [batch_of(3, 1), batch_of(3, 2, after=images)]
     sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
-    with pytest.raises(SettingsError, match="10109") as caught:
-        sink.write(interrupted(nats.url, stream, seal, batch_of(3, 1), batch_of(3, 2)), ignore)
-    assert "sealed" in caught.value.hint
-
-
-@pytest.mark.parametrize("delivery", SURE)
-def test_10054_a_limit_that_is_lowered_under_us_rejects_what_is_larger(
-    delivery: str, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any, batch_of: Any, interrupted: Any,
-) -> None:  # fmt: skip
-    raw.make(stream)
-    lower = lambda: raw.update(stream, max_msg_size=1000)  # noqa: E731
-    large = batch_of(3, 2, after='{"a":"' + "x" * 2000 + '"}')
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
-    with pytest.raises(Rejected, match="00000000/00000002"):
-        sink.write(interrupted(nats.url, stream, lower, batch_of(3, 1), large), ignore)
+    with pytest.raises(error) as caught:
+        sink.write(
+            interrupted(nats.url, stream, lambda: raw.update(stream, **change), *batches), ignore
+        )
+    assert re.search(says, f"{caught.value} {caught.value.hint}")
 
 
 @pytest.mark.parametrize("count", [1, 100])
@@ -265,26 +263,6 @@ def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: An
     info = raw.api.stream("FULL")
     assert info is not None
     assert 0 < info["state"]["messages"] < 100
-
-
-def test_what_the_protocol_refuses(stream: str, raw: Raw) -> None:
-    """Facts that the sink's batches are built on."""
-    raw.make(stream)
-    subject = f"{stream}.x"
-    assert raw.batch(subject, "whole", [1, 2, 3]) == 0
-    assert raw.batch(subject, "gap", [1, 2, 4]) == 10176
-    assert raw.batch(subject, "unknown", [7]) == 10176
-    assert raw.batch(subject, "x" * 65, [1, 2]) == 10179
-    assert raw.batch(subject, "large", range(1, 1002)) == 10199
-    assert raw.batch(subject, "late", [1, 2], **{"Nats_Expected_Last_Sequence": 1}) == 10071
-    raw.publish(subject, {"Nats-Batch-Id": "none"})
-    raw.publish(subject, {"Nats-Batch-Id": "odd", "Nats-Batch-Sequence": 1, "Nats-Batch-Commit": 2})
-    assert raw.codes(2) == [10175, 10200]
-    raw.update(stream, allow_atomic=False)
-    assert raw.batch(subject, "off", [1, 2]) == 10174
-    info = raw.api.stream(stream)
-    assert info is not None
-    assert info["state"]["messages"] == 3
 
 
 @pytest.mark.parametrize("delivery", SURE)

@@ -12,9 +12,10 @@ import pytest
 
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.jetstream.raw import Raw
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
@@ -259,30 +260,6 @@ def test_an_idle_connection_that_the_server_closed_is_opened_again(
     assert not [note for note in told if note.get("connected") is False]
 
 
-def test_a_stream_without_room_is_waited_for(
-    own_nats: Any, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
-) -> None:
-    """discard: new, and full: the pipeline waits, and goes on once there is room."""
-    from penstock.nats.api import JetStream
-    from penstock.nats.connection import Connection
-
-    server: Nats = own_nats()
-    settings = settings_of(server.url, delivery="deduplicated")
-    connection = Connection(settings)
-    connection.open()
-    api = JetStream(connection)
-    config = {"name": settings.stream, "subjects": [f"{settings.stream}.>"], "discard": "new"}
-    api.create({**config, "max_msgs": 600})
-    writing = Story(JetStreamSink(settings), [batch_of(400, n) for n in range(1, 4)])
-    writing.go_on.set()
-    writing.thread.start()
-    wait_until(lambda: len(writing.outages) >= 2)
-    assert "maximum messages" in writing.outages[-1]["error"]
-    api._call(f"STREAM.UPDATE.{settings.stream}", {**config, "max_msgs": -1})
-    writing.finish()
-    arrived(writing, ids_of, read, server.url)
-
-
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
 def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
     delivery: str, own_nats: Any, settings_of: Any, batch_of: Any
@@ -301,13 +278,7 @@ def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
 def test_a_change_larger_than_the_stream_takes_is_rejected(
     nats: Nats, stream: str, settings_of: Any, batch_of: Any
 ) -> None:
-    from penstock.nats.api import JetStream
-    from penstock.nats.connection import Connection
-
-    connection = Connection(JetStreamSettings(url=nats.url))
-    connection.open()
-    config = {"name": stream, "subjects": [f"{stream}.>"], "max_msg_size": 2000}
-    JetStream(connection).create(config)
+    Raw(nats.url).make(stream, max_msg_size=2000)
     sink = JetStreamSink(settings_of(nats.url, encoding="json"))
     with pytest.raises(Rejected, match="00000000/00000007:0 of shop"):
         sink.write([batch_of(1, 7, after='{"a":"' + "x" * 3000 + '"}')], ignore)
@@ -318,24 +289,18 @@ USERS: dict[str, Any] = {
     "authorization": {
         "users": [
             {"user": "writer", "password": SECRET},
+            {"user": "reader", "password": SECRET, "permissions": {"publish": ["$JS.API.>"]}},
             {
-                "user": "reader",
-                "password": SECRET,
-                "permissions": {"publish": {"allow": ["$JS.API.>"]}, "subscribe": ">"},
+                "user": "mute", "password": SECRET,
+                "permissions": {"publish": {"deny": ["$JS.API.>"]}},
             },
             {
-                "user": "mute",
-                "password": SECRET,
-                "permissions": {"publish": {"deny": ["$JS.API.>"]}, "subscribe": ">"},
-            },
-            {
-                "user": "deaf",
-                "password": SECRET,
+                "user": "deaf", "password": SECRET,
                 "permissions": {"publish": ">", "subscribe": {"deny": "_INBOX.>"}},
             },
         ]
     }
-}
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
