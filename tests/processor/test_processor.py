@@ -322,6 +322,7 @@ class Slow(MemoryStore):
         time.sleep(0.03)
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_begin_and_end_with_few_calls_of_a_slow_store() -> None:
     store, closed = Slow(), list[str]()
 
