@@ -15,7 +15,7 @@ from penstock.model.errors import LeaseLost, PenstockError, PositionLost, Settin
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, PartitionId
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
-from penstock.processor.progress import AGAIN, STORE_ERRORS, PartitionProgress
+from penstock.processor.progress import AGAIN, STORE_ERRORS, LeasedPosition, PartitionProgress
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.reader import GapRecorder, PartitionReader, Step
@@ -78,9 +78,8 @@ class OwnedPartition:
         self.reading_since: float | None = None
         self.is_over = self.is_abandoned = False
         self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
-        self.progress = PartitionProgress(
-            self.reader, bookmark, work.leases, work.processing, work.clock
-        )
+        position = LeasedPosition(bookmark, work.leases, work.processing, work.clock)
+        self.progress = PartitionProgress(self.reader, position, work.clock)
         self.context = PartitionContext(
             partition,
             work.feed.backend,
@@ -257,7 +256,7 @@ class OwnedPartition:
             if went_well:
                 return True
             self._work.faults.waits[self.partition] = AGAIN
-        if went_well and self.progress.is_automatic:
+        if went_well and self.progress.position.is_automatic:
             self.progress.save()
         return False
 
@@ -278,7 +277,7 @@ class OwnedPartition:
     def _checkpoint(self) -> None:
         """See `PartitionContext.checkpoint`."""
         try:
-            self.progress.checkpoint(self.progress.reach)
+            self.progress.checkpoint()
         except STORE_ERRORS as error:
             self._store_error = error
             raise
@@ -296,12 +295,12 @@ class OwnedPartition:
             self._closed_well = self._close(reason)
         went_well = self._closed_well
         if reason is CloseReason.SPLIT:
-            if went_well and (self.progress.is_automatic or self.progress.is_saved):
+            if went_well and (self.progress.position.is_automatic or self.progress.is_saved):
                 if not self.progress.save_end():
                     return AGAIN
             elif went_well:
                 self._work.faults.report_error(_not_checkpointed(self.partition), self.context)
-        elif went_well and self.progress.is_automatic:
+        elif went_well and self.progress.position.is_automatic:
             is_saved = self.progress.save()
             if not is_saved and self._work.leases.is_ours(self.partition):
                 return AGAIN

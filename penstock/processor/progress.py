@@ -1,132 +1,163 @@
 """How far a partition is processed, and saving it in the partition's lease.
 
-What is saved is acknowledged at the source, and nothing else is.
+What is saved is acknowledged at the source, and nothing else is: the keeper's rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from penstock.config import Checkpoint
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
-from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
+from penstock.reading.keeper import Saver
 from penstock.reading.reader import PartitionReader
 
 # Seconds: after a save that failed; between two looks whether an idle source has moved on.
 AGAIN, IDLE = 1.0, 10.0
-# Of the store: a refusal may pass as well, as it does for renewals. The lease expires otherwise.
+# Errors of the store: a refusal may pass as well, as it does for renewals. The lease expires
+# otherwise.
 STORE_ERRORS = (Unavailable, SettingsError)
 
 
-class PartitionProgress:
-    """Of one partition, for one thread at a time. `processed`: all up to there is done. `reach`: up
-    to where the observer may checkpoint: the end of the batch that it is given. `events`, `pages`:
-    changes and batches that were processed since the start. `error`: why the last save failed."""
+class LeasedPosition:
+    """The saved bookmark of one partition, in its lease; a `keeper.Store`."""
 
     def __init__(
         self,
-        reader: PartitionReader,
         bookmark: Bookmark,
         leases: HostLeases,
         processing: Processing,
         clock: Callable[[], float],
     ) -> None:
-        self.processed = self.reach = bookmark.place
-        self.events = self.pages = 0
-        self.moved_at = clock()
-        self.error = ""
-        self._reader, self._leases, self._clock = reader, leases, clock
+        self.saved = bookmark
+        self.error = ""  # why the last save failed
+        self._leases = leases
         self._policy = processing.checkpoint
-        self._saved = bookmark
+        self._clock = clock  # monotonic seconds
         self._changes = 0  # since the last save
-        self._saved_at = self._looked_at = clock()
-        self._not_before = clock()
-
-    @property
-    def place(self) -> Place | None:
-        """What is saved."""
-        return self._saved.place
-
-    @property
-    def saved(self) -> Bookmark:
-        """What is saved."""
-        return self._saved
+        self._saved_at = self._not_before = clock()
 
     @property
     def is_automatic(self) -> bool:
         """Whether saving is not the observer's business."""
         return self._policy != "explicit"
 
-    def done(self, place: Place, changes: int) -> None:
-        """A batch was processed. Saves if it is time to."""
-        self.processed = self.reach = place
-        self.events += changes
-        self.pages += 1
-        self._changes += changes
-        self.moved_at = self._clock()
-        self._save_if_due()
-
-    def _save_if_due(self) -> None:
+    def is_due(self, changes: int) -> bool:
+        """See `Store`."""
         policy, now = self._policy, self._clock()
+        self._changes += changes
         if isinstance(policy, Checkpoint):
             late = now - self._saved_at >= policy.interval
             is_due = late or self._changes >= policy.event_count
         else:
             is_due = policy == "batch"
-        if is_due and now >= self._not_before:
-            self.save()
+        return is_due and now >= self._not_before
+
+    def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
+        """See `Store`."""
+        fresh = {name: each for name, each in newest.items() if each != self.saved}
+        for name, bookmark in fresh.items():
+            try:
+                self._leases.checkpoint(name, bookmark)
+            except STORE_ERRORS as error:
+                self.error = str(error)
+                self._not_before = self._clock() + AGAIN
+                if force:
+                    raise
+                return {}
+            self.saved = bookmark
+        self.error = ""
+        self._changes = 0
+        self._saved_at = self._clock()
+        return fresh
+
+
+class PartitionProgress:
+    """How far one partition is, for one thread at a time; an `Acknowledger` for its keeper."""
+
+    def __init__(
+        self, reader: PartitionReader, position: LeasedPosition, clock: Callable[[], float]
+    ) -> None:
+        # All up to there is done.
+        self.processed = position.saved.place
+        # Up to where the observer may checkpoint: the end of the batch that it is given.
+        self.reach = position.saved.place
+        self.events = self.pages = 0  # changes and batches that were processed since the start
+        self.moved_at = clock()  # when a batch was processed last
+        self.position = position
+        self._reader = reader
+        self._saver = Saver(position, self)
+        self._clock = clock  # monotonic seconds
+        self._looked_at = clock()  # when an idle source was asked for its mark last
+
+    @property
+    def is_saved(self) -> bool:
+        """Whether what was processed is saved."""
+        return self.processed == self.position.saved.place
+
+    def done(self, place: Place, changes: int) -> None:
+        """A batch was processed. Saves if it is time to."""
+        self.processed = self.reach = place
+        self.events += changes
+        self.pages += 1
+        self.moved_at = self._clock()
+        self._save_if_due(changes)
 
     def idle(self) -> None:
         """There is nothing to process. Saves what is processed if it is time to, and now and then
         the mark of a source that has moved on."""
         now = self._clock()
-        if self.processed != self._saved.place:
+        if not self.is_saved:
             self._save_if_due()
         elif now - self._looked_at >= IDLE:
             self._looked_at = now
             self.save()
 
+    def _save_if_due(self, changes: int = 0) -> None:
+        with suppress(LeaseLost):  # the next turn finds it
+            self._saver.save(self._durable(self.processed), changes)
+
     def save(self) -> bool:
         """Saves what is processed; whether it is saved. A store that is away delays it."""
-        try:
-            self.checkpoint(self.processed)
-        except LeaseLost:
-            return False  # the next turn finds it
-        except STORE_ERRORS as error:
-            self.error = str(error)
-            self._not_before = self._clock() + AGAIN
-            return False
-        return True
-
-    def checkpoint(self, place: Place | None) -> None:
-        """Saves that all up to `place` is done. Raises LeaseLost, Unavailable."""
-        bookmark = self._reader.bookmark(place)
-        if bookmark is not None and bookmark != self._saved:
-            self._write(bookmark)
-        self.error = ""
-        if place is not None:
-            self._reader.durable(place)
-        if place == self.reach:  # an observer may say so of a batch, and then raise
-            self.processed = place
-        if place == self.processed:
-            self._changes = 0
-        self._saved_at = self._clock()
+        return self._try_to_save(self._durable(self.processed))
 
     def save_end(self) -> bool:
         """Saves that the partition has ended, and all of it is done; whether that is saved."""
+        return self._try_to_save(
+            {self._reader.partition: self._reader.last_bookmark(self.processed)}
+        )
+
+    def checkpoint(self) -> None:
+        """Saves all that the observer was given. Raises LeaseLost, Unavailable, SettingsError."""
+        self._saver.save(self._durable(self.reach), 0, force=True)
+        self.processed = self.reach  # an observer may checkpoint a batch, and then raise
+
+    def _try_to_save(self, durable: Bookmarks) -> bool:
         try:
-            self._write(self._reader.last_bookmark(self.processed))
-        except (LeaseLost, *STORE_ERRORS) as error:
-            self.error = str(error)
-            return False
+            self._saver.save(durable, 0, force=True)
+        except (LeaseLost, *STORE_ERRORS):
+            return False  # the next turn finds a lost lease
         return True
 
-    @property
-    def is_saved(self) -> bool:
-        """Whether what was processed is saved."""
-        return self.processed == self._saved.place
+    def _durable(self, place: Place | None) -> Bookmarks:
+        return {self._reader.partition: self.position.saved._replace(place=place)}
 
-    def _write(self, bookmark: Bookmark) -> None:
-        self._leases.checkpoint(PartitionId(self._reader.partition), bookmark)
-        self._saved = bookmark
-        self._reader.acknowledge(bookmark)
+    # The keeper asks these.
+
+    @property
+    def open_partitions(self) -> Sequence[PartitionId]:
+        """See `Acknowledger`."""
+        return [self._reader.partition]
+
+    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
+        """See `Acknowledger`."""
+        return self._reader.bookmark(place)
+
+    def acknowledge(self, saved: Bookmarks) -> None:
+        """See `Acknowledger`."""
+        for bookmark in saved.values():
+            if bookmark.place is not None:
+                self._reader.durable(bookmark.place)
+            self._reader.acknowledge(bookmark)

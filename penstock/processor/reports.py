@@ -30,7 +30,7 @@ class ProcessorReports(Closes):
 
     def _durable(self) -> Bookmarks:
         owned = list(self._processor.node.owned.values())
-        return {part.partition: part.progress.saved for part in owned}
+        return {part.partition: part.progress.position.saved for part in owned}
 
     def _saved(self, seconds: float, error: str) -> None:
         self._saves["save_errors" if error else "saved"] += 1
@@ -61,7 +61,9 @@ class ProcessorReports(Closes):
             board.post("partition", f"{name}/{partition}", row)
         for lost, gap in processor.gaps.log.rows().items():
             board.post("gap", f"{name}/{lost}", gap)
-        late = "; ".join({part.progress.error for part in list(node.owned.values())} - {""})
+        late = "; ".join(
+            {part.progress.position.error for part in list(node.owned.values())} - {""}
+        )
         failing = {"positions_error": late, "save_failing": float(bool(late))}
         board.post("measure", name, {**failing, **self._saves})
 
@@ -76,8 +78,8 @@ class ProcessorReports(Closes):
 
 def _row(part: OwnedPartition) -> Row:
     status: Mapping[str, Any] = part.reader.status()
-    place = part.progress.place
-    failed = part.error or part.progress.error
+    place = part.progress.position.saved.place
+    failed = part.error or part.progress.position.error
     state = READING if status["connected"] else DISCONNECTED if part.error else WAITING
     return {
         **status,

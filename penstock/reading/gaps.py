@@ -16,6 +16,7 @@ from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
+from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import Positions
 
 log = logging.getLogger("penstock")
@@ -33,7 +34,7 @@ class GapLog:
 
     def __init__(
         self,
-        positions: Positions | None = None,
+        positions: Positions | HostPositions | None = None,
         *,
         report: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,

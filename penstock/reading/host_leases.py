@@ -193,7 +193,7 @@ class HostLeases:
                 if not is_written:
                     gathered, self._pending = self._pending, {}
             if not is_written:
-                self.positions.save(gathered, force=True)
+                self.positions.save(gathered)
         if not self.is_ours(partition):
             raise LeaseLost(f"{self.name(partition)} was taken by another host")
         stored = self.positions.stored(partition)

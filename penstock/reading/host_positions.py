@@ -1,30 +1,29 @@
 """The positions of one host among several that share a feed: its rows are leases, too.
 
 The rows of one partition have one writer in a process: what renews, takes and releases leases
-(`leases.holder`) writes the same rows under the same lock.
+(`leases.holder`) writes the same rows under the same lock. A row that another host took is no
+error: nothing is saved for it any more.
 """
 
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from penstock.leases import Lease, LeaseStore
-from penstock.leases.kinds import verify_kind
-from penstock.leases.owned import OwnedRows
-from penstock.model.errors import Malformed
+from penstock.leases.holder import SAVED, now_text
+from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.positions import Positions, bookmark_text, read_bookmark
-
-# Nothing is saved by time: the caller says when.
-_NEVER = float("inf")
+from penstock.reading.rows import BookmarkRows, bookmark_text, read_bookmark
 
 log = logging.getLogger("penstock")
 
 
-class HostPositions(Positions):
-    """The positions `NAME/BACKEND` of the host `owner` of a processor."""
+class HostPositions(BookmarkRows):
+    """The positions `NAME/BACKEND` of the host `owner` of a processor. Its name is its process's
+    alone."""
 
     def __init__(
         self,
@@ -34,42 +33,18 @@ class HostPositions(Positions):
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.prefix = prefix
+        super().__init__(store, prefix, owner, "processor", exact=False)
         self.unreadable = ""  # why a row could not be read, at the last survey
-        super().__init__(
-            store,
-            prefix,
-            interval=_NEVER,
-            event_count=1,
-            clock=clock,
-            owner=owner,
-            shared=True,
-            kind="processor",
-        )
-
-    @property
-    def rows(self) -> OwnedRows:
-        """The rows themselves, for what else their owner writes: leases are held with these."""
-        return self._rows
-
-    def name(self, partition: PartitionId) -> str:
-        """The name of the partition's row."""
-        return self._name(partition)
-
-    def partition(self, name: str) -> PartitionId:
-        """The partition whose row has this name."""
-        return self._partition(name)
+        self._clock = clock
 
     def survey(self) -> dict[PartitionId, tuple[Lease, Bookmark]]:
         """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable, and
         SettingsError for a row of another kind. One that penstock did not write is `unreadable`,
         and nobody's: the others go on."""
-        rows = self._rows.list()
-        verify_kind(rows, self.kind)
         found, unreadable = {}, ""
-        for row in rows:
+        for row in self._list():
             try:
-                found[self._partition(row.name)] = row, read_bookmark(row)
+                found[self.partition(row.name)] = row, read_bookmark(row)
             except Malformed as error:
                 unreadable = str(error)
         if unreadable != self.unreadable:
@@ -85,36 +60,71 @@ class HostPositions(Positions):
         """Makes the rows of partitions that have none, nobody's and with the user's `properties`;
         the first bookmark wins. Raises Unavailable, SettingsError."""
         rows = [
-            self._rows.state(
+            self.rows.state(
                 Lease(
-                    name=self._name(name),
+                    name=self.name(name),
                     continuation=bookmark_text(bookmark),
                     properties=properties.get(name, {}),
                 )
             )
             for name, bookmark in bookmarks.items()
         ]
-        self._rows.store.put_all(rows)
+        self.rows.store.put_all(rows)
 
     def stored(self, partition: PartitionId) -> Bookmark | None:
         """What this object knows to be stored of a partition of ours."""
         return self._stored.get(partition)
 
+    def save(self, newest: Bookmarks) -> None:
+        """Writes those of the bookmarks that are new, but for rows that another host has by now:
+        `stored` tells. A row that this would make and finds there is another host's. Raises
+        Unavailable, SettingsError."""
+        began = self._clock()
+        try:
+            is_written = self._save(newest)
+        except Unavailable as error:
+            self._note_write(began, self._clock(), str(error))
+            raise
+        if is_written or self.error:
+            self._note_write(began, self._clock())
+
+    def _save(self, newest: Bookmarks) -> bool:
+        """Whether there was anything to write."""
+        with self.rows.lock:
+            self._stored |= self._read(self.rows.resolve())
+            fresh = self._fresh(newest)
+            texts = {self.name(name): bookmark_text(each) for name, each in fresh.items()}
+            written = self.rows.write(
+                texts,
+                lambda row: replace(
+                    row,
+                    owner=self.rows.owner,
+                    continuation=texts[row.name],
+                    properties={**row.properties, SAVED: now_text()},
+                ),
+            )
+            self._stored |= self._read(written.values())
+        return bool(texts)
+
+    def verify(self, partition: PartitionId | None = None) -> None:
+        """Reads our rows again (a partition's alone, if it is ours): this process may have been
+        frozen while another host took them. From any thread."""
+        names = () if partition is None else (self.name(partition),)
+        with self.rows.lock:
+            self._stored |= self._read(self.rows.verify(names))
+
     def record_taken(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Bookmark]:
         """The rows of these partitions were just taken (`rows.adopt`) and are saved from now on;
         returns their bookmarks."""
-        with self._lock:
-            rows = self._rows.known([self._name(name) for name in partitions])
-            found = {self._partition(row.name): read_bookmark(row) for row in rows}
+        with self.rows.lock:
+            found = self._read(self.rows.known([self.name(name) for name in partitions]))
             self._stored |= found
-            self._note_lost()
             return found
 
     def record_released(self, partitions: Collection[PartitionId]) -> None:
         """The rows of these partitions are not ours any more: nothing is saved for them until
         they are taken."""
-        with self._lock:
-            self._rows.drop([self._name(name) for name in partitions])
+        with self.rows.lock:
+            self.rows.drop([self.name(name) for name in partitions])
             for name in partitions:
                 self._stored.pop(name, None)
-            self._note_lost()

@@ -26,7 +26,21 @@ class Acknowledger(Protocol):
         ...
 
 
-class Keeper:
+class Store(Protocol):
+    """Where bookmarks are saved: a pipeline's positions, or the lease of a processor's
+    partition."""
+
+    def is_due(self, changes: int) -> bool:
+        """Whether it is time to save, after `changes` more changes. Raises LeaseLost."""
+        ...
+
+    def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
+        """Writes those of the bookmarks that are new; returns what was written. Raises LeaseLost,
+        and only with `force` that the store is away."""
+        ...
+
+
+class Saver:
     """Saves what is durable, and then acknowledges what was saved, for one caller at a time.
 
     Without `positions` (penstock as a library) the caller has saved the bookmarks already, in
@@ -34,7 +48,7 @@ class Keeper:
     and nobody here acknowledges.
     """
 
-    def __init__(self, positions: Positions | None, reader: Acknowledger | None = None) -> None:
+    def __init__(self, positions: Store | None, reader: Acknowledger | None = None) -> None:
         self._positions = positions
         self._reader = reader
 
@@ -49,18 +63,6 @@ class Keeper:
             saved = self._positions.save(self._newest(durable), force=force)
         if self._reader is not None:
             self._reader.acknowledge(saved)
-
-    def forget(self, partitions: Collection[PartitionId], durable: Bookmarks) -> bool:
-        """Removes the stored bookmarks of partitions that are done and no longer listed. Those of
-        their children are saved first: what descends from nothing that is stored is a gap. False
-        while the store is away."""
-        try:
-            self.save(durable, 0, force=True)
-        except Unavailable:
-            return False
-        if self._positions is not None:
-            self._positions.forget(partitions)
-        return True
 
     def _newest(self, durable: Bookmarks) -> Bookmarks:
         """With the marks of now: an idle partition advances, too. A place whose mark is not known
@@ -77,3 +79,23 @@ class Keeper:
                 elif bookmark.place is not None:
                     found.pop(name, None)
         return found
+
+
+class Keeper(Saver):
+    """Does this with a pipeline's positions, and removes what is done."""
+
+    def __init__(self, positions: Positions | None, reader: Acknowledger | None = None) -> None:
+        super().__init__(positions, reader)
+        self._rows = positions
+
+    def forget(self, partitions: Collection[PartitionId], durable: Bookmarks) -> bool:
+        """Removes the stored bookmarks of partitions that are done and no longer listed. Those of
+        their children are saved first: what descends from nothing that is stored is a gap. False
+        while the store is away."""
+        try:
+            self.save(durable, 0, force=True)
+        except Unavailable:
+            return False
+        if self._rows is not None:
+            self._rows.forget(partitions)
+        return True

@@ -286,10 +286,11 @@ def took(kept: HostPositions, *partitions: PartitionId) -> dict[PartitionId, Boo
     return kept.record_taken(partitions)
 
 
-def keep(kept: Positions, **bookmarks: Bookmark) -> Bookmarks:
-    """Saves these bookmarks now."""
+def keep(kept: HostPositions, **bookmarks: Bookmark) -> Bookmarks:
+    """Saves these bookmarks; those that are stored then."""
     found = {PartitionId(name): each for name, each in bookmarks.items()}
-    return kept.save(found, force=True)
+    kept.save(found)
+    return {name: each for name, each in found.items() if kept.stored(name) == each}
 
 
 def test_where_partitions_are_shared_a_row_that_another_took_is_lost_and_no_other() -> None:
@@ -302,7 +303,7 @@ def test_where_partitions_are_shared_a_row_that_another_took_is_lost_and_no_othe
     assert row is not None
     store.put(replace(row, owner="b"))
     assert keep(ours, slot=at(SECOND), other=at(SECOND)) == {SLOT: at(SECOND)}
-    assert ours.lost == {OTHER}
+    assert ours.rows.lost == {"shop/default/other"}
 
 
 class Counting(MemoryStore):
@@ -391,9 +392,9 @@ def test_a_row_that_a_save_would_make_and_finds_there_is_lost() -> None:
     ours = shared(store, "a")
     shared(store, "b").plant({SLOT: at(SECOND)})
     assert keep(ours, slot=at(FIRST)) == {}
-    assert ours.lost == {SLOT}
+    assert ours.rows.lost == {"shop/default/slot"}
     assert took(ours, SLOT) == {SLOT: at(SECOND)}
-    assert ours.lost == set()
+    assert not ours.rows.lost
 
 
 def test_a_row_that_another_instance_changed_is_not_removed_by_a_former_owner() -> None:
@@ -419,8 +420,8 @@ def test_a_shared_row_whose_write_had_no_answer_is_ours_or_lost() -> None:
     assert row is not None
     store.put(replace(row, owner="b"))
     ours.verify()
-    assert ours.lost == {OTHER}
-    assert keep(ours) == {SLOT: at(FIRST)}
+    assert ours.rows.lost == {"shop/default/other"}
+    assert ours.stored(SLOT) == at(FIRST)
 
 
 def test_a_checkpoint_of_a_shared_row_keeps_its_properties_and_notes_the_time() -> None:
@@ -430,7 +431,7 @@ def test_a_checkpoint_of_a_shared_row_keeps_its_properties_and_notes_the_time() 
     store.put(Lease(name="shop/default/slot", continuation=text, properties=properties))
     kept = shared(store, "a")
     took(kept, SLOT)
-    kept.save({SLOT: at(SECOND)}, force=True)
+    kept.save({SLOT: at(SECOND)})
     found = store.get("shop/default/slot")
     assert found is not None
     saved = {"saved": found.properties["saved"]}
@@ -452,5 +453,5 @@ def test_a_pipeline_goes_on_at_the_places_of_hosts_that_shared_it() -> None:
     kept.verify_name()
     kept.claim()
     assert kept.load() == {SLOT: at(FIRST, token="7"), OTHER: at(FIRST, token="7")}
-    assert keep(kept, slot=at(SECOND), other=at(THIRD)) == {SLOT: at(SECOND), OTHER: at(THIRD)}
+    kept.save({SLOT: at(SECOND), OTHER: at(THIRD)}, force=True)
     assert owned(store, clock, "one").load() == {SLOT: at(SECOND), OTHER: at(THIRD)}
