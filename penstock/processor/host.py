@@ -12,11 +12,11 @@ from penstock.feeds import At, KnowsReader
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.processor.observer import CloseReason
-from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork
-from penstock.processor.turns import Taker, Turns
+from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork, Taker
 from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import Survey
 from penstock.reading.lease_schedule import LeaseSchedule
+from penstock.reading.turns import Turns
 
 # Seconds that an observer is busy before its connection is kept by others.
 _BUSY = 5.0
@@ -36,7 +36,7 @@ class Host:
         on_hung: Callable[[], None],
     ) -> None:
         self.owned: dict[PartitionId, OwnedPartition] = {}
-        self.turns = Turns(work.clock)
+        self.turns: Turns[Taker] = Turns(work.clock)
         self.not_before: dict[PartitionId, float] = {}
         self.last = Survey({}, {})  # all leases, at the last look
         self.is_leaving = False

@@ -25,6 +25,15 @@ from penstock.reading.reader import GapRecorder, PartitionReader, Step
 FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
 
 
+class Taker(Protocol):
+    """Something of a host that takes turns: a partition, or what looks for partitions."""
+
+    def turn(self, timeout: float) -> float | None:
+        """One step, which waits at most `timeout` seconds for others; seconds until the next one;
+        None: there is none any more."""
+        ...
+
+
 class Faults(Protocol):
     """What becomes of errors; see `faults.Retries`. `waits`: of partitions whose batch has just
     failed, the seconds until this host may take them again."""

@@ -215,7 +215,7 @@ class Processor(Closes):
 
     def _work(self) -> None:
         turns = self.node.turns
-        while (job := turns.next(waits=True)) is not None:
+        while (job := turns.next(None)) is not None:
             alone = len(turns) <= self.processing.threads
             try:
                 if not self.node.take_turn(job, READ_TIMEOUT if alone else 0.0):

@@ -5,7 +5,6 @@ threads stop reading and the source keeps its log: that is the back-pressure. On
 shared by all partitions. An unavailable source is tried again for ever, with back-off.
 """
 
-import heapq
 import threading
 import time
 from collections import deque
@@ -19,6 +18,7 @@ from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.reader import Doubts, GapRecorder, PartitionReader, Step
+from penstock.reading.turns import Turns
 
 # Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
 READ_TIMEOUT = 0.25
@@ -50,7 +50,6 @@ class Buffered:
         self.events = 0  # changes of the pages
         self.goal: Place | None = None  # read up to here, whatever is buffered already
         self.is_failed = False  # the reader's error ends reading, for now or for good
-        self.turn_number = 0  # of the next turn: older entries of the schedule are void
         self.idle = 0.0  # seconds that the last turns found nothing, doubling
         # As the pages in `pages` have it: the reader is ahead while its step is not taken in.
         self.read_to = reader.read_to
@@ -89,6 +88,12 @@ class Buffered:
         self.reader.durable(place)
         return released
 
+    def idled(self, step: Step, timeout: float) -> float:
+        """Seconds until the partition is read again; more each time that it has nothing."""
+        is_idle = not (step.error or step.pages or timeout)
+        self.idle = min(max(FIRST_IDLE, 2 * self.idle), LONGEST_IDLE) if is_idle else 0.0
+        return self.idle
+
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page."""
         return {
@@ -96,6 +101,38 @@ class Buffered:
             "buffered_events": self.events,
             "buffered_bytes": self.size,
         }
+
+
+class Room:
+    """The budget in bytes that all partitions share."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.used = 0  # the sum of the partitions' sizes
+        self.held: dict[Buffered, None] = {}  # those that found no room: only kept alive
+
+    def is_free(self, part: Buffered, parts: int) -> bool:
+        """Whether a partition may read on: all share the budget while half of it is free, then
+        each of `parts` has its part; one that holds nothing may always read a little."""
+        if part.goal is not None and not part.reaches(part.goal):
+            return True
+        if self.used >= self.limit:
+            return not part.pages and self.used < 2 * self.limit
+        return self.used < self.limit / 2 or part.size < self.limit / parts
+
+    def freed(self, parts: int) -> list[Buffered]:
+        """Those that were held, and have room now: they are not held any more."""
+        found = [part for part in self.held if self.is_free(part, parts)]
+        for part in found:
+            del self.held[part]
+        return found
+
+    def leave(self, part: Buffered) -> None:
+        """Drops the pages of a partition that is closed."""
+        self.used -= part.size
+        part.pages.clear()
+        part.size = part.events = 0
+        self.held.pop(part, None)
 
 
 class Reservoir:
@@ -117,26 +154,17 @@ class Reservoir:
         threads: int = THREADS,
         doubts: Doubts | None = None,
     ) -> None:
-        self._feed = feed
-        self._doubts: Doubts = {} if doubts is None else doubts
-        self._limit = limit
-        self._gaps = gaps
+        self._feed, self._gaps = feed, gaps  # of new readers
+        self._doubts: Doubts = {} if doubts is None else doubts  # theirs, too
         self._watch = watch
         self._most_threads = threads
+        self._threads: list[threading.Thread] = []
         lock = threading.RLock()
         self.wake = threading.Condition(lock)  # consumers wait for it
-        self._work = threading.Condition(lock)  # and reader threads for this
+        # Reader threads wait for these.
+        self._turns: Turns[Buffered] = Turns(changed=threading.Condition(lock))
         self._parts: dict[PartitionId, Buffered] = {}
-        self._size = 0  # the sum of their sizes
-        # A heap of turns: when, a number that keeps the order, the part's turn number, the part. An
-        # entry with another turn number than the part's is void.
-        self._schedule: list[tuple[float, int, int, Buffered]] = []
-        self._entries = 0  # ever made
-        # A part is in one state at a time: scheduled, held (it found no room) or turning (a thread
-        # reads it). One that leaves while it turns is closed by that thread.
-        self._held: dict[Buffered, None] = {}
-        self._turning: set[Buffered] = set()
-        self._leaving: set[Buffered] = set()
+        self._room = Room(limit)
         self._arrivals: list[Arrivals] = []  # of each consumer that listens
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
@@ -144,19 +172,17 @@ class Reservoir:
         self.counts = {"events": 0, "pages": 0, "reconnects": 0}
         # How many changes consumers have taken, by whole pages.
         self.drawn = 0
-        self._threads: list[threading.Thread] = []
-        self._stopping = False
 
     def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
         """Starts to read a partition after the bookmark, unless it is being read."""
         with self.wake:
-            if partition in self._parts or self._stopping:
+            if partition in self._parts or self._turns.is_closed:
                 return
             reader = PartitionReader(
                 self._feed, partition, bookmark, self._gaps, doubts=self._doubts
             )
             part = self._parts[partition] = Buffered(reader)
-            self._plan(part, 0.0)
+            self._turns.add(part)
             if len(self._threads) < min(self._most_threads, len(self._parts)):
                 name = f"reader-{len(self._threads)}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -169,19 +195,14 @@ class Reservoir:
             part = self._parts.pop(partition, None)
             if part is None:
                 return
-            self._size -= part.size
-            part.pages.clear()
-            part.size = part.events = 0
-            part.turn_number += 1
-            self._held.pop(part, None)
+            self._room.leave(part)
             for arrivals in self._arrivals:
                 arrivals.fresh.pop(partition, None)
                 arrivals.taken.pop(partition, None)
             self.ended.discard(partition)
-            if part in self._turning:
-                self._leaving.add(part)  # its thread closes the connection
-            else:
+            if self._turns.claim(part):  # else the thread that reads it closes the connection
                 part.reader.disconnect()
+                self._turns.done(part, None)
             self._make_room()
             self.wake.notify_all()
 
@@ -189,8 +210,7 @@ class Reservoir:
         """Stops reading; the last acknowledgements are sent if the source can be reached. Waits
         at most `timeout` seconds; returns whether all threads have ended."""
         with self.wake:
-            self._stopping = True
-            self._work.notify_all()
+            self._turns.close()
             self.wake.notify_all()
         deadline = time.monotonic() + timeout
         for thread in self._threads:
@@ -268,7 +288,7 @@ class Reservoir:
             if (part := self._parts.get(name)) is not None:
                 before = part.size
                 released += part.release(place)
-                self._size += part.size - before
+                self._room.used += part.size - before
         if released:
             self._make_room()
         return released
@@ -300,7 +320,7 @@ class Reservoir:
     @property
     def fill(self) -> float:
         """How full the buffer is, in percent."""
-        return round(100 * self._size / self._limit, 1)
+        return round(100 * self._room.used / self._room.limit, 1)
 
     # Reader threads.
 
@@ -308,12 +328,11 @@ class Reservoir:
         while (part := self._next()) is not None:
             # A thread may wait for its partition while no other could have its turn meanwhile.
             timeout = READ_TIMEOUT if len(self._parts) <= len(self._threads) else 0.0
-            step = part.reader.step(timeout, keep_alive=part in self._held)
+            step = part.reader.step(timeout, keep_alive=part in self._room.held)
             self._take(part, step, timeout)
             self._watch()
         with self.wake:
-            mine = [part for part in self._parts.values() if part not in self._turning]
-            self._turning |= set(mine)
+            mine = [part for part in self._parts.values() if self._turns.claim(part)]
         for part in mine:
             part.reader.disconnect()
         self._watch()
@@ -321,74 +340,42 @@ class Reservoir:
     def _next(self) -> Buffered | None:
         """The next partition whose turn it is; None when reading has stopped."""
         with self.wake:
-            while not self._stopping:
-                now = time.monotonic()
-                while self._schedule and self._schedule[0][0] <= now:
-                    _, _, number, part = heapq.heappop(self._schedule)
-                    if number != part.turn_number:
-                        continue
-                    if part in self._held or self._has_room(part):
-                        self._turning.add(part)
-                        return part
-                    self._held[part] = None
-                    self._plan(part, KEEP_ALIVE)
-                self._work.wait(self._schedule[0][0] - now if self._schedule else None)
+            while (part := self._turns.next(None)) is not None:
+                if part in self._room.held or self._room.is_free(part, len(self._parts)):
+                    return part
+                self._room.held[part] = None
+                self._turns.done(part, KEEP_ALIVE)
             return None
 
     def _take(self, part: Buffered, step: Step, timeout: float) -> None:
         """Takes in what a step brought, and plans the next."""
+        partition = part.reader.partition
         with self.wake:
             self.counts["events"] += sum(page.count for page in step.pages)
             self.counts["pages"] += len(step.pages)
             self.counts["reconnects"] += isinstance(step.error, Unavailable)
-            self._turning.discard(part)
-            self._held.pop(part, None)
-            if part in self._leaving:
-                self._leaving.discard(part)
+            self._room.held.pop(part, None)
+            if self._parts.get(partition) is not part:  # it was closed meanwhile
+                self._turns.done(part, None)
                 part.reader.disconnect()
                 return
             part.is_failed = step.error is not None and not isinstance(step.error, Unavailable)
             if step.pages or part.reader.drained:
                 before = part.size
                 part.put(step.pages)
-                self._size += part.size - before
+                self._room.used += part.size - before
                 for arrivals in self._arrivals:
-                    if arrivals.wants(part.reader.partition):
-                        arrivals.fresh[part.reader.partition] = None
+                    if arrivals.wants(partition):
+                        arrivals.fresh[partition] = None
             if step.pages or part.drained or part.is_failed:
                 self.wake.notify_all()
             if part.drained:
-                part.turn_number += 1
-                self.ended.add(part.reader.partition)
-            elif not part.is_failed or isinstance(step.error, PositionLost):
-                self._plan(part, step.wait or self._idle(part, step, timeout))
-
-    @staticmethod
-    def _idle(part: Buffered, step: Step, timeout: float) -> float:
-        """Seconds until a partition that has nothing is read again."""
-        is_idle = not (step.error or step.pages or timeout)
-        part.idle = min(max(FIRST_IDLE, 2 * part.idle), LONGEST_IDLE) if is_idle else 0.0
-        return part.idle
-
-    def _plan(self, part: Buffered, wait: float) -> None:
-        part.turn_number += 1
-        self._entries += 1
-        entry = (time.monotonic() + wait, self._entries, part.turn_number, part)
-        heapq.heappush(self._schedule, entry)
-        self._work.notify()
-
-    def _has_room(self, part: Buffered) -> bool:
-        """Whether a partition may read on: all share the budget while half of it is free, then
-        each has its part; one that holds nothing may always read a little."""
-        if part.goal is not None and not part.reaches(part.goal):
-            return True
-        if self._size >= self._limit:
-            return not part.pages and self._size < 2 * self._limit
-        return self._size < self._limit / 2 or part.size < self._limit / len(self._parts)
+                self.ended.add(partition)
+            is_over = part.drained or (part.is_failed and not isinstance(step.error, PositionLost))
+            wait = step.wait or part.idled(step, timeout)
+            self._turns.done(part, None if is_over else wait)
 
     def _make_room(self) -> None:
         """After pages were released: those that waited for room have their turn."""
-        for part in [part for part in self._held if self._has_room(part)]:
-            if part not in self._turning:
-                del self._held[part]
-                self._plan(part, 0.0)
+        for part in self._room.freed(len(self._parts)):
+            self._turns.hurry(part)

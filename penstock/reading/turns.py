@@ -1,47 +1,46 @@
-"""Whose turn it is: jobs of one host, each with the time of its next turn. Any number of threads
-take turns; a job has one at a time.
+"""Whose turn it is: jobs, each with the time of its next turn. Any number of threads take turns; a
+job has one at a time.
+
+It makes no threads: its owners do (a reservoir, a processor, an iterator).
 """
 
 import heapq
+import time
 from collections.abc import Callable
 from itertools import count
 from threading import Condition
-from typing import Protocol
+from typing import Generic, TypeVar
+
+Job = TypeVar("Job")
 
 
-class Taker(Protocol):
-    """Something that takes turns."""
+class Turns(Generic[Job]):
+    """`clock` is monotonic seconds. `changed`: of the owner's own lock, where it decides about jobs
+    while it holds that."""
 
-    def turn(self, timeout: float) -> float | None:
-        """One step, which waits at most `timeout` seconds for others; seconds until the next one;
-        None: there is none any more."""
-        ...
-
-
-class Turns:
-    """`clock` is monotonic seconds."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, *, changed: Condition | None = None
+    ) -> None:
+        self.is_closed = False  # no job has a turn any more
         self._clock = clock
-        self._changed = Condition()
+        self._changed = changed or Condition()
         # A heap: when, a number that keeps the order, the job. An entry that is not the job's own
         # in `_planned` is void.
-        self._heap: list[tuple[float, int, Taker]] = []
-        self._planned: dict[Taker, int] = {}
+        self._heap: list[tuple[float, int, Job]] = []
+        self._planned: dict[Job, int] = {}
         self._numbers = count()
         # Jobs that have a turn now; True: the next follows at once.
-        self._running: dict[Taker, bool] = {}
-        self._is_closed = False
+        self._running: dict[Job, bool] = {}
 
     def __len__(self) -> int:
         return len(self._planned) + len(self._running)
 
-    def add(self, job: Taker, wait: float = 0.0) -> None:
+    def add(self, job: Job, wait: float = 0.0) -> None:
         """Plans the first turn of a job."""
         with self._changed:
             self._plan(job, wait)
 
-    def hurry(self, job: Taker) -> None:
+    def hurry(self, job: Job) -> None:
         """The job's next turn is to come at once."""
         with self._changed:
             if job in self._running:
@@ -49,23 +48,37 @@ class Turns:
             elif job in self._planned:
                 self._plan(job, 0.0)
 
-    def next(self, *, waits: bool = False) -> Taker | None:
-        """The job whose turn it is; None if there is none now (`waits`: when closed). Call `done`
-        after its turn."""
+    def next(self, timeout: float | None = 0.0) -> Job | None:
+        """The job whose turn it is; None if there is none within `timeout` seconds (None: until
+        `close`). Call `done` after its turn."""
         with self._changed:
-            while not self._is_closed:
+            until = None if timeout is None else self._clock() + timeout
+            while not self.is_closed:
                 left = self._left()
                 if left is not None and left <= 0:
                     job = heapq.heappop(self._heap)[2]
                     del self._planned[job]
                     self._running[job] = False
                     return job
-                if not waits:
-                    return None
+                if until is not None:
+                    patience = until - self._clock()
+                    if patience <= 0:
+                        return None
+                    left = patience if left is None else min(left, patience)
                 self._changed.wait(left)
             return None
 
-    def done(self, job: Taker, wait: float | None) -> None:
+    def claim(self, job: Job) -> bool:
+        """Gives the caller the next turn of a job, planned or not: call `done` after it. False
+        while another has a turn of it."""
+        with self._changed:
+            if job in self._running:
+                return False
+            self._planned.pop(job, None)
+            self._running[job] = False
+            return True
+
+    def done(self, job: Job, wait: float | None) -> None:
         """The job had its turn; the next is in `wait` seconds, None: never."""
         with self._changed:
             hurries = self._running.pop(job)
@@ -78,9 +91,9 @@ class Turns:
             return self._left()
 
     def close(self) -> None:
-        """No more turns."""
+        """Ends the turns."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             self._changed.notify_all()
 
     def _left(self) -> float | None:
@@ -88,7 +101,7 @@ class Turns:
             heapq.heappop(self._heap)
         return self._heap[0][0] - self._clock() if self._heap else None
 
-    def _plan(self, job: Taker, wait: float) -> None:
+    def _plan(self, job: Job, wait: float) -> None:
         number = next(self._numbers)
         self._planned[job] = number
         heapq.heappush(self._heap, (self._clock() + wait, number, job))

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
+from threading import Lock
 
 from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
 from penstock.model.errors import (
@@ -71,8 +72,7 @@ class Coordinator:
         # Seconds until another poll is worth it, after one that raised an error.
         self.pause = _PAUSE
         self._roster = Roster(feed, clock=clock, every=LISTING)
-        self._room = self._limit = buffer
-        self._skipped: PartitionId | None = None  # where the next poll begins
+        self._room = _Room(buffer)
         # Partitions that anyone may poll are read side by side, and kept from the start.
         self._is_polled = isinstance(feed, Polled) and feed.polled
         self._reads: SideBySide[Step | None] = SideBySide()
@@ -105,7 +105,7 @@ class Coordinator:
         """
         self._retire()
         errors = self._open(stopped)
-        self._room = self._limit - sum(shard.size for shard in self._shards.values())
+        self._room.free(sum(shard.size for shard in self._shards.values()))
         try:
             if self._is_polled:
                 self._read_together(stopped, errors)
@@ -150,17 +150,16 @@ class Coordinator:
     def _in_order(self) -> list[Shard]:
         """The partitions, those first that the last poll had no room for."""
         names = list(self._shards)
-        start = names.index(self._skipped) if self._skipped in names else 0
-        self._skipped = None
+        skipped = self._room.skipped()
+        start = names.index(skipped) if skipped in names else 0
         return [self._shards[name] for name in names[start:] + names[:start]]
 
     def _step(self, shard: Shard, wait: float = 0.0) -> Step | None:
         """Reads a partition, if the buffer has room for it; several threads may, each one."""
-        if self._room <= 0:
-            self._skipped = self._skipped or shard.partition
+        if not self._room.has(shard.partition):
             return None
         step = shard.step(wait)
-        self._room -= sum(page.size for page in step.pages)
+        self._room.take(sum(page.size for page in step.pages))
         return step
 
     def _take(self, shard: Shard, step: Step | None, errors: list[PenstockError]) -> None:
@@ -288,3 +287,36 @@ class Coordinator:
         for shard in self._shards.values():
             if not shard.is_reading:
                 shard.close()
+
+
+class _Room:
+    """Bytes that one poll may still read; threads that read share it."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = self._left = limit
+        self._first: PartitionId | None = None  # that found none
+        self._lock = Lock()
+
+    def free(self, used: int) -> None:
+        """Begins a poll, while `used` bytes are held."""
+        with self._lock:
+            self._left = self._limit - used
+
+    def has(self, partition: PartitionId) -> bool:
+        """Whether the partition may be read."""
+        with self._lock:
+            if self._left <= 0 and self._first is None:
+                self._first = partition
+            return self._left > 0
+
+    def take(self, size: int) -> None:
+        """So many bytes were read."""
+        with self._lock:
+            self._left -= size
+
+    def skipped(self) -> PartitionId | None:
+        """The first partition that found no room since the last call: the next poll begins
+        there."""
+        with self._lock:
+            found, self._first = self._first, None
+            return found

@@ -5,9 +5,10 @@ hangs keeps its thread, and neither the caller nor the end of the process.
 
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable, Mapping
-from queue import Empty, SimpleQueue
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Generic, TypeVar
+
+from penstock.reading.turns import Turns
 
 Result = TypeVar("Result")
 
@@ -17,16 +18,22 @@ _IDLE, _LOOK = 5.0, 0.1
 
 
 class SideBySide(Generic[Result]):
-    """Used by one thread. `busy`: the jobs that run, or whose results were not taken."""
+    """Used by one thread."""
 
     def __init__(self, most: int = THREADS) -> None:
-        self.busy: set[Hashable] = set()
         self._most = most
-        self._jobs: SimpleQueue[tuple[Hashable, Callable[[], Result]]] = SimpleQueue()
+        # Jobs that wait or run, or whose results were not taken.
+        self._jobs: dict[Hashable, Callable[[], Result]] = {}
+        self._turns: Turns[Hashable] = Turns()
         self._results: deque[tuple[Hashable, Result | BaseException]] = deque()
         self._arrived = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = 0
+        self._lock = threading.Lock()  # of `_threads`
+        self._threads = 0  # that wait for a job, or do one
+
+    @property
+    def busy(self) -> Collection[Hashable]:
+        """The jobs that wait or run, or whose results were not taken."""
+        return self._jobs.keys()
 
     def run(
         self,
@@ -38,11 +45,11 @@ class SideBySide(Generic[Result]):
         when none is busy, or when `stopped`: what is busy then is taken by the next run. So is what
         `take` was interrupted at, by Ctrl-C: it may be taken twice, and is never dropped."""
         for name, job in jobs.items():
-            if name not in self.busy:
-                self.busy.add(name)
-                self._jobs.put((name, job))
-        self._start(len(self.busy))
-        while self.busy and not stopped():
+            if name not in self._jobs:
+                self._jobs[name] = job
+                self._turns.add(name)
+        self._start(len(self._jobs))
+        while self._jobs and not stopped():
             if not self._results:
                 self._arrived.wait(_LOOK)
                 self._arrived.clear()
@@ -51,7 +58,7 @@ class SideBySide(Generic[Result]):
             if not isinstance(result, BaseException):
                 take(name, result)
             self._results.popleft()
-            self.busy.discard(name)
+            self._jobs.pop(name, None)
             if isinstance(result, BaseException):
                 raise result
 
@@ -64,17 +71,17 @@ class SideBySide(Generic[Result]):
 
     def _work(self) -> None:
         while True:
-            try:
-                name, job = self._jobs.get(timeout=_IDLE)
-            except Empty:
+            name = self._turns.next(_IDLE)
+            if name is None:
                 with self._lock:
-                    if self._jobs.empty():
+                    if self._turns.left() is None:
                         self._threads -= 1
                         return
                 continue
             try:
-                result: Result | BaseException = job()
+                result: Result | BaseException = self._jobs[name]()
             except BaseException as error:
                 result = error
+            self._turns.done(name, None)
             self._results.append((name, result))
             self._arrived.set()
