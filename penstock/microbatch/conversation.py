@@ -137,6 +137,35 @@ class Request:
         return cls(found, group, groups, seconds, most)
 
 
+class ReportedPlaces(NamedTuple):
+    """A task's report that everything up to these places is durable."""
+
+    places: Position
+
+
+class ReportedBookmarks(NamedTuple):
+    """The report of a task that reads by itself: that everything up to these bookmarks is
+    durable."""
+
+    bookmarks: Bookmarks
+
+
+# What tasks report while they write.
+Report = ReportedPlaces | ReportedBookmarks | FoundGap | Rows
+
+
+def read_report(message: bytes) -> Report:
+    """Reads a message of a task that is no request; raises Malformed."""
+    kind = message[:1]
+    if kind == BOOKMARKS:
+        return ReportedBookmarks(read_bookmarks(message))
+    if kind == ROWS:
+        return Rows.unpack(message)
+    if kind == GAP:
+        return FoundGap.unpack(message)
+    return ReportedPlaces(read_stored(message))
+
+
 def stored_message(position: Position, *, done: bool) -> bytes:
     """A task's report that everything up to these places is durable."""
     places = [(name, place.cursor, place.ordinal) for name, place in position.items()]

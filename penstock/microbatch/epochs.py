@@ -16,9 +16,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.microbatch.assignments import AssignmentDraw, Assignments
+from penstock.microbatch.conversation import (
+    FoundGap,
+    Report,
+    ReportedBookmarks,
+    ReportedPlaces,
+    Rows,
+)
 from penstock.microbatch.draw import Draw, OpenDraw
 from penstock.model.errors import Unavailable
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.reading.gaps import GapLog
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
@@ -110,15 +118,15 @@ class Epochs:
         lengths: Lengths,
         clock: Callable[[], float],
     ) -> None:
-        self._partitions = partitions
+        self._partitions = partitions  # that are read
         self._keeper = keeper
-        self._roster = roster
+        self._roster = roster  # finds others
         self._lengths = lengths
         self._clock = clock
         self._saved_at = clock()
-        self._saving = threading.Lock()
+        self._saving = threading.Lock()  # one save at a time
         self._lock = threading.Lock()  # of `_durable`; never held for long
-        self._durable: dict[PartitionId, Bookmark] = {}
+        self._durable: dict[PartitionId, Bookmark] = {}  # everything up to here is in the sink
         self._fresh = threading.Event()  # something may be saved
 
     def begin(self, bookmarks: Bookmarks) -> None:
@@ -144,6 +152,13 @@ class Epochs:
     def draw(self, group: int, groups: int) -> Draw:
         """What the task of one ticket gets."""
         raise NotImplementedError
+
+    def take(self, report: Report) -> None:
+        """Takes in what a task reports."""
+        raise NotImplementedError
+
+    def stop(self, timeout: float) -> None:
+        """Reads no more, where this process does; waits at most `timeout` seconds."""
 
     def watch(self, timeout: float = 0.0) -> None:
         """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
@@ -216,6 +231,15 @@ class BufferedEpochs(Epochs):
         """The pages of all partitions, which are one group, from where they are durable."""
         return OpenDraw(self._reservoir, self._place)
 
+    def take(self, report: Report) -> None:
+        """See `Epochs`: the task that writes reports places."""
+        if isinstance(report, ReportedPlaces):
+            self.stored(report.places)
+
+    def stop(self, timeout: float) -> None:
+        """See `Epochs`."""
+        self._reservoir.stop(timeout)
+
     def stored(self, places: Position) -> None:
         """A task reports that everything up to `places` is durable: releases the pages, and wakes
         `watch` to save it."""
@@ -265,14 +289,26 @@ class AssignedEpochs(Epochs):
         roster: Roster,
         positions: Positions,
         lengths: Lengths,
+        *,
+        gaps: GapLog,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__(assignments, Keeper(positions), roster, lengths, clock)
         self._assignments = assignments
+        self._gaps = gaps
 
     def draw(self, group: int, groups: int) -> AssignmentDraw:
         """The partitions that the task of one ticket reads."""
         return AssignmentDraw(self._assignments, group, groups)
+
+    def take(self, report: Report) -> None:
+        """See `Epochs`: tasks report bookmarks, gaps and the status of partitions."""
+        if isinstance(report, ReportedBookmarks):
+            self.stored(report.bookmarks)
+        elif isinstance(report, FoundGap):
+            self._gaps.lost(report.partition, report.gap, report.bookmark, to=report.to)
+        elif isinstance(report, Rows):
+            self._assignments.report_rows(report)
 
     def stored(self, bookmarks: Bookmarks) -> None:
         """A task reports that everything up to these bookmarks, which are to be saved, is durable:

@@ -1,18 +1,21 @@
 """Reading for open micro-batches: an offset is the number of an epoch, and tasks get tickets."""
 
 import pickle
+import threading
 from collections.abc import Callable
 from typing import Any
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
-from penstock.microbatch.conversation import FoundGap
+from penstock.microbatch.conversation import Report, Request
+from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.page_server import PageServer
+from penstock.microbatch.page_server import PAUSE, PageServer
 from penstock.microbatch.run_folder import is_stopping
 from penstock.microbatch.source_reports import ReaderStatus
 from penstock.microbatch.ticket import Ticket
+from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
@@ -20,76 +23,81 @@ from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 
 Json = dict[str, Any]
-Report = Callable[[], None]
+Notify = Callable[[], None]
 
 # The one key of an offset: which epoch.
 _EPOCH = "epoch"
 
 
 def buffered(
-    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
+    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Notify
 ) -> "OpenReading":
     """Pages are read here, and written by one task, so that one chain orders the sink's writes."""
     reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
     lengths = Lengths(options.epoch, options.live_slots)
     epochs = BufferedEpochs(reservoir, Roster(feed), positions, lengths)
-    reading = OpenReading(options, reservoir, epochs, report, stored=epochs.stored)
-    reading.stop_reading = reservoir.stop
-    return reading
+    return OpenReading(options, reservoir, epochs, report)
 
 
 def assigned(
-    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Report
+    feed: Feed, options: SourceOptions, positions: Positions, gaps: GapLog, report: Notify
 ) -> "OpenReading":
     """Tasks read the source by themselves: as many as may run at a time."""
     assignments = Assignments(options.buffer)
     lengths = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
-    epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths)
-
-    def lost(found: FoundGap) -> None:
-        gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
-
-    reading = OpenReading(
-        options,
-        assignments,
-        epochs,
-        report,
-        marked=epochs.stored,
-        lost=lost,
-        status=assignments.report_rows,
+    epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths, gaps=gaps)
+    return OpenReading(
+        options, assignments, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer
     )
-    reading.feed, reading.buffer = pickle.dumps(feed), options.buffer
-    return reading
 
 
 class OpenReading:
-    """A `source.Reading`, made by `buffered` or `assigned`. `feed` and `buffer` are for tasks that
-    read: the pickled feed, and the bytes that all of them may buffer."""
+    """A `source.Reading`, and the `Pages` of its server. `feed` and `buffer` are for tasks that
+    read: the pickled feed, and the bytes that all of them may buffer. `report` is called often."""
 
     def __init__(
         self,
         options: SourceOptions,
         reader: ReaderStatus,
         epochs: Epochs,
-        report: Report,
-        **reports: Callable[[Any], None],
+        report: Notify,
+        *,
+        feed: bytes = b"",
+        buffer: int = 0,
     ) -> None:
-        self.reader = reader
-        self.feed, self.buffer = b"", 0
-        self.stop_reading: Callable[[float], object] = lambda _: None
+        self.reader = reader  # whose status is reported
         self._epochs = epochs
+        self._report = report
+        self._feed, self._buffer = feed, buffer
+        self._runtime = options.runtime
+        self._server = PageServer.of(options, self)
+        # Saves what is durable, from the first ticket on, so that no page waits for a disk.
+        self._watching: threading.Thread | None = None
+        self._stopped = threading.Event()  # it ends
+        self._failure: PenstockError | None = None  # what saving failed with: it ends all epochs
 
-        def watch(timeout: float) -> None:
-            epochs.watch(timeout)
-            report()
+    def draw(self, request: Request) -> Draw:
+        """See `Pages`."""
+        return self._epochs.draw(request.group, request.groups)
 
-        self._server = PageServer.of(
-            options,
-            lambda request: epochs.draw(request.group, request.groups),
-            stopping=lambda: is_stopping(options.runtime) or epochs.is_cut_short(),
-            watch=watch,
-            **reports,
-        )
+    def take(self, report: Report) -> None:
+        """See `Pages`."""
+        self._epochs.take(report)
+
+    def is_over(self) -> bool:
+        """See `Pages`."""
+        if self._failure is not None:
+            raise self._failure
+        return is_stopping(self._runtime) or self._epochs.is_cut_short()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                self._epochs.watch(PAUSE)
+                self._report()
+            except Exception as error:
+                self._failure = PenstockError.of(error, "saving positions")
+                return
 
     @property
     def durable(self) -> Bookmarks:
@@ -108,6 +116,9 @@ class OpenReading:
     def parts(self, start: Json, end: Json) -> list[Ticket]:
         """See `Reading`."""
         self._server.open()
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, daemon=True)
+            self._watching.start()
         return [
             Ticket(
                 address=self._server.address,
@@ -116,8 +127,8 @@ class OpenReading:
                 groups=epoch.groups,
                 seconds=epoch.seconds,
                 most=epoch.most,
-                feed=self.feed,
-                buffer=self.buffer // epoch.groups,
+                feed=self._feed,
+                buffer=self._buffer // epoch.groups,
             )
             for epoch in self._epochs.plan(int(end[_EPOCH]))
         ]
@@ -128,5 +139,6 @@ class OpenReading:
 
     def stop(self, timeout: float) -> None:
         """See `Reading`."""
+        self._stopped.set()
         self._server.close()
-        self.stop_reading(timeout)
+        self._epochs.stop(timeout)

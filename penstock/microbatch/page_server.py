@@ -10,10 +10,9 @@ import os
 import pickle
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Protocol
 
 from penstock.microbatch.conversation import (
     BOOKMARKS,
@@ -26,69 +25,54 @@ from penstock.microbatch.conversation import (
     REQUEST,
     ROWS,
     STORED,
-    FoundGap,
+    Report,
     Request,
-    Rows,
-    read_bookmarks,
-    read_stored,
+    read_report,
 )
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.ticket import messages_of
 from penstock.model.errors import PenstockError
 from penstock.model.page import Page
-from penstock.model.position import Bookmarks, Position
 from penstock.process.connections import Server
 
 # Seconds that the clock is not read while no page comes.
 PAUSE = 0.1
 
 
+class Pages(Protocol):
+    """What a page server serves: a reading's pages, or partitions."""
+
+    def draw(self, request: Request) -> Draw:
+        """The answer to a request."""
+        ...
+
+    def take(self, report: Report) -> None:
+        """Takes in what a task reports. The task gets the PenstockError that it raises."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether an open epoch ends now. What it raises ends every conversation of one."""
+        ...
+
+
 class PageServer:
-    """Serves pages to tasks at a `Server`'s `address`, `bind` and `port`. After `open` the
-    attributes `address` and `key` are what tickets must carry.
+    """Serves `pages` to tasks at a `Server`'s `address`, `bind` and `port`. After `open` the
+    attributes `address` and `key` are what tickets must carry."""
 
-    `draw` gives what a request is answered with. `stored` is called with what tasks report
-    (`marked`, `lost` and `status` where they read the source by themselves);
-    `watch(seconds)` again and again by a thread of its own, and what it raises ends every
-    conversation; when `stopping` is true, epochs end.
-    """
-
-    def __init__(
-        self,
-        address: str,
-        draw: Callable[[Request], Draw],
-        *,
-        stored: Callable[[Position], None] = lambda _: None,
-        marked: Callable[[Bookmarks], None] = lambda _: None,
-        lost: Callable[[FoundGap], None] = lambda _: None,
-        status: Callable[[Rows], None] = lambda _: None,
-        stopping: Callable[[], bool] = lambda: False,
-        watch: Callable[[float], None] | None = None,
-        bind: str = "",
-        port: int = 0,
-    ) -> None:
-        self._draw = draw
-        self._stored = stored
-        self._marked = marked
-        self._lost = lost
-        self._status = status
-        self._stopping = stopping
-        self._watch = watch
-        self._failure: PenstockError | None = None
+    def __init__(self, address: str, pages: Pages, *, bind: str = "", port: int = 0) -> None:
+        self._pages = pages
         self._server = Server(address, self._attend, bind=bind, port=port)
         self._is_open = False
 
     @classmethod
-    def of(
-        cls, options: SourceOptions, draw: Callable[[Request], Draw], **more: Any
-    ) -> "PageServer":
+    def of(cls, options: SourceOptions, pages: Pages) -> "PageServer":
         """A source's: on the host that executors reach, or in the private run folder."""
-        pages, runtime = options.pages, options.runtime
-        address = f"tcp:{pages.host}" if pages.host else "unix:"
-        if runtime and not pages.host:
+        chosen, runtime = options.pages, options.runtime
+        address = f"tcp:{chosen.host}" if chosen.host else "unix:"
+        if runtime and not chosen.host:
             address = f"unix:{runtime}/pages-{os.getpid()}"
-        return cls(address, draw, bind=pages.bind, port=pages.port, **more)
+        return cls(address, pages, bind=chosen.bind, port=chosen.port)
 
     @property
     def address(self) -> str:
@@ -106,20 +90,11 @@ class PageServer:
             return
         self._server.open()
         self._is_open = True
-        threading.Thread(target=self._run_watch, daemon=True).start()
 
     def close(self) -> None:
         """Takes no more tasks; nothing depends on it."""
         self._is_open = False
         self._server.close()
-
-    def _run_watch(self) -> None:
-        while self._watch is not None and self._is_open:
-            try:
-                self._watch(PAUSE)
-            except Exception as error:
-                self._failure = PenstockError.of(error, "saving positions")
-                return
 
     def _attend(self, connection: Connection) -> None:
         line = _Line(connection)
@@ -135,23 +110,13 @@ class PageServer:
                 answering.start()
                 continue
             try:
-                self._take(message)
+                self._pages.take(read_report(message))
                 if message[:1] == DONE:
                     line.send(END)
                 elif message[:1] == GAP:
                     line.send(RECORDED)
             except PenstockError as error:
                 line.send(FAILED + pickle.dumps(error))
-
-    def _take(self, message: bytes) -> None:
-        if message[:1] == BOOKMARKS:
-            self._marked(read_bookmarks(message))
-        elif message[:1] == ROWS:
-            self._status(Rows.unpack(message))
-        elif message[:1] == GAP:
-            self._lost(FoundGap.unpack(message))
-        else:
-            self._stored(read_stored(message))
 
     def _answer(self, line: "_Line", message: bytes) -> None:
         with suppress(OSError):  # the client is gone
@@ -167,7 +132,7 @@ class PageServer:
         begun = time.monotonic()
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
         is_open, over = not request.ranges, False
-        with closing(self._draw(request)) as draw:
+        with closing(self._pages.draw(request)) as draw:
             while not over and not line.is_closed:
                 wait = max(0.0, min(PAUSE, deadline - time.monotonic())) if is_open else PAUSE
                 drawn, over = draw.next(wait)
@@ -177,11 +142,9 @@ class PageServer:
                         line.send(PAGE + head, *payload)
                     else:
                         line.send(each.pack())
-                if self._failure is not None:
-                    raise self._failure
                 if is_open:
                     ends = latest if drawn else deadline
-                    over = over or self._stopping() or time.monotonic() >= ends
+                    over = self._pages.is_over() or over or time.monotonic() >= ends
 
 
 class _Line:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.feeds import Feed
+from penstock.microbatch.conversation import Report, Request
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PageServer
@@ -51,8 +52,8 @@ def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
 
 
 class PlannedReading:
-    """A `source.Reading`. Pages go to tasks in splits, or, where tasks make stubs (`late`), through
-    the page server."""
+    """A `source.Reading`, and the `Pages` of its server. Pages go to tasks in splits, or, where
+    tasks make stubs (`late`), through the page server."""
 
     def __init__(
         self,
@@ -64,18 +65,27 @@ class PlannedReading:
     ) -> None:
         reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
         self.reader = self._reservoir = reservoir
-        self.durable: Bookmarks = {}
+        self.durable: Bookmarks = {}  # everything up to here is in the sink
         limits = ReadLimits(
             events=options.max_events, bytes=options.max_bytes, patience=options.patience
         )
         self._planner = Planner(reservoir, Roster(feed), limits=limits, positions=positions)
         self._slots = options.live_slots
         self._initial: Json | None = None  # where a query began whose offsets are the record
-        self._is_record = positions is None
-        self._server = PageServer.of(
-            options, lambda request: PlannedDraw(reservoir, request.ranges)
-        )
-        self._is_served = bool(options.late)
+        self._is_record = positions is None  # Spark's checkpoint is the record
+        self._server = PageServer.of(options, self)
+        self._is_served = bool(options.late)  # tasks get tickets, not pages
+
+    def draw(self, request: Request) -> PlannedDraw:
+        """See `Pages`."""
+        return PlannedDraw(self._reservoir, request.ranges)
+
+    def take(self, report: Report) -> None:
+        """See `Pages`: tasks that decode store nothing."""
+
+    def is_over(self) -> bool:
+        """See `Pages`: a planned micro-batch ends with its pages."""
+        return False
 
     def begin(self, bookmarks: Bookmarks) -> Json:
         """See `Reading`."""

@@ -69,9 +69,9 @@ class SourceReports:
         self.batches = 0
         self.stopped = False
         self._board, self._backend = board, backend
-        self._partitions = PartitionReports(board, backend) if board else None
+        self._partitions = PartitionReports(board, backend) if board else None  # rows, by turns
         self._reported = 0.0  # when, by the monotonic clock
-        self._reporting = threading.Lock()
+        self._reporting = threading.Lock()  # one report at a time
         self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
         self._drawn = 0  # changes up to there
 

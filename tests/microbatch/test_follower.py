@@ -11,10 +11,8 @@ import pytest
 
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.assignments import Assignments
-from penstock.microbatch.conversation import FoundGap
 from penstock.microbatch.epochs import AssignedEpochs, Lengths
 from penstock.microbatch.follower import Follower
-from penstock.microbatch.page_server import PageServer
 from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, PartitionId
@@ -22,6 +20,7 @@ from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
+from tests.microbatch.opened import Opened
 from tests.reading.made import P0, place, positions_of, until
 
 P1 = PartitionId("p1")
@@ -34,34 +33,22 @@ class World:
         self.feed = feed
         self.positions = positions or positions_of()
         self.gaps = GapLog(self.positions)
-        self.over = threading.Event()
         self.assignments = Assignments(1 << 20)
+        roster, lengths = Roster(feed), Lengths(600.0)
         self.epochs = AssignedEpochs(
-            self.assignments, Roster(feed), self.positions, Lengths(600.0), lambda: 0.0
+            self.assignments, roster, self.positions, lengths, gaps=self.gaps, clock=lambda: 0.0
         )
         if not self.positions.is_known():
             self.positions.begin(feed.begin())
         self.epochs.begin(self.positions.load())
-        self.server = PageServer(
-            "unix:",
-            lambda request: self.epochs.draw(request.group, request.groups),
-            marked=self.epochs.stored,
-            lost=self.lost,
-            status=self.assignments.report_rows,
-            stopping=self.over.is_set,
-            watch=self.epochs.watch,
-        )
-        self.server.open()
-        self.epochs.plan(1)
+        self.reading = Opened(self.assignments, self.epochs)
+        self.over = self.reading.over
         self.got: list[str] = []
-
-    def lost(self, found: FoundGap) -> None:
-        self.gaps.lost(found.partition, found.gap, found.bookmark, to=found.to)
 
     def ticket(self, group: int = 0, groups: int = 1) -> Ticket:
         return Ticket(
-            address=self.server.address,
-            key=self.server.key,
+            address=self.reading.address,
+            key=self.reading.key,
             group=group,
             groups=groups,
             seconds=600.0,
@@ -97,7 +84,7 @@ def world(settings: dict[str, Any], positions: Positions | None = None) -> Itera
         yield made
     finally:
         made.over.set()
-        made.server.close()
+        made.reading.stop(5.0)
 
 
 def events(partition: str, count: int = 100) -> list[str]:

@@ -13,18 +13,28 @@ import pytest
 
 from penstock.feeds import Following, Gap
 from penstock.microbatch.conversation import END as END_OF_PAGES
-from penstock.microbatch.conversation import PAGE, RECORDED, FoundGap, Request
+from penstock.microbatch.conversation import (
+    PAGE,
+    RECORDED,
+    FoundGap,
+    Report,
+    ReportedPlaces,
+    Request,
+)
 from penstock.microbatch.draw import OpenDraw, PlannedDraw
+from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.page_client import PageClient, _idle
 from penstock.microbatch.page_server import PageServer
 from penstock.microbatch.split import Range
 from penstock.microbatch.ticket import Ticket, ticket_row, tickets
 from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.process.connections import Server
+from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import P0, Made, until
+from tests.microbatch.opened import Opened
+from tests.reading.made import P0, Made, positions_of, until
 
 CHANGES = 500
 END = Place("p0-000000000499", 0)
@@ -32,16 +42,14 @@ ANYWHERE = Ticket(address="", key=b"")
 
 
 class Served:
-    """A reservoir over a memory feed with its page server open."""
+    """A reservoir over a memory feed with its page server open: its `Pages`."""
 
     def __init__(self, address: str, feed: StagedFeed) -> None:
         self.told: list[Place] = []
         self.failure: LeaseLost | None = None
         self.stopping = threading.Event()
         self.parts = Made(feed)
-        self.server = PageServer(
-            address, self.draw, stored=self.hear, stopping=self.stopping.is_set
-        )
+        self.server = PageServer(address, self)
         self.server.open()
         self.parts.open()
 
@@ -51,10 +59,14 @@ class Served:
             return PlannedDraw(reservoir, request.ranges)
         return OpenDraw(reservoir, lambda _: None)
 
-    def hear(self, position: Position) -> None:
+    def take(self, report: Report) -> None:
+        assert isinstance(report, ReportedPlaces)
         if self.failure is not None:
             raise self.failure
-        self.told += position.values()
+        self.told += report.places.values()
+
+    def is_over(self) -> bool:
+        return self.stopping.is_set()
 
     def ticket(
         self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
@@ -129,11 +141,21 @@ def test_an_epoch_ends_after_its_time() -> None:
 
 
 class Flowing:
-    """A draw that has one page more every 20 ms, so many in all."""
+    """Pages, and their one draw, that has one more every 20 ms, so many in all."""
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self.number = 0
+        self.told = threading.Event()
+
+    def draw(self, request: Request) -> "Flowing":
+        return self
+
+    def take(self, report: Report) -> None:
+        self.told.set()
+
+    def is_over(self) -> bool:
+        return False
 
     def next(self, wait: float) -> tuple[list[Page], bool]:
         time.sleep(0.02)
@@ -149,8 +171,8 @@ class Flowing:
 
 
 @contextmanager
-def flowing(pages: int, watch: Callable[[float], None] | None = None) -> Iterator[PageServer]:
-    server = PageServer("unix:", lambda _: Flowing(pages), watch=watch)
+def flowing(pages: int) -> Iterator[PageServer]:
+    server = PageServer("unix:", Flowing(pages))
     server.open()
     try:
         yield server
@@ -158,21 +180,35 @@ def flowing(pages: int, watch: Callable[[float], None] | None = None) -> Iterato
         server.close()
 
 
-def test_pages_do_not_wait_for_whoever_watches() -> None:
+class Watched(BufferedEpochs):
+    """Epochs of a feed that gives no page; `watch` calls what a test gives."""
+
+    def __init__(self, parts: Made, watch: Callable[[], None]) -> None:
+        positions = positions_of()
+        super().__init__(parts.reservoir, Roster(parts.feed), positions, Lengths(3600.0))
+        self._watch = watch
+
+    def watch(self, timeout: float = 0.0) -> None:
+        self._watch()
+
+
+def test_an_epoch_does_not_wait_for_what_is_saved() -> None:
     watching, over = threading.Event(), threading.Event()
 
-    def watch(_: float) -> None:
+    def watch() -> None:
         watching.set()
         over.wait(60)
 
-    with flowing(5, watch) as server:
-        key = server.key
-        ticket = replace(ANYWHERE, address=server.address, key=key, seconds=0.5, most=60.0)
-        pages = PageClient(ticket).pages()
-        assert [next(pages).count for _ in range(5)] == [1] * 5
-        assert watching.wait(60)
-        assert list(pages) == []
-        over.set()
+    parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
+    reading = Opened(parts.reservoir, Watched(parts, watch))
+    ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0, most=60.0)
+    pages = PageClient(ticket).pages()
+    assert [next(pages).count for _ in range(5)] == [1] * 5
+    assert watching.wait(60)
+    reading.over.set()
+    assert list(pages) == []
+    over.set()
+    reading.stop(5.0)
 
 
 @pytest.mark.parametrize(
@@ -182,14 +218,16 @@ def test_pages_do_not_wait_for_whoever_watches() -> None:
         (ZeroDivisionError("somebody else divided"), Malformed),
     ],
 )
-def test_what_the_watcher_meets_ends_an_epoch(met: Exception, told: type[Exception]) -> None:
-    def watch(_: float) -> None:
+def test_what_saving_fails_with_ends_an_epoch(met: Exception, told: type[Exception]) -> None:
+    def watch() -> None:
         raise met
 
-    with flowing(1000, watch) as server:
-        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
-        with pytest.raises(told, match="somebody else"):
-            count(PageClient(ticket))
+    parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
+    reading = Opened(parts.reservoir, Watched(parts, watch))
+    ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0)
+    with pytest.raises(told, match="somebody else"):
+        count(PageClient(ticket))
+    reading.stop(5.0)
 
 
 def test_an_epoch_goes_on_while_more_waits() -> None:
@@ -262,7 +300,7 @@ def test_a_defect_of_the_reader_reaches_the_task() -> None:
         def next(self, wait: float) -> tuple[list[Page], bool]:
             raise KeyError("p7")
 
-    server = PageServer("unix:", lambda _: Broken(0))
+    server = PageServer("unix:", Broken(0))
     server.open()
     ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
     with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
@@ -340,12 +378,11 @@ def test_what_is_stored_is_taken_in_while_no_page_comes() -> None:
     class Waiting(Flowing):
         def next(self, wait: float) -> tuple[list[Page], bool]:
             if self.number == 1:
-                assert told.wait(60)  # the conversation's own thread is busy here
+                assert self.told.wait(60)  # the conversation's own thread is busy here
                 return [], True
             return super().next(wait)
 
-    told = threading.Event()
-    server = PageServer("unix:", lambda _: Waiting(1), stored=lambda _: told.set())
+    server = PageServer("unix:", Waiting(1))
     server.open()
     ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=60.0)
     client = PageClient(ticket)
@@ -383,7 +420,7 @@ def test_a_client_that_died_is_served_no_longer() -> None:
         def close(self) -> None:
             closed.set()
 
-    server = PageServer("unix:", lambda _: Waiting(0))
+    server = PageServer("unix:", Waiting(0))
     server.open()
     path = server.address.removeprefix("unix:")
     with Client(path, "AF_UNIX", authkey=server.key) as connection:
@@ -409,7 +446,7 @@ def test_an_answer_does_not_come_between_a_pages_head_and_its_payload() -> None:
             )
             return [made], self.number >= 60
 
-    server = PageServer("unix:", lambda _: Large(60), lost=lambda _: None)
+    server = PageServer("unix:", Large(60))
     server.open()
     path = server.address.removeprefix("unix:")
     gap = Gap(cause="c", after="")

@@ -5,16 +5,14 @@ import pickle
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.microbatch import task as module
 from penstock.microbatch.assignments import Assignments
-from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Lengths
+from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.late import Attempt
-from penstock.microbatch.page_server import PageServer
 from penstock.microbatch.planner import ReadLimits
 from penstock.microbatch.task import require_columns, tidied, write_changes
 from penstock.microbatch.ticket import Ticket, ticket_row
@@ -22,9 +20,12 @@ from penstock.model.change import schema
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
+from penstock.reading.gaps import GapLog
+from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 from penstock.sinks import Progress, Receipt, ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings
+from tests.microbatch.opened import Opened
 from tests.reading.made import P0, Made, feed_of, made, place, positions_of, until
 
 PLACE = Place("1", 0)
@@ -71,29 +72,21 @@ class Task:
 
     def __init__(self, parts: Made, decoder: object, *, buffer: int, polled: bool = False) -> None:
         assert parts.positions is not None
-        feed, lengths, self.over = parts.feed, Lengths(3600.0), threading.Event()
+        feed, lengths = parts.feed, Lengths(3600.0)
         self.error: BaseException | None = None
         roster, positions = Roster(feed), parts.positions
-        self.epochs: AssignedEpochs | BufferedEpochs
+        reader: Assignments | Reservoir
         if polled:
-            self.epochs = AssignedEpochs(Assignments(buffer), roster, positions, lengths)
-            reports: dict[str, Any] = {"marked": self.epochs.stored}
+            reader, gaps = Assignments(buffer), GapLog(positions)
+            self.epochs: Epochs = AssignedEpochs(reader, roster, positions, lengths, gaps=gaps)
         else:
-            self.epochs = BufferedEpochs(parts.reservoir, roster, positions, lengths)
-            reports = {"stored": self.epochs.stored}
+            reader = parts.reservoir
+            self.epochs = BufferedEpochs(reader, roster, positions, lengths)
         self.epochs.begin(feed.begin())
-        self.server = PageServer(
-            "unix:",
-            lambda request: self.epochs.draw(request.group, request.groups),
-            stopping=self.over.is_set,
-            watch=self.epochs.watch,
-            **reports,
-        )
-        self.server.open()
-        self.epochs.plan(1)
+        self.reading = Opened(reader, self.epochs)
         ticket = Ticket(
-            address=self.server.address,
-            key=self.server.key,
+            address=self.reading.address,
+            key=self.reading.key,
             seconds=3600.0,
             most=3600.0,
             feed=pickle.dumps(feed) if polled else b"",
@@ -119,10 +112,10 @@ class Task:
         return self._thread.is_alive()
 
     def end(self) -> None:
-        self.over.set()
+        self.reading.over.set()
         self._thread.join(20.0)
         assert not self.is_running
-        self.server.close()
+        self.reading.stop(5.0)
 
 
 @pytest.mark.parametrize("polled", [False, True])
