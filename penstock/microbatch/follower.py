@@ -29,7 +29,7 @@ from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place, Position
-from penstock.reading.reader import Doubts
+from penstock.reading.passed_gaps import Doubts
 from penstock.reading.reservoir import Arrivals, Reservoir
 
 # Seconds between looks at whether the epoch is over, while no page comes.
@@ -45,10 +45,10 @@ class Follower:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        self._feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
-        self._reservoir = Reservoir(self._feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
-        self._arrivals = Arrivals()
-        self._handed = Handed()
+        feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
+        self._reservoir = Reservoir(feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
+        self._arrivals = Arrivals()  # pages that were not handed on
+        self._handed = Handed()  # pages that were, and are not stored
         # Of each partition of this task: where it began, and the bookmark that was reported last.
         self._places: dict[PartitionId, Place | None] = {}
         self._reported: dict[PartitionId, Bookmark] = {}
@@ -58,10 +58,10 @@ class Follower:
         self._over = threading.Event()  # the ticket has ended, or `_failure` is why it failed
         self._recorded = threading.Semaphore(0)  # a gap that was sent is on record
         self._failure: PenstockError | None = None
-        # What goes to the sink: what is read and not taken in time, the next task reads again.
+        # What goes to the sink, since the last report: what is read and not taken in time, the next
+        # task reads again.
         self._counts: Counter[str] = Counter()
-        self._counted: Counter[str] = Counter()  # what was reported of it
-        self._looked_at = time.monotonic()
+        self._looked_at = time.monotonic()  # when status was reported last
 
     def pages(self) -> Iterator[Page]:
         """As they come, until the ticket ends; of each partition in order. Raises Unavailable when
@@ -214,9 +214,10 @@ class Follower:
         self._report_rows()
 
     def _report_rows(self) -> None:
-        self._counts["reconnects"] = self._reservoir.counts["reconnects"]
-        self._send(Rows(self._reservoir.rows(), self._counts - self._counted).pack())
-        self._counted = Counter(self._counts)
+        reconnects = self._reservoir.counts["reconnects"]
+        counts = self._counts + Counter(reconnects=reconnects)
+        self._send(Rows(self._reservoir.rows(), counts).pack())
+        self._counts = Counter(reconnects=-reconnects)
 
     def _send(self, message: bytes) -> None:
         try:

@@ -10,7 +10,7 @@ from penstock.reading.host_leases import HostLeases
 
 
 class LeasedGaps:
-    """A `reservoir.reader.GapRecorder`: only the owner of a lease connects, and records."""
+    """A `passed_gaps.GapRecorder`: only the owner of a lease connects, and records."""
 
     def __init__(self, feed: Feed, leases: HostLeases) -> None:
         self.log = GapLog(leases.positions)

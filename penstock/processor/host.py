@@ -25,8 +25,8 @@ log = logging.getLogger("penstock")
 
 
 class Host:
-    """`on_fatal` is called with what ends the processor, `on_hung` when a thread hangs in a read.
-    `not_before`: partitions that must wait here, and until when."""
+    """`on_fatal` is called with what ends the processor, `on_hung` when a thread hangs in a
+    read."""
 
     def __init__(
         self,
@@ -35,11 +35,12 @@ class Host:
         on_fatal: Callable[[Exception], None],
         on_hung: Callable[[], None],
     ) -> None:
-        self.owned: dict[PartitionId, OwnedPartition] = {}
-        self.turns: Turns[Taker] = Turns(work.clock)
+        self.owned: dict[PartitionId, OwnedPartition] = {}  # what this host holds
+        self.turns: Turns[Taker] = Turns(work.clock)  # of partitions, and of `discovery`
+        # Partitions that must wait here, and until when.
         self.not_before: dict[PartitionId, float] = {}
         self.last = Survey({}, {})  # all leases, at the last look
-        self.is_leaving = False
+        self.is_leaving = False  # it ends, and takes no partition any more
         # Of partitions that are not held any more: changes, batches, lost connections.
         self._past: Counter[str] = Counter()
         # Of what both the thread that ticks and those that take turns change.
@@ -178,7 +179,7 @@ class Host:
         may take long to answer, or hang."""
         now = self._work.clock()
         for part in list(self.owned.values()):
-            since = part.busy_since
+            since = part.calls.busy_since
             if since is not None and now - since >= _BUSY:
                 with suppress(Unavailable):
                     part.keep_alive()

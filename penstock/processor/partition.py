@@ -5,8 +5,7 @@ turn waits longer than it is told to, apart from the observer.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from threading import Lock
 from typing import NamedTuple, Protocol
 
@@ -14,11 +13,13 @@ from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
 from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, PartitionId
+from penstock.processor.calls import ObserverCalls
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
-from penstock.processor.progress import AGAIN, STORE_ERRORS, LeasedPosition, PartitionProgress
+from penstock.processor.progress import AGAIN, LeasedPosition, PartitionProgress
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
-from penstock.reading.reader import GapRecorder, PartitionReader, Step
+from penstock.reading.passed_gaps import GapRecorder
+from penstock.reading.reader import PartitionReader, Step
 
 # Seconds between two reads of a partition with a connection of its own that has nothing, while
 # threads have others to read.
@@ -74,36 +75,29 @@ class PartitionWork(NamedTuple):
 
 
 class OwnedPartition:
-    """`reason`: why it ends, once that is known. `error`: why nothing comes, "" while it does.
-    `busy_since`, `reading_since`: when the present call of the observer, of the source, began, if
-    there is one. `is_over`: the lease is not ours any more, and no turn does anything;
-    `is_abandoned`: because a read hung."""
+    """A partition that this host holds, for one thread at a time."""
 
     def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
         self.partition = partition
-        self.reason: CloseReason | None = None
-        self.error = ""
-        self.busy_since: float | None = None
+        self.reason: CloseReason | None = None  # why it ends, once that is known
+        self.error = ""  # why nothing comes; "" while it does
+        # When the present read of the source began, if there is one.
         self.reading_since: float | None = None
-        self.is_over = self.is_abandoned = False
+        self.is_over = False  # the lease is not ours any more, and no turn does anything
+        self.is_abandoned = False  # because a read hung
         self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
         position = LeasedPosition(bookmark, work.leases, work.processing, work.clock)
         self.progress = PartitionProgress(self.reader, position, work.clock)
-        self.context = PartitionContext(
-            partition,
-            work.feed.backend,
-            work.leases.host,
-            self._checkpoint,
+        context = PartitionContext(
+            partition, work.feed.backend, work.leases.host, self.progress.checkpoint
         )
+        self.calls = ObserverCalls(work.observer, context, work.clock)
         self._work = work
-        self._observer: Observer | None = None  # while it is open
-        self._closed_well: bool | None = None  # at the end, which may take several turns
-        self._pages: deque[Page] = deque()
+        self._pages: deque[Page] = deque()  # that the observer has not done
         self._reading = Lock()  # the reader is one thread's at a time
         # Whether the thread that reads goes on, or what it has is abandoned: not both.
         self._claim = Lock()
-        self._idle = 0.0
-        self._store_error: PenstockError | None = None  # what a checkpoint of the observer raised
+        self._idle = 0.0  # seconds between two reads that found nothing, doubling
 
     @property
     def counts(self) -> Counter[str]:
@@ -119,7 +113,7 @@ class OwnedPartition:
     def leave(self, reason: CloseReason) -> None:
         """Ends after the present batch; any thread may call it."""
         self.reason = self.reason or reason
-        self.context.revoked = True
+        self.calls.context.revoked = True
 
     def turn(self, timeout: float) -> float | None:
         """One step; waits at most `timeout` seconds for the source. Seconds until the next is worth
@@ -145,7 +139,7 @@ class OwnedPartition:
         return 0.0
 
     def _step(self, timeout: float) -> float:
-        if self._observer is None and (self._pages or not self.error) and not self._open():
+        if not self.calls.is_open and (self._pages or not self.error) and not self._open():
             self._let_go(self._work.leases.leave)
         elif self._pages:
             if not self._deliver(self._pages[0]):
@@ -178,7 +172,7 @@ class OwnedPartition:
             # The lease stays: each other host would find the same.
             self._close(CloseReason.GONE)
         if not isinstance(error, LeaseLost | Unavailable):
-            self._work.faults.report_error(error, self.context)
+            self._report(error)
 
     def _nothing(self, step: Step, timeout: float) -> float:
         if self.reader.drained:
@@ -202,14 +196,6 @@ class OwnedPartition:
             finally:
                 self._reading.release()
 
-    @contextmanager
-    def _busy(self) -> Iterator[None]:
-        self.busy_since = self._work.clock()
-        try:
-            yield
-        finally:
-            self.busy_since = None
-
     def verify(self, partition: PartitionId) -> None:
         """See `GapRecorder`."""
         self._work.gaps.verify(partition)
@@ -218,30 +204,25 @@ class OwnedPartition:
         """See `GapRecorder`."""
         self._work.gaps.lost(partition, gap, bookmark, to=to)
         if gap.policy == "continue" and not to:  # any other policy raises it
-            self._work.faults.report_error(HistoryLost(gap), self.context)
+            self._report(HistoryLost(gap))
 
     # The observer.
 
     def _open(self) -> bool:
         try:
-            observer = self._work.observer()
-            with self._busy():
-                observer.open(self.context)
+            self.calls.open()
         except Exception as error:
             self._failed(error, None)
             return False
-        self._observer = observer
         self._work.faults.opened(self.partition)
         return True
 
     def _deliver(self, page: Page) -> bool:
         """Gives the observer a page; whether to go on after it."""
         changes = Changes(page, self._work.decoder, self._work.read)
-        assert self._observer is not None
         self.progress.reach = page.last
         try:
-            with self._busy():
-                self._observer.process(changes, self.context)
+            self.calls.process(changes)
         except Exception as error:
             self.progress.reach = self.progress.processed
             if not self._failed(error, self._work.letters(page)):
@@ -257,11 +238,11 @@ class OwnedPartition:
         if self._is_lost(error):
             self._close(CloseReason.LEASE_LOST)
             return False
-        self._work.faults.report_error(error, self.context)
+        self._report(error)
         went_well = self._close(CloseReason.OBSERVER_ERROR)
-        if error is self._store_error:  # it says nothing of the changes
+        if error is self.progress.refused:  # it says nothing of the changes
             self._work.faults.waits[self.partition] = AGAIN
-        elif self._work.faults.set_aside(error, self.context, changes):
+        elif self._work.faults.set_aside(error, self.calls.context, changes):
             if went_well:
                 return True
             self._work.faults.waits[self.partition] = AGAIN
@@ -271,25 +252,16 @@ class OwnedPartition:
 
     def _close(self, reason: CloseReason) -> bool:
         """Closes the observer, if it is open; whether that went well."""
-        observer, self._observer = self._observer, None
-        if observer is None:
-            return True
         try:
-            with self._busy():
-                observer.close(self.context, reason)
+            self.calls.close(reason)
         except Exception as error:
             if not self._is_lost(error):
-                self._work.faults.report_error(error, self.context)
+                self._report(error)
             return False
         return True
 
-    def _checkpoint(self) -> None:
-        """See `PartitionContext.checkpoint`."""
-        try:
-            self.progress.checkpoint()
-        except STORE_ERRORS as error:
-            self._store_error = error
-            raise
+    def _report(self, error: Exception) -> None:
+        self._work.faults.report_error(error, self.calls.context)
 
     def _is_lost(self, error: Exception) -> bool:
         """Whether a call of the observer raised because another host has the lease."""
@@ -300,15 +272,17 @@ class OwnedPartition:
     def _end(self, reason: CloseReason) -> float:
         """Closes the observer, saves, and gives the lease back: in this order, so that what follows
         (another host, the children) begins after the last call."""
-        if self._closed_well is None:
-            self._closed_well = self._close(reason)
-        went_well = self._closed_well
+        if self.calls.ended_well is None:  # it may take several turns to save
+            self.calls.ended_well = self._close(reason)
+        went_well = self.calls.ended_well
         if reason is CloseReason.SPLIT:
             if went_well and (self.progress.position.is_automatic or self.progress.is_saved):
                 if not self.progress.save_end():
                     return AGAIN
             elif went_well:
-                self._work.faults.report_error(_not_checkpointed(self.partition), self.context)
+                self._work.faults.report_error(
+                    _not_checkpointed(self.partition), self.calls.context
+                )
         elif went_well and self.progress.position.is_automatic:
             is_saved = self.progress.save()
             if not is_saved and self._work.leases.is_ours(self.partition):

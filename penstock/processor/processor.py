@@ -89,6 +89,7 @@ class Processor(Closes):
                 "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
             )
         self._store = ClosableStore(open_store(leases) if isinstance(leases, str) else leases)
+        # The rows of this host in the store, and its leases on them.
         self._positions = HostPositions(
             self._store, f"{name}/{self.feed.backend}", host, clock=clock
         )
@@ -122,10 +123,10 @@ class Processor(Closes):
             polls=isinstance(self.feed, Polled) and self.feed.polled,
         )
         self.node = Host(work, at, self._fail, self._replace_thread)
-        self._threads: list[threading.Thread] = []
+        self._threads: list[threading.Thread] = []  # that take turns
         self._stop = StopRequest()
         self._signal = ""  # that asked for the stop
-        self._error: BaseException | None = None
+        self._error: BaseException | None = None  # what `run` raises at its end
 
     def __repr__(self) -> str:
         return f"<Processor {self.name} of {self.feed.backend} on {self.host}>"

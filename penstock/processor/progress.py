@@ -85,6 +85,7 @@ class PartitionProgress:
         # Up to where the observer may checkpoint: the end of the batch that it is given.
         self.reach = position.saved.place
         self.events = self.pages = 0  # changes and batches that were processed since the start
+        self.refused: Exception | None = None  # what a checkpoint of the observer raised
         self.moved_at = clock()  # when a batch was processed last
         self.position = position
         self._reader = reader
@@ -131,7 +132,11 @@ class PartitionProgress:
 
     def checkpoint(self) -> None:
         """Saves all that the observer was given. Raises LeaseLost, Unavailable, SettingsError."""
-        self._saver.save(self._durable(self.reach), 0, force=True)
+        try:
+            self._saver.save(self._durable(self.reach), 0, force=True)
+        except STORE_ERRORS as error:
+            self.refused = error
+            raise
         self.processed = self.reach  # an observer may checkpoint a batch, and then raise
 
     def _try_to_save(self, durable: Bookmarks) -> bool:

@@ -15,7 +15,7 @@ from penstock.leases.kinds import NameCheck
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
 from penstock.reading.host_leases import HostLeases
-from penstock.reading.reader import BLOCKED
+from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.roster import LOOKUP, LookUp, Roster
 
 # Seconds between two looks whether another host has begun.
@@ -23,9 +23,8 @@ AGAIN = 1.0
 
 
 class Discovery:
-    """Takes turns as a partition does. `begun`: there are leases. `error`: why nothing is found, ""
-    while it is. `on_found` is called after rows were made; `on_fatal` with what keeps this host
-    from beginning and the operator must change."""
+    """Takes turns as a partition does. `on_found` is called after rows were made; `on_fatal` with
+    what keeps this host from beginning and the operator must change."""
 
     def __init__(
         self,
@@ -38,11 +37,13 @@ class Discovery:
         on_found: Callable[[], None],
         on_fatal: Callable[[Exception], None],
     ) -> None:
-        self.begun = False
-        self.error = ""
+        self.begun = False  # there are leases
+        self.error = ""  # why nothing is found; "" while it is
         self._feed = feed
-        self._leases = leases
-        self._at, self._sharing, self._clock = at, sharing, clock
+        self._leases = leases  # of this host
+        self._at = at  # where the first host of all begins
+        self._sharing = sharing
+        self._clock = clock
         positions = leases.positions
         name = positions.prefix.partition("/")[0]
         self._name_check = NameCheck(positions.rows.store, name, clock=clock)
@@ -50,7 +51,7 @@ class Discovery:
         self._on_fatal = on_fatal
         self._roster = Roster(feed, clock=clock)
         self._has_ended = False  # a partition of ours, since the last look
-        self._waits = delays()
+        self._waits = delays()  # while the source or the store is away
 
     def ended(self) -> None:
         """A partition of ours has ended: the next turn looks for its children."""

@@ -28,7 +28,7 @@ _PATIENCE = 0.2
 
 
 class GapLog:
-    """The gaps of one backend; a `reservoir.reader.GapRecorder`. Without `positions` (penstock as a
+    """The gaps of one backend; a `passed_gaps.GapRecorder`. Without `positions` (penstock as a
     library) gaps are remembered for as long as the process lives. `report` is called, from any
     thread, when something was lost."""
 
@@ -44,10 +44,10 @@ class GapLog:
         self._report = report
         self._clock = clock
         self._lock = threading.Lock()
-        self._rows: dict[str, Any] = {}
-        self._read_at = -REREAD
-        self._changes = 0
-        self._looking: threading.Thread | None = None
+        self._rows: dict[str, Any] = {}  # by partition, as the store had them
+        self._read_at = -REREAD  # when they were read
+        self._changes = 0  # gaps that were recorded here
+        self._looking: threading.Thread | None = None  # reads the rows
 
     def verify(self, partition: PartitionId) -> None:
         """Raises LeaseLost if another instance of this pipeline has written the bookmark."""

@@ -51,7 +51,7 @@ class HostLeases:
         knows_reader: bool = False,
     ) -> None:
         self.positions = positions
-        self._sharing = sharing
+        self._sharing = sharing  # terms, intervals and limits
         # Where the source knows who reads: our name there; and whose lease had expired when we took
         # it, by partition, until its connection was ended.
         self.readers: dict[PartitionId, str] = {}
@@ -67,10 +67,11 @@ class HostLeases:
         # When leases were first seen that were given back for another host, by their revision.
         self._given: dict[tuple[str, str], float] = {}
         self._steals = 1  # asked for at the next survey, at most
-        self._pending: dict[PartitionId, Bookmark] = {}
+        self._pending: dict[PartitionId, Bookmark] = {}  # checkpoints of the next write
         self.left: set[PartitionId] = set()  # nothing is done for these leases: to be given back
-        self._gathering, self._writing = Lock(), Lock()
-        self._is_closed = False
+        self._gathering = Lock()  # of `_pending` and `left`
+        self._writing = Lock()  # one write at a time
+        self._is_closed = False  # nothing is written any more
         self._has_twin = False  # another process with our name, at the last survey
 
     @property

@@ -4,57 +4,26 @@ An owner calls `step`: a thread of the reader process, a task, the iterator. Not
 apart from the source's own `read`, and no thread runs: with a clock and a feed it is tested alone.
 """
 
-import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from penstock.feeds import Feed, Following, Gap, HistoryLost, PacesReads, PacesRetries
-from penstock.feeds.holes import hole_before, is_behind_hole
-from penstock.model.errors import (
-    PenstockError,
-    PositionLost,
-    RecordsExpired,
-    ShardIteratorExpired,
-    Unavailable,
-)
+from penstock.feeds import Feed, Following, HistoryLost, PacesReads, PacesRetries
+from penstock.feeds.holes import is_behind_hole
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place
 from penstock.process.backoff import delays
-
-# Seconds until a partition that lost its history is followed again: the operator may have acted.
-BLOCKED = 30.0
-# Seconds between the two answers that confirm a loss: a server's single answer may be wrong.
-CONFIRMED = 2.0
-# The cause of a gap that the feed does not name.
-REFUSED = "position_lost"
-# Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
-_GAPS = 5
-
-
-# Losses that were reported once, by backend and partition: since when (monotonic seconds), by the
-# gaps before each, its cause and its place. Owners whose readers are short-lived share one.
-Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], float]]
-
-
-class _InDoubt(Exception):
-    """The source has reported a loss once."""
-
-
-class GapRecorder(Protocol):
-    """Where a reader records gaps before their policy is applied."""
-
-    def verify(self, partition: PartitionId) -> None:
-        """Called before a connection is made; raises LeaseLost if the partition's stored bookmark
-        is another instance's by now."""
-        ...
-
-    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
-        LeaseLost."""
-        ...
+from penstock.reading.passed_gaps import (
+    BLOCKED,
+    CONFIRMED,
+    Doubts,
+    GapRecorder,
+    InDoubt,
+    PassedGaps,
+)
 
 
 class Step(NamedTuple):
@@ -87,25 +56,17 @@ class PartitionReader:
     ) -> None:
         self.partition = partition
         self.read_to = bookmark.place
-        # The partition has ended, and all of it was read.
-        self.drained = False
+        self.drained = False  # the partition has ended, and all of it was read
         self.reconnects = 0
         self.error: PenstockError | None = None  # of the last step
-        self._feed, self._gaps, self._clock = feed, gaps, clock
+        self._feed, self._clock = feed, clock
         self._resume = bookmark  # after all that was read
         self._saved = bookmark if is_stored else None  # what is stored
-        self._following: Following | None = None
+        self._following: Following | None = None  # the connection
         self._past = _PastFollowings()
-        self._delays = feed.delays if isinstance(feed, PacesRetries) else delays
         self._waits: Iterator[float] | None = None  # since the connection was lost
-        # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
-        self._unended: list[tuple[Gap, Bookmark]] = []
-        # Gaps that were passed since anything was read: what is found next is found despite them.
-        self._despite: list[Gap] = []
-        self._blocked_until = 0.0
-        self._doubts: Doubts = {} if doubts is None else doubts
-        self._doubted_at = clock()
-        self._is_leaving = False
+        self._gaps = PassedGaps(feed, partition, gaps, {} if doubts is None else doubts, clock)
+        self._blocked_until = 0.0  # no step reads before
 
     # The owner.
 
@@ -117,7 +78,7 @@ class PartitionReader:
         `CONFIRMED` seconds, without an error, and counts when the source reports it then, too; from
         then on it is asked for every `BLOCKED` seconds. After any other error the owner decides.
         """
-        if self.drained or self._is_leaving:
+        if self.drained:
             return Step()
         if self._blocked_until:
             left = self._blocked_until - self._clock()
@@ -133,9 +94,8 @@ class PartitionReader:
     def _step(self, timeout: float, *, keep_alive: bool) -> Step:
         try:
             pages = self._read(timeout, keep_alive=keep_alive)
-        except _InDoubt:
-            self._doubted_at = self._clock()
-            self._blocked_until = self._doubted_at + CONFIRMED
+        except InDoubt:
+            self._blocked_until = self._clock() + CONFIRMED
             self.error = None
             return Step((), CONFIRMED)
         except Unavailable as error:
@@ -143,16 +103,14 @@ class PartitionReader:
             self._waits = self._waits or self._delays()
             return self._failed(error, next(self._waits))
         except PositionLost as error:
-            self._despite.clear()
+            self._gaps.despite.clear()
             self._blocked_until = self._clock() + BLOCKED
             return self._failed(error, BLOCKED)
         except BaseException:  # Ctrl-C as well: pages that the source gave are read again
             self.disconnect()
             raise
-        if self._doubts and (pages or self._clock() - self._doubted_at >= BLOCKED):
-            self._doubts.pop(self._key, None)
+        self._gaps.read(has_pages=bool(pages))
         if pages:
-            self._despite.clear()
             self.read_to = pages[-1].last
         self._waits = self.error = None
         self.drained = self._following is not None and self._following.drained
@@ -180,16 +138,12 @@ class PartitionReader:
             following.close()
             found = following.bookmark(self.read_to)
             self._resume = found or Bookmark(self.read_to, self._resume.mark)
-            self._despite.clear()
+            self._gaps.despite.clear()
             self._past.add(self.read_to, following)
-
-    def leave(self) -> None:
-        """Reads no more. What was read can still become durable, and then `is_done` is true."""
-        self._is_leaving = True
 
     def is_done(self, durable: Place | None) -> bool:
         """Whether there is nothing left to read, and everything up to what was read is durable."""
-        if not (self.drained or self._is_leaving):
+        if not self.drained:
             return False
         return self.read_to is None or (durable is not None and durable >= self.read_to)
 
@@ -236,82 +190,36 @@ class PartitionReader:
         self.error = error
         return Step((), wait, error)
 
+    def _delays(self) -> Iterator[float]:
+        return self._feed.delays() if isinstance(self._feed, PacesRetries) else delays()
+
     def _read(self, timeout: float, *, keep_alive: bool) -> Sequence[Page]:
-        despite = self._despite
-        hole = hole_before(self._resume, self._feed.on_gap) if self._following is None else None
-        if hole is not None and not despite:
-            self._gaps.verify(self.partition)
-            self._record(hole)
-            despite.append(hole.gap)
+        if self._following is None:
+            self._gaps.pass_hole(self._resume)
         while True:
             try:
                 following = self._following or self._connect()
                 pages = following.keep_alive() if keep_alive else following.read(timeout)
             except PositionLost as error:
                 self.disconnect(is_lost=isinstance(error, HistoryLost))
-                passed = self._passed(error)
-                despite += [passed] if passed is not None else []
+                self._gaps.pass_gap(error, self._resume)
             else:
                 if pages or following.begins:
-                    self._end_gaps(following.begins or str(pages[0].first))
+                    self._gaps.end(following.begins or str(pages[0].first))
                 return pages
-
-    def _passed(self, error: PositionLost) -> Gap | None:
-        """Records the gap of a loss when the source has reported it twice; None where following
-        again may say at once what is lost. Raises _InDoubt before the second report, and
-        PositionLost where the gap is not passed."""
-        gaps = len(self._despite)
-        if gaps == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
-            raise error
-        if not (is_named := isinstance(error, HistoryLost)):
-            if REFUSED in {each.cause for each in self._despite}:
-                raise error  # the feed cannot go on after it
-            after = "" if self._resume.place is None else str(self._resume.place)
-            gap = Gap(cause=REFUSED, after=after, detail=error.message, policy=self._feed.on_gap)
-            error = HistoryLost(gap, hint=error.hint)
-        gap, now = error.gap, self._clock()
-        known, key = self._doubts.setdefault(self._key, {}), (gaps, gap.cause, gap.after)
-        is_first, since = key not in known, known.setdefault(key, now)
-        if is_first and not is_named:
-            return None
-        if now - since < CONFIRMED:
-            raise _InDoubt
-        if gap.policy == "fail" or since > -math.inf:  # else it is on record
-            self._record(error)
-        known[key] = -math.inf
-        return gap
-
-    @property
-    def _key(self) -> tuple[str, PartitionId]:
-        return self._feed.backend, self.partition
 
     def _connect(self) -> Following:
         """Follows after what was read, despite the gaps that were passed."""
-        self._gaps.verify(self.partition)
+        self._gaps.verify()
         resume = self._resume
         start = START if is_behind_hole(resume) else resume
-        following = self._feed.follow(self.partition, start, despite=tuple(self._despite))
-        known = [gap for gap, _ in self._unended]
-        self._unended += [(gap, resume) for gap in self._despite if gap not in known]
-        if following.begins:
-            self._end_gaps(following.begins)
+        despite = tuple(self._gaps.despite)
+        following = self._feed.follow(self.partition, start, despite=despite)
+        self._gaps.followed(resume, following.begins)
         if self._saved is not None and resume is not self._saved:
             following.acknowledge(self._saved)
         self._following = following
         return following
-
-    def _end_gaps(self, to: str) -> None:
-        """Records where passed gaps end: some sources say it with the first change after them."""
-        while self._unended:
-            gap, resume = self._unended.pop(0)
-            self._gaps.lost(self.partition, gap, resume, to=to)
-
-    def _record(self, lost: HistoryLost) -> None:
-        """Records a gap before its policy is applied. Raises PositionLost unless that is to go
-        on."""
-        self._gaps.lost(self.partition, lost.gap, self._resume)
-        if lost.gap.policy == "fail":
-            raise PositionLost(lost.message, hint=lost.hint) from lost
 
 
 class _PastFollowings:

@@ -17,7 +17,8 @@ from penstock.feeds import Feed
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
-from penstock.reading.reader import Doubts, GapRecorder, PartitionReader, Step
+from penstock.reading.passed_gaps import Doubts, GapRecorder
+from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.turns import Turns
 
 # Seconds. How long one read may wait: an acknowledgement is sent after this time at the latest.
@@ -45,7 +46,7 @@ class Buffered:
 
     def __init__(self, reader: PartitionReader) -> None:
         self.reader = reader
-        self.pages: deque[Page] = deque()
+        self.pages: deque[Page] = deque()  # that are not durable
         self.size = 0  # bytes of the pages
         self.events = 0  # changes of the pages
         self.goal: Place | None = None  # read up to here, whatever is buffered already

@@ -215,12 +215,13 @@ class Roster:
     ) -> None:
         self._feed = feed
         self._clock = clock
-        self._every = every
+        self._every = every  # seconds between look-ups of all partitions
         self._next = self._whole = clock()  # the next look-up, and the next one of all partitions
-        self._ended: dict[PartitionId, _Ended] = {}
-        self._absences, self._childless = Absences(), Absences()
-        self._retries = delays()
-        self._lock = threading.Lock()
+        self._ended: dict[PartitionId, _Ended] = {}  # that are known to have ended
+        self._absences = Absences()  # of partitions that are known, or parents
+        self._childless = Absences()  # of partitions that may be forgotten
+        self._retries = delays()  # after look-ups that failed
+        self._lock = threading.Lock()  # one look-up at a time
 
     @property
     def due_in(self) -> float:

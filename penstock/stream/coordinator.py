@@ -42,12 +42,11 @@ _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
 class Coordinator:
-    """The partitions of a feed, read from bookmarks on; a `GapRecorder`
-    and an `Acknowledger`. `clock` is monotonic
-    seconds; until
-    `grace` of it, a partition that cannot be opened yet is tried again without an error (an own
-    connection that was just closed may still hold the source). `buffer`: bytes of pages after which
-    no more are read; a page for each thread may come on top."""
+    """The partitions of a feed, read from bookmarks on; a `GapRecorder` and an `Acknowledger`.
+    `clock` is monotonic seconds; until `grace` of it, a partition that cannot be opened yet is
+    tried again without an error (an own connection that was just closed may still hold the
+    source). `buffer`: bytes of pages after which no more are read; a page for each thread may come
+    on top."""
 
     def __init__(
         self,
@@ -59,24 +58,22 @@ class Coordinator:
         grace: float = 0.0,
         buffer: int = BUFFER,
     ) -> None:
-        self.gaps: list[Gap] = []
+        self.gaps: list[Gap] = []  # that were found since the start
         self._feed = feed
-        self._read = read
+        self._read = read  # makes records of pages
         self._clock = clock
-        self._grace = grace
-        self._known: dict[PartitionId, Bookmark] = dict(bookmarks)
-        self._superseded: frozenset[PartitionId] = frozenset()  # by the last listing taken in
-        self._shards: dict[PartitionId, Shard] = {}
-        self._buffer = Buffer()
-        self._refill = self._is_closed = False
+        self._grace = grace  # until when a partition that cannot be opened is no error
+        self._shards: dict[PartitionId, Shard] = {}  # that are read now
+        self._buffer = Buffer()  # records that were not handed out
+        self._refill = False  # the buffer may lack records of pages that are here
         # Seconds until another poll is worth it, after one that raised an error.
         self.pause = _PAUSE
-        self._roster = Roster(feed, clock=clock, every=LISTING)
         self._room = _Room(buffer)
         # Partitions that anyone may poll are read side by side, and kept from the start.
         self._is_polled = isinstance(feed, Polled) and feed.polled
         self._reads: SideBySide[Step | None] = SideBySide()
-        self._looking: SideBySide[LookUp | PenstockError | None] = SideBySide(1)
+        roster = Roster(feed, clock=clock, every=LISTING)
+        self._known = _Known(roster, bookmarks, SideBySide(1) if self._is_polled else None)
 
     def head(self) -> NativeRecord | None:
         """The next record of what was fetched, which stays. Raises Malformed."""
@@ -193,7 +190,7 @@ class Coordinator:
         """Closes partitions that have ended: all their records were handed out."""
         for name in [name for name, shard in self._shards.items() if self._has_ended(shard)]:
             shard = self._shards.pop(name)
-            self._known[name] = shard.bookmark(holds=False)
+            self._known.bookmarks[name] = shard.bookmark(holds=False)
             shard.close()
 
     def _has_ended(self, shard: Shard) -> bool:
@@ -206,46 +203,32 @@ class Coordinator:
 
     def _open(self, stopped: Callable[[], bool] = lambda: False) -> list[PenstockError]:
         """Opens the partitions that may be read, if it is time to look for them."""
-        found: list[LookUp | PenstockError | None] = []
-        if self._is_polled:
-            look_up = partial(self._look_up, dict(self._known), list(self._shards))
-            self._looking.run({"": look_up}, lambda _, result: found.append(result), stopped)
-        else:
-            found.append(self._look_up(self._known, self._shards))
-        for each in found:
-            if isinstance(each, PenstockError):
-                return [each]
-            if each is not None:
-                self._take_in(each)
-        return []
-
-    def _look_up(
-        self, known: Bookmarks, opened: Collection[PartitionId]
-    ) -> LookUp | PenstockError | None:
-        """Another thread may do it."""
         try:
-            return self._roster.look_up(known, opened)
+            found = self._known.look_up(list(self._shards), stopped)
         except PenstockError as error:
-            return error
+            return [error]
+        if found is not None:
+            self._take_in(found)
+        return []
 
     def _take_in(self, found: LookUp) -> None:
         for name in found.forgotten:
-            self._known.pop(name, None)
+            self._known.bookmarks.pop(name, None)
         for name, bookmark in found.ready.items():
             if name in self._shards:  # Ctrl-C came while this was taken in
                 continue
-            self._known[name] = bookmark
+            self._known.bookmarks[name] = bookmark
             reader = PartitionReader(
                 self._feed, name, bookmark, self, is_stored=False, clock=self._clock
             )
             self._shards[name] = Shard(reader, bookmark, self._read)
         # Last: a token leaves these out, and must have their children.
-        self._superseded = found.superseded
+        self._known.superseded = found.superseded
 
     def heartbeat(self) -> None:
         """Keeps every open partition; raises the first error after all were kept."""
         errors: list[PenstockError] = []
-        if self._is_polled and not (self._shards or self._is_closed):
+        if self._is_polled and not self._shards:
             errors += self._open()  # an iterator expires, also before the first poll
         for shard in self._shards.values():
             if shard.is_reading:
@@ -260,9 +243,9 @@ class Coordinator:
 
     def bookmarks(self) -> Mapping[PartitionId, Bookmark]:
         """After what was handed out; without those that have ended and whose children are here."""
-        holds, superseded = self._buffer.holds, self._superseded
+        holds, known = self._buffer.holds, self._known
         return {
-            name: bookmark for name, bookmark in self._known.items() if name not in superseded
+            name: each for name, each in known.bookmarks.items() if name not in known.superseded
         } | {name: shard.bookmark(holds=holds(name)) for name, shard in self._shards.items()}
 
     @property
@@ -283,10 +266,32 @@ class Coordinator:
 
     def close(self) -> None:
         """Closes all partitions, but those that another thread reads: their reads end soon."""
-        self._is_closed = True
         for shard in self._shards.values():
             if not shard.is_reading:
                 shard.close()
+
+
+class _Known:
+    """Partitions that are known, and look-ups of others: in a thread of `looking`, if given."""
+
+    def __init__(
+        self, roster: Roster, bookmarks: Bookmarks, looking: SideBySide[LookUp | None] | None
+    ) -> None:
+        self.bookmarks: dict[PartitionId, Bookmark] = dict(bookmarks)
+        self.superseded: frozenset[PartitionId] = frozenset()  # by the last listing taken in
+        self._roster = roster
+        self._looking = looking
+
+    def look_up(
+        self, opened: Collection[PartitionId], stopped: Callable[[], bool]
+    ) -> LookUp | None:
+        """See `Roster.look_up`; None also when `stopped`."""
+        if self._looking is None:
+            return self._roster.look_up(self.bookmarks, opened)
+        found: list[LookUp | None] = []
+        look_up = partial(self._roster.look_up, dict(self.bookmarks), opened)
+        self._looking.run({"": look_up}, lambda _, result: found.append(result), stopped)
+        return found[0] if found else None
 
 
 class _Room:

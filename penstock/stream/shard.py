@@ -24,10 +24,10 @@ class Shard:
         self._reader = reader
         self._read = read
         self._known = bookmark  # of what was handed out
-        self._handed: NativeRecord | None = None
-        self._pages: deque[Page] = deque()
+        self._handed: NativeRecord | None = None  # the last record that was
+        self._pages: deque[Page] = deque()  # that were not decoded wholly
         self._reading: Iterator[NativeRecord] | None = None  # the first of them
-        self._decoded: Place | None = None
+        self._decoded: Place | None = None  # of the last record that was decoded
         # Seconds until another poll is worth it, after one that failed.
         self.pause = 0.0
         # Another thread reads; what it read was not taken in.

@@ -48,13 +48,13 @@ class Stream(Closes):
         if buffer < 1:
             raise SettingsError(f"buffer={buffer} holds nothing", hint="write a number of bytes")
         self._feed = feed
-        self._buffer = buffer
+        self._buffer = buffer  # bytes, of each coordinator
         self._clock = clock
         self._now = now
         self._convert: Convert | None = None if model is None else converter(model)
         self._read = record_reader(feed, on_error)
         self._closed = False
-        self._stopped = threading.Event()
+        self._stopped = threading.Event()  # `follow` ends
         self._coordinator = self._coordinate(self._begin(at))
 
     def __repr__(self) -> str:
@@ -149,7 +149,8 @@ class Stream(Closes):
     def heartbeat(self) -> None:
         """Keeps connections and the source's iterators, while no record is asked for. Safe in a
         tight loop. Raises as `__next__` does."""
-        self._coordinator.heartbeat()
+        if not self._closed:
+            self._coordinator.heartbeat()
 
     def acknowledge(self, token: Mapping[str, Any] | None = None) -> None:
         """The source may discard everything up to a token that was saved; None: the present one. A

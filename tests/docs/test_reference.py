@@ -28,7 +28,7 @@ from penstock.ops.respond import ENDPOINTS
 from penstock.ops.snapshot_metrics import SNAPSHOT_SERIES
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.process.plugins import known, plugin
-from penstock.reading.reader import REFUSED
+from penstock.reading.passed_gaps import REFUSED
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -15,7 +15,8 @@ from penstock.feeds.holes import behind_hole
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
-from penstock.reading.reader import BLOCKED, PartitionReader
+from penstock.reading.passed_gaps import BLOCKED
+from penstock.reading.reader import PartitionReader
 from penstock.wire.dynamodb.records import place_of
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer

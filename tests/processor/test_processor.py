@@ -275,7 +275,7 @@ def test_what_an_observer_does_after_a_stop_gave_up_on_it_is_not_saved() -> None
 
     made = Processor(memory(), leases=store, name="t", observer=Slow, patience=0.2, **FAST)
     thread = start(made)
-    until(lambda: [part.busy_since for part in made.node.owned.values()] not in ([], [None]))
+    until(lambda: [part.calls.busy_since for part in made.node.owned.values()] not in ([], [None]))
     made.stop()
     thread.join(30)
     before = store.list("")

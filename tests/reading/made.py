@@ -10,8 +10,9 @@ from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.planner import Planner, ReadLimits
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
+from penstock.reading.passed_gaps import CONFIRMED
 from penstock.reading.positions import Positions
-from penstock.reading.reader import CONFIRMED, PartitionReader, Step
+from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings

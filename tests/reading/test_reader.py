@@ -14,7 +14,8 @@ from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId
 from penstock.process.backoff import delays
 from penstock.reading.gaps import GapLog
-from penstock.reading.reader import BLOCKED, CONFIRMED, PartitionReader, Step
+from penstock.reading.passed_gaps import BLOCKED, CONFIRMED
+from penstock.reading.reader import PartitionReader, Step
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import P0, Clock, confirmed, feed_of, place
 
@@ -262,19 +263,6 @@ def test_it_is_done_when_it_is_drained_and_durable() -> None:
     assert reader.is_done(place(19))
     assert reader.last_bookmark(place(19)) == Bookmark(place(19), {}, ended=True)
     assert reader.step(0.0) == Step()
-
-
-def test_it_leaves_in_order_what_was_read_is_finished_and_nothing_more_is_read() -> None:
-    feed = feed_of(changes=200)
-    reader, _ = reader_of(feed)
-    reader.step(0.0)
-    reads = feed.reads
-    reader.leave()
-    assert reader.step(0.0) == Step()
-    assert feed.reads == reads
-    assert not reader.is_done(place(9))
-    assert reader.is_done(place(79))
-    assert reader.last_bookmark(place(79)) == Bookmark(place(79), {}, ended=False)
 
 
 def test_an_interrupted_read_is_read_again() -> None:

@@ -152,7 +152,7 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     plain = server.answer
 
     def answer(operation: str, request: dict[str, Any]) -> bytes:
-        ended = iterator._coordinator._known[PartitionId(name)].ended
+        ended = iterator._coordinator._known.bookmarks[PartitionId(name)].ended
         if operation == "DescribeStream" and ended:
             asked.set()
             goes_on.wait(PATIENCE)
@@ -165,7 +165,7 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     iterator.stop()
     following.join(PATIENCE)
     goes_on.set()
-    until(lambda: bool(iterator._coordinator._looking._results))
+    until(lambda: bool(iterator._coordinator._known._looking._results))
     token = json.loads(json.dumps(iterator.token))
     assert token["partitions"][name]["ended"]
     children = sorted(set(stream.shards) - {parent.id})

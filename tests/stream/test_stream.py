@@ -29,7 +29,8 @@ from penstock.model.errors import (
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.gaps import GapLog
-from penstock.reading.reader import CONFIRMED, PartitionReader
+from penstock.reading.passed_gaps import CONFIRMED
+from penstock.reading.reader import PartitionReader
 from penstock.reading.roster import AGAIN
 from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING

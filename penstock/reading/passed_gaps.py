@@ -1,0 +1,136 @@
+"""What a partition lost before what is read next: when a loss counts, and where it is recorded."""
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.feeds import Feed, Gap, HistoryLost
+from penstock.feeds.holes import hole_before
+from penstock.model.errors import PositionLost, RecordsExpired, ShardIteratorExpired
+from penstock.model.position import Bookmark, PartitionId
+
+# Seconds until a partition that lost its history is followed again: the operator may have acted.
+BLOCKED = 30.0
+# Seconds between the two answers that confirm a loss: a server's single answer may be wrong.
+CONFIRMED = 2.0
+# The cause of a gap that the feed does not name.
+REFUSED = "position_lost"
+# Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
+_GAPS = 5
+
+
+# Losses that were reported once, by backend and partition: since when (monotonic seconds), by the
+# gaps before each, its cause and its place. Owners whose readers are short-lived share one.
+Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], float]]
+
+
+class InDoubt(Exception):
+    """The source has reported a loss once."""
+
+
+class GapRecorder(Protocol):
+    """Where a reader records gaps before their policy is applied."""
+
+    def verify(self, partition: PartitionId) -> None:
+        """Called before a connection is made; raises LeaseLost if the partition's stored bookmark
+        is another instance's by now."""
+        ...
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
+        LeaseLost."""
+        ...
+
+
+class PassedGaps:
+    """The gaps of one partition, for its reader. `clock` is monotonic seconds."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        partition: PartitionId,
+        gaps: GapRecorder,
+        doubts: Doubts,
+        clock: Callable[[], float],
+    ) -> None:
+        # Gaps that were passed since anything was read: what is found next is found despite them.
+        self.despite: list[Gap] = []
+        self._on_gap = feed.on_gap
+        self._key = feed.backend, partition  # in the doubts
+        self._gaps = gaps  # where they are recorded
+        self._doubts = doubts
+        self._doubted_at = clock()  # when a loss was reported once
+        self._clock = clock
+        # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
+        self._unended: list[tuple[Gap, Bookmark]] = []
+
+    @property
+    def _partition(self) -> PartitionId:
+        return self._key[1]
+
+    def verify(self) -> None:
+        """Called before a connection is made; see `GapRecorder`."""
+        self._gaps.verify(self._partition)
+
+    def pass_hole(self, resume: Bookmark) -> None:
+        """Records the hole before a bookmark that is behind one. Raises PositionLost where the gap
+        is not passed."""
+        hole = hole_before(resume, self._on_gap)
+        if hole is not None and not self.despite:
+            self.verify()
+            self._record(hole, resume)
+            self.despite.append(hole.gap)
+
+    def pass_gap(self, error: PositionLost, resume: Bookmark) -> None:
+        """Records the gap of a loss after `resume` when the source has reported it twice; before,
+        following again may say at once what is lost. Raises InDoubt before the second report, and
+        PositionLost where the gap is not passed."""
+        number = len(self.despite)
+        if number == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
+            raise error
+        if not (is_named := isinstance(error, HistoryLost)):
+            if REFUSED in {each.cause for each in self.despite}:
+                raise error  # the feed cannot go on after it
+            after = "" if resume.place is None else str(resume.place)
+            gap = Gap(cause=REFUSED, after=after, detail=error.message, policy=self._on_gap)
+            error = HistoryLost(gap, hint=error.hint)
+        gap, now = error.gap, self._clock()
+        known, key = self._doubts.setdefault(self._key, {}), (number, gap.cause, gap.after)
+        is_first, since = key not in known, known.setdefault(key, now)
+        if is_first and not is_named:
+            return
+        if now - since < CONFIRMED:
+            self._doubted_at = now
+            raise InDoubt
+        if gap.policy == "fail" or since > -math.inf:  # else it is on record
+            self._record(error, resume)
+        known[key] = -math.inf
+        self.despite.append(gap)
+
+    def followed(self, resume: Bookmark, begins: str) -> None:
+        """The source is followed after `resume`, despite the gaps. `begins`: where they end, where
+        it says so."""
+        known = [gap for gap, _ in self._unended]
+        self._unended += [(gap, resume) for gap in self.despite if gap not in known]
+        if begins:
+            self.end(begins)
+
+    def end(self, to: str) -> None:
+        """Records where passed gaps end: some sources say it with the first change after them."""
+        while self._unended:
+            gap, resume = self._unended.pop(0)
+            self._gaps.lost(self._partition, gap, resume, to=to)
+
+    def read(self, *, has_pages: bool) -> None:
+        """The source was read: what it reported once, and not again, was no loss."""
+        if self._doubts and (has_pages or self._clock() - self._doubted_at >= BLOCKED):
+            self._doubts.pop(self._key, None)
+        if has_pages:
+            self.despite.clear()
+
+    def _record(self, lost: HistoryLost, resume: Bookmark) -> None:
+        """Records a gap before its policy is applied. Raises PositionLost unless that is to go
+        on."""
+        self._gaps.lost(self._partition, lost.gap, resume)
+        if lost.gap.policy == "fail":
+            raise PositionLost(lost.message, hint=lost.hint) from lost
