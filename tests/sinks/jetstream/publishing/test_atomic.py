@@ -21,15 +21,6 @@ from tests.servers import Nats
 pytestmark = pytest.mark.live
 
 
-def test_auto_is_exactly_once_where_it_can_be(nats: Nats, settings_of: Any, batch_of: Any) -> None:
-    told: list[Any] = []
-    sink = JetStreamSink(settings_of(nats.url))
-    receipt = sink.write([batch_of(1)], Noted(told.append))
-    assert receipt.numbers["delivery"] == "exactly-once"
-    assert told[0]["delivery"] == "exactly-once"
-    assert "atomic batches" in told[0]["reason"]
-
-
 def test_a_backlog_goes_in_batches_of_a_thousand(sink: JetStreamSink, batch_of: Any) -> None:
     receipt = sink.write([batch_of(5000, 1), batch_of(300, 2)], ignore)
     assert receipt.numbers["batches"] == 6
