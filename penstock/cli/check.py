@@ -20,7 +20,7 @@ from penstock.feeds import BoundsDocuments, ChecksBookmarks
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
-from penstock.snapshots.check import check_snapshots
+from penstock.snapshots.retention import check_snapshots
 
 _LARGER = (
     "raise max_payload in the nats-server's configuration (64MB at most), and the stream's"

@@ -43,7 +43,7 @@ class Beginnings:
         self._running: list[Future[None]] = []
 
     def start(self) -> None:
-        """Returns at once."""
+        """Begins in threads, and returns at once."""
         self._running.append(self._pool.submit(self._begin))
 
     def close(self) -> None:

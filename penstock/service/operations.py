@@ -92,7 +92,8 @@ class Operations(Closes):
                 time.sleep(0.1)
 
     def try_to_listen(self) -> None:
-        """The same for an instance that waits: the other one, on this host, may have the port."""
+        """Listens if the port is free: while this instance waits, the other one, on this host, may
+        have the port."""
         if self._server is not None:
             return
         try:

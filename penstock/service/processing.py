@@ -98,7 +98,7 @@ class ProcessorService:
             return
 
     def _report(self, reports: list[ProcessorReports], running: list[Future[None]]) -> None:
-        """Until a stop, or until one of them has ended: with an error."""
+        """Reports until a stop, or until a processor has ended: with an error."""
         while not any(each.done() for each in running):
             for report in reports:
                 report.post()

@@ -95,7 +95,7 @@ class Snapshots(Closes):
     def _serve(
         self, requests: SnapshotRequests, tables: FollowedTables, stream: InitStream
     ) -> None:
-        """Until `close`, an error, or the loss of the lease."""
+        """Answers until `close`, an error, or the loss of the lease."""
         if tables.unknown:
             tables.look()
         requests.prepare()
@@ -116,7 +116,7 @@ class Snapshots(Closes):
                     self._resnapshots.look(requests, tables.all)
 
     def _resume(self, requests: SnapshotRequests, tables: FollowedTables) -> None:
-        """What an instance before this one left, once all tables are known."""
+        """Takes up what an instance before this one left, once all tables are known."""
         if not self._has_resumed and not tables.unknown:
             requests.resume(tables.all)
             self._has_resumed = True
@@ -124,7 +124,8 @@ class Snapshots(Closes):
     def _answer(
         self, requests: SnapshotRequests, tables: FollowedTables, message: Msg
     ) -> bytes | None:
-        """To `snapshot.request.TABLE` and `snapshot.cancel.ID`; None: for another pipeline."""
+        """The answer to `snapshot.request.TABLE` and `snapshot.cancel.ID`; None to a request for
+        another pipeline."""
         verb, name = "", tuple[str, ...]()
         try:
             verb, name = _asked_for(message.subject)
@@ -185,7 +186,7 @@ def _asked_for(subject: bytes) -> tuple[str, TableName]:
 
 
 def _options(payload: bytes) -> dict[str, Any]:
-    """Of a request: nothing, or a map in JSON. Raises SettingsError."""
+    """The options of a request, which sends nothing or a map in JSON. Raises SettingsError."""
     try:
         found = orjson.loads(payload) if payload.strip() else {}
     except orjson.JSONDecodeError:

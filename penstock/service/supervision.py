@@ -28,7 +28,7 @@ log = structlog.get_logger("penstock")
 
 
 class Supervision:
-    """Of the queries of one pipeline, for as long as it is this instance's."""
+    """Supervises the queries of one pipeline, for as long as it is this instance's."""
 
     def __init__(
         self,

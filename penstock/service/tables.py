@@ -44,11 +44,11 @@ class FollowedTables(Closes):
         self._thread = threading.Thread(target=self._run, name="schemas", daemon=True)
 
     def start(self) -> None:
-        """Returns at once."""
+        """Looks in a thread, and returns at once."""
         self._thread.start()
 
     def close(self) -> None:
-        """Looks no more."""
+        """Ends the looks."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(_LEAVING)
@@ -64,7 +64,7 @@ class FollowedTables(Closes):
         return [table for tables in self._found.copy().values() for table in tables]
 
     def look(self) -> None:
-        """At the tables of every backend that can be asked."""
+        """Looks at the tables of every backend that can be asked."""
         what = "which tables are suspended is not known now"
         try:
             self._reasons = self._owned.suspended()
@@ -98,7 +98,7 @@ class FollowedTables(Closes):
         return self._owned.is_ours and not self._over.is_set()
 
     def _store(self) -> None:
-        """What is new, and the ends of tables that are gone."""
+        """Stores new schemas, and the ends of tables that are gone."""
         what = "schemas of tables cannot be stored now; changes flow"
         try:
             for backend, tables in self._found.copy().items():

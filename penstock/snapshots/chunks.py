@@ -48,7 +48,7 @@ class ChunkForm:
 
     @property
     def nothing(self) -> pa.RecordBatch:
-        """No rows."""
+        """A batch without rows."""
         empty = pa.array([], pa.binary())
         names = ["data", "keys"] if self.is_keyed else ["data"]
         return pa.RecordBatch.from_arrays([empty] * len(names), names=names)

@@ -33,7 +33,7 @@ class ChunkCompression:
 
     @property
     def identity(self) -> str | None:
-        """Of the dictionary."""
+        """The identity of the dictionary."""
         return self._small.identity if self.dictionary else None
 
     @cached_property
@@ -42,8 +42,8 @@ class ChunkCompression:
 
 
 def dictionary_of(stream: InitStream, sink: SinkServer, job: Job) -> bytes:
-    """The newest of the job's table; empty where it has none, or they are off. Raises Unavailable,
-    SettingsError."""
+    """The newest dictionary of the job's table; empty where it has none, or they are off. Raises
+    Unavailable, SettingsError."""
     if not sink.dictionaries:
         return b""
     newest = DictionaryBucket(stream.connection).newest(sink.stream)

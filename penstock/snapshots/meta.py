@@ -18,7 +18,7 @@ from penstock.snapshots.writing import VERSION
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
-    """Of a complete snapshot; `docs/reference/messages.md` has every field."""
+    """The message itself; `docs/reference/messages.md` has every field."""
 
     name: TableName
     snapshot_id: str

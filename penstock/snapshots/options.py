@@ -14,7 +14,7 @@ from penstock.snapshots.followed_tables import FollowedTable
 
 
 class SnapshotOptions(Settings):
-    """As they are sent, in JSON. None: what the pipeline file says, and the whole table."""
+    """Options as they are sent, in JSON. None: what the pipeline file says, and the whole table."""
 
     where: str | None = Field(default=None, min_length=1, max_length=10_000)
     columns: tuple[str, ...] | None = Field(default=None, min_length=1)
@@ -24,7 +24,7 @@ class SnapshotOptions(Settings):
 
     @classmethod
     def read(cls, document: Mapping[str, Any]) -> "SnapshotOptions":
-        """Raises SettingsError, with every mistake."""
+        """The options of a document. Raises SettingsError, with every mistake."""
         try:
             return cls.model_validate(document)
         except ValidationError as error:
@@ -33,8 +33,9 @@ class SnapshotOptions(Settings):
             raise refuse(lines, hint="these are options of the request") from None
 
     def of(self, table: FollowedTable, settings: SnapshotSettings) -> "SnapshotOptions":
-        """The same, in the form that equal requests share: `columns` in the table's order, and
-        nothing that is said anyway. Raises SettingsError for what the table does not take."""
+        """The same options, in the form that equal requests share: `columns` in the table's order,
+        and nothing that the settings have anyway. Raises SettingsError for what the table does not
+        take."""
         if self.where and not settings.where:
             raise SettingsError(
                 "requests may not bring a condition (`where`): it is SQL, which the role of the"
@@ -84,7 +85,7 @@ class SnapshotOptions(Settings):
         return RowSelection(where=self.where or "", columns=self.columns or ())
 
     def settings(self, usual: SnapshotSettings) -> SnapshotSettings:
-        """Those of a run."""
+        """The settings of a run."""
         own = {"chunk_rows": self.chunk_rows, "chunk_bytes": self.chunk_bytes}
         return usual.model_copy(
             update={name: value for name, value in own.items() if value is not None}

@@ -138,7 +138,7 @@ class RangeProgress:
                 self.chunks += reading.chunks
 
     def add(self, chunk: ChunkInfo) -> None:
-        """A chunk without rows."""
+        """Counts a chunk without rows."""
         with self._lock:
             self._again.append(chunk)
 
@@ -148,7 +148,7 @@ class RangeProgress:
             self.abandoned |= set(reading.numbers)
 
     def all_chunks(self) -> list[ChunkInfo]:
-        """Of the complete snapshot, in the order of their numbers."""
+        """The chunks of the complete snapshot, in the order of their numbers."""
         return sorted([*self.chunks, *self._again], key=lambda one: int(one["chunk"]))
 
     def forget(self) -> None:
@@ -189,7 +189,7 @@ class RangeProgress:
 def header_of(
     part: SnapshotPart, reading: PartReading, *, rows: int, place: tuple[str, str], is_last: bool
 ) -> bytes:
-    """What a chunk says of itself, for `restore`: of which range, of which reading of it, and
+    """The header of a chunk, for `restore`: of which range, of which reading of it, and
     which chunk of that. `place`: its `lsn` and `position`."""
     lsn, position = place
     about = {
@@ -200,7 +200,7 @@ def header_of(
 
 
 def read_header(value: str) -> Any:
-    """Raises Malformed."""
+    """The content of a chunk's header. Raises Malformed."""
     try:
         found = orjson.loads(value)
         return {key: found[key] for key in _FIELDS}

@@ -126,7 +126,7 @@ class Records:
         return set() if found is None else set(map(tuple, orjson.loads(found.value or b"[]")))
 
     def put_initial(self, names: Collection[TableName]) -> None:
-        """Replaces them."""
+        """Replaces the names of these tables."""
         self._bucket.put(f"{self._pipeline}.initial", orjson.dumps(sorted(names)))
 
     def put_plan(self, snapshot_id: str, plan: SnapshotPlan) -> None:
@@ -150,7 +150,7 @@ class Records:
         return SnapshotPlan(**orjson.loads(text))
 
     def forget_plan(self, snapshot_id: str) -> None:
-        """Deletes it, if there is one."""
+        """Deletes the plan of a run, if there is one."""
         key = f"{self._key(snapshot_id)}.plan"
         first = self._bucket.get(f"{key}.0")
         if first is not None:
@@ -162,7 +162,8 @@ class Records:
 
 
 def _read(document: bytes) -> RunRecord | None:
-    """None for what is none of ours; a later version may have more fields."""
+    """The record in a document; None if penstock did not write it. A later version may have more
+    fields."""
     try:
         found: dict[str, Any] = orjson.loads(document)
         known = {each.name: found[each.name] for each in fields(RunRecord) if each.name in found}

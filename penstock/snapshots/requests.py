@@ -23,10 +23,10 @@ from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.initial import InitialSnapshots
 from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress
 from penstock.snapshots.options import USUAL, SnapshotOptions
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
 from penstock.snapshots.totals import SnapshotTotals
+from penstock.snapshots.writing import SnapshotPace
 
 log = structlog.get_logger("penstock")
 
@@ -59,7 +59,7 @@ class SnapshotRequests:
 
     @property
     def records(self) -> Records:
-        """Over the connection of now."""
+        """The records, over the connection of now."""
         return Records(self._stream.connection, self._pipeline.name)
 
     def prepare(self) -> None:
@@ -181,7 +181,7 @@ class SnapshotRequests:
                 del self._runs[snapshot_id]
 
     def status(self) -> Mapping[str, Mapping[str, Any]]:
-        """For the status page, by backend."""
+        """What the status page has, by backend."""
         running: dict[str, list[tuple[RunRecord, RunProgress]]] = {}
         for snapshot_id, (record, run, _) in self._runs.items():
             present = self._present(snapshot_id)
@@ -310,7 +310,7 @@ def _complete(record: RunRecord, meta: Mapping[str, Any]) -> RunRecord:
 
 @contextmanager
 def _logged(event: str, **about: str) -> Iterator[None]:
-    """What an operator has to change is logged: the rest does not wait for that."""
+    """Logs what an operator has to change: the rest does not wait for that."""
     try:
         yield
     except Unavailable:

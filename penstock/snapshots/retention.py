@@ -2,16 +2,19 @@
 
 A consumer loads the chunks, and applies the changes since the snapshot began. Streams that keep
 changes for a minute and chunks for days look well, and lose rows: a snapshot that is older than the
-oldest change has a hole after it. Pure.
+oldest change has a hole after it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
+from penstock.config import Pipeline
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
+from penstock.snapshots.followed_tables import sources
+from penstock.snapshots.init_stream import InitStream, problems
 
 _NANOSECONDS = 10**9
 
@@ -32,7 +35,8 @@ class Kept:
     def of(
         cls, stream: str, changes: Mapping[str, Any] | None, chunks: Mapping[str, Any] | None
     ) -> "Kept":
-        """By the configurations of the streams; None for one that does not exist: for ever."""
+        """The times of streams with these configurations; None for one that does not exist: for
+        ever."""
         config = changes or {}
         refuses = config.get("discard") == "new" and config.get("discard_new_per_subject")
         bounded = any(config.get(key, -1) > 0 for key in ("max_bytes", "max_msgs"))
@@ -63,7 +67,7 @@ class Kept:
             )
 
     def findings(self, max_age: float) -> list[Finding]:
-        """The same for `penstock check`, and what may come to it."""
+        """What `refuse` raises, as findings, and what may lead to it later."""
         subject = f"stream {self.stream}: snapshots"
         try:
             self.refuse(max_age)
@@ -94,6 +98,24 @@ class Kept:
                 )
             ]
         return [Finding(level="ok", subject=subject, message="changes outlast a snapshot")]
+
+
+def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
+    """What `penstock check` finds; nothing where the pipeline takes no snapshots. Raises
+    Unavailable, SettingsError."""
+    sink, settings = pipeline.sink.server(), pipeline.snapshot
+    if sink is None or not sources(pipeline):
+        return []
+    with InitStream(sink.nats, settings.stream, lambda: True) as stream:
+        changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
+    unfit = [
+        Finding(level="error", subject=f"stream {settings.stream}", message=problem, remedy=remedy)
+        for problem, remedy in (problems(settings.stream, chunks) if chunks else ())
+    ]
+    return [
+        *unfit,
+        *Kept.of(sink.stream, changes or sink.limits, chunks).findings(settings.max_age),
+    ]
 
 
 def _seconds(config: Mapping[str, Any] | None) -> float | None:

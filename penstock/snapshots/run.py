@@ -26,14 +26,12 @@ from penstock.snapshots.compression import ChunkCompression, dictionary_of
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.job import Cancelled, Job, RunProgress
 from penstock.snapshots.meta import Meta
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
-from penstock.snapshots.readable import readable
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.run_states import RunControl, RunEvent, RunState
 from penstock.snapshots.statements import through
-from penstock.snapshots.writing import ChunkWriter, written
+from penstock.snapshots.writing import ChunkWriter, SnapshotPace, without_unreadable, written
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
 _NICE = 19  # of the threads that read: running pipelines come first
@@ -124,8 +122,8 @@ class SnapshotRun:
         return kept
 
     def _run(self, stream: InitStream, kept: Kept) -> None:
-        """Under one snapshot of the source after the other. An error that passes ends the one that
-        it is of, once the table was cut."""
+        """Reads under one snapshot of the source after the other. An error that passes ends the one
+        that it is of, once the table was cut."""
         waits, tried = delays(limit=1.0), 0
         while True:
             done = len(self._ranges.done)
@@ -175,7 +173,7 @@ class SnapshotRun:
             return False
 
     def _begin_on(self, stream: InitStream, reading: _Reading) -> None:
-        """Before a snapshot is read: what was read before stays, if the two add up."""
+        """Keeps what was read under snapshots before this one, if they add up; else forgets it."""
         plan, ranges, taken = self._ranges.plan, self._ranges, reading.taken
         bucket = self._sink.schemas(self.job.pipeline.name, self.job.prefix)
         reading.revision = bucket.put(taken.schema)[taken.schema.name]
@@ -305,7 +303,7 @@ class SnapshotRun:
             raise LeaseLost("the pipeline is another instance's now")
 
     def _read(self, reading: _Reading, planned: Future[None], room: int) -> None:
-        """Parts, one after the other, until none is left."""
+        """Reads parts, one after the other, until none is left."""
         taken, control = reading.taken, self._control
         try:
             if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
@@ -328,7 +326,7 @@ class SnapshotRun:
                     for page in pages(part.range, chunks * rows, chunks * size):
                         read += page.count
                         for batch in decoder.decode(page):
-                            batch = readable(  # noqa: PLW2901
+                            batch = without_unreadable(  # noqa: PLW2901
                                 batch, self.job.snapshot_id, stream, sink
                             )
                             if statements is not None:

@@ -27,7 +27,7 @@ class RowTransform(Protocol):
 
     @property
     def identity(self) -> str:
-        """Another one for other statements."""
+        """A text that differs between different statements."""
         ...
 
     def made(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:

@@ -11,7 +11,7 @@ _COUNTED = "chunks", "rows", "bytes"
 
 
 class SnapshotTotals:
-    """Of one backend, since the start of the service: runs that ended, and what was stored."""
+    """Counts the runs of one backend that ended, and what was stored, since the service started."""
 
     def __init__(self) -> None:
         self._runs: Counter[str] = Counter()
@@ -25,7 +25,7 @@ class SnapshotTotals:
     def status(
         self, running: Iterable[tuple[RunRecord, RunProgress]], now: float
     ) -> dict[str, Any]:
-        """With those that run; `now` is monotonic seconds."""
+        """The counts, with those of runs that have not ended; `now` is monotonic seconds."""
         current = [_of(record, progress, now) for record, progress in running]
         stored = {key: self._stored[key] + sum(one[key] for one in current) for key in _COUNTED}
         return {"runs": dict(self._runs), **stored, "current": current}

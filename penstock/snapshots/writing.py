@@ -1,19 +1,28 @@
-"""Rows of one part -> chunks in the stream. Each worker of a run has a writer of its own."""
+"""Rows of one part -> chunks in the stream, and dead letters of rows that cannot be read.
+
+Each worker of a run has a writer of its own; `snapshot.rate` bounds all of them together.
+"""
 
 import secrets
+import threading
+import time
 import zlib
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
+import structlog
 
+from penstock.model.change import images_of, unreadable
 from penstock.model.errors import Rejected
 from penstock.model.table_schema import TableName
+from penstock.sinks.poison.dead_letter import error_letter
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkForm
 from penstock.snapshots.compression import ChunkCompression
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
@@ -27,6 +36,34 @@ from penstock.snapshots.range_progress import (
 from penstock.snapshots.run_states import RunControl
 
 VERSION = b"1"  # of the bodies' format
+_LOOK = 0.1  # seconds between two looks whether a wait is to end
+
+log = structlog.get_logger("penstock")
+
+
+class SnapshotPace:
+    """`wait` before each chunk. Used by any number of threads. Without a rate nothing waits."""
+
+    def __init__(
+        self,
+        rate: int | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rate, self._clock, self._sleep = rate, clock, sleep
+        self._free_at = 0.0  # when what was let through so far is paid for
+        self._lock = threading.Lock()
+
+    def wait(self, size: int, is_over: Callable[[], bool]) -> None:
+        """Returns when so many bytes may be sent, or when it `is_over`."""
+        if self._rate is None:
+            return
+        with self._lock:
+            at = max(self._clock(), self._free_at)
+            self._free_at = at + size / self._rate
+        while (left := at - self._clock()) > 0 and not is_over():
+            self._sleep(min(left, _LOOK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,6 +142,29 @@ class ChunkWriter:
             "chunk": number, "sequence": sequence, "rows": rows.num_rows, "bytes": len(body),
             "crc32": zlib.crc32(body), "lsn": form.lsn, "position": form.position,
         }  # fmt: skip
+
+
+def without_unreadable(
+    batch: pa.RecordBatch, snapshot_id: str, stream: InitStream, sink: SinkServer
+) -> pa.RecordBatch:
+    """The rows of a batch that a decoder could read, once dead letters of the others are stored, as
+    of such changes of the log. A row is known by its bytes: all rows have one place, and a part may
+    be read again."""
+    rows = unreadable(batch)
+    if not rows:
+        return batch
+    for row in rows:
+        (values,) = batch.slice(row, 1).to_pylist()
+        letter = error_letter(values, images_of(batch.schema))
+        name = blake2b(letter.raw, digest_size=8).hexdigest()
+        whose = f"{letter.partition}/{snapshot_id}/{name}"
+        letter = replace(letter, partition=whose, event_id=f"{letter.backend}:{whose}")
+        sink.set_aside(stream.connection, [letter])
+        log.warning(
+            "a row is set aside", snapshot=snapshot_id, table=letter.table, why=letter.error
+        )
+    kept = sorted(set(range(len(batch))) - set(rows))
+    return batch.take(pa.array(kept, pa.int64()))
 
 
 def written(

@@ -58,7 +58,7 @@ class NoSnapshot(Unavailable):
 
 
 class Bootstrap:
-    """Of one table; `step` until it returns the table. Over an open connection that others may
+    """Loads one table: `step` until it returns the table. Over an open connection that others may
     use, by the same thread. A service that is away is waited for if it `is_patient`, or once it has
     answered. Everything raises Unavailable, SettingsError, Rejected, Malformed."""
 
@@ -231,7 +231,7 @@ class Bootstrap:
         self.follow(answer["snapshot_id"])
 
     def _stored(self) -> str | None:
-        """The last snapshot of the table, if the changes after it are there still."""
+        """The id of the last snapshot of the table, if all changes after it are still there."""
         meta = self._messages.last_complete()
         return None if meta is None or self._difference_since(meta) else str(meta["snapshot_id"])
 
@@ -266,7 +266,7 @@ class Bootstrap:
         self._target.begin(replace(self.table, snapshot_id="", state="loading"))
 
     def _read_again(self, why: str) -> None:
-        """The same snapshot from its beginning."""
+        """Reads the same snapshot from its beginning."""
         self._readings += 1
         if self._readings > _READINGS:
             self._fail(f"the snapshot {self.table.snapshot_id}: {why}")

@@ -32,7 +32,7 @@ def difference(old: Document, new: Document) -> str:
 
 
 def difference_since(revision: int, history: Sequence[Revision]) -> str:
-    """As `difference`, of each document that followed the one with this revision. A table that left
+    """The `difference` to each document that followed the one with this revision. A table that left
     the bucket in between was not followed for a while."""
     since = [each for each in history if each.revision >= revision and not each.is_past]
     documents = [each.document for each in since if each.document is not None]
@@ -49,7 +49,7 @@ def _key(document: Document) -> Any:
 
 
 def _are_same_partitions(old: Sequence[Any] | None, new: Sequence[Any] | None) -> bool:
-    """The same ones with the same files; and others that were empty when they came."""
+    """Whether they are the same with the same files, besides new ones that were empty at first."""
     if old is None or new is None:
         return old is new
     before = {oid: file for oid, file, _ in old}

@@ -30,7 +30,7 @@ _SUBJECTS = 500
 
 
 class Followed:
-    """Of one table. `add` the messages of one transaction, then take its `work`.
+    """Follows one table: `add` the messages of one transaction, then take its `work`.
 
     `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
     rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
@@ -49,15 +49,16 @@ class Followed:
         self.problem = ""
         self.newer = ""
         self.refusal: PenstockError | None = None
-        self.changes = 0
+        self.changes = 0  # that were added
         self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
+        # By subject, or stream of messages: the last change.
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
-        self._plan: TablePlan | None = None
-        self._work: list[tuple[MirrorTable, Sequence[Step]]] = []
+        self._plan: TablePlan | None = None  # since the last columns
+        self._work: list[tuple[MirrorTable, Sequence[Step]]] = []  # before that
         self._names, self._has_documents = frozenset(table.names), table.has_documents
 
     def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
-        """One change of a message, if it is not in the rows yet."""
+        """Adds a change of a message, if it is not in the rows yet."""
         table = self.table
         if message.sequence <= table.sequence or self.problem:
             return

@@ -19,12 +19,12 @@ class MirrorColumn:
 
     @property
     def type(self) -> str:
-        """What its values are written as."""
+        """The type that its values are written as."""
         return self.base_type or self.data_type
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """From a column of the bucket `schemas`, or of a stored table."""
+        """The column in a document of the bucket `schemas`, or of a stored table."""
         return cls(
             name=document["name"],
             data_type=document["data_type"],
@@ -93,18 +93,18 @@ class MirrorTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of its columns, in their order."""
+        """The names of its columns, in their order."""
         return tuple(column.name for column in self.columns)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
+        """The table as plain JSON."""
         document = asdict(self)
         document[_LAST_POINT] = document.pop("last_point")
         return document
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "MirrorTable":
-        """The inverse."""
+        """The table that `to_json` made this of."""
         document = {**document, "last_point": document.get(_LAST_POINT, "")}
         known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
         for name in ("columns", "kept"):

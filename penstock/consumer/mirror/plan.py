@@ -59,7 +59,7 @@ class RowCoder:
         return tuple(made)
 
     def rows(self, rows: Sequence[Row]) -> list[Values]:
-        """As of each of them."""
+        """The values of several rows."""
         return list(map(self, rows))
 
     def _one(self, row: Row) -> Values:
@@ -87,7 +87,7 @@ class TablePlan:
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
     def add(self, change: Mapping[str, Any]) -> None:
-        """The next change."""
+        """Adds the next change."""
         operation = change["operation"]
         if operation in EMPTYING:
             self._forget()

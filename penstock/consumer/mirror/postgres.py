@@ -63,7 +63,7 @@ class PostgresTarget(SqlTarget):
         return _ENCODERS.get(kind) or (as_time if kind.startswith("timestamp") else None)
 
     def type_of(self, column: MirrorColumn) -> str:
-        """The source's own, if it is built in."""
+        """The source's own type, if it is built in."""
         kind = column.type
         if kind not in self._kinds:
             with self._translated():
@@ -77,7 +77,7 @@ class PostgresTarget(SqlTarget):
         return f"%s::{self.type_of(column)}"
 
     def quote(self, name: str) -> str:
-        """Parameters are marked by %."""
+        """An identifier; parameters are marked by %."""
         return super().quote(name).replace("%", "%%")
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class Catalog:
 
     @property
     def revision(self) -> int:
-        """Changes when a table does."""
+        """A number that changes when a table does."""
         found = self._api.stream(self._bucket.stream)
         if found is None:
             raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
@@ -151,7 +151,7 @@ def chosen(
 
 
 def _read(value: bytes | None) -> dict[str, Any] | None:
-    """None for what is none of ours."""
+    """The document; None if penstock did not write it."""
     try:
         load: Any = orjson.loads if value and value[:1] == b"{" else ormsgpack.unpackb
         found = load(value or b"")

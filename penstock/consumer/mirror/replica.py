@@ -57,7 +57,7 @@ class Replica(Closes):
         self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
         self._init = init
         self._target = open_target(target) if isinstance(target, str) else target
-        self._names = tables
+        self._names = tables  # None: all
         self._connection = Connection(server, "penstock mirror")
         self._published = PublishedTables(self._connection)
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
@@ -65,7 +65,7 @@ class Replica(Closes):
         self._set_aside = SetAside()  # of `_loading`
         self._missing: dict[str, SettingsError] = {}  # of `_names`
         self._looked_at = -_LOOK  # monotonic seconds
-        self._is_open = False
+        self._is_open = False  # connected, since the last `close`
         self._has_begun = False  # what was reached once is waited for
 
     @property
@@ -84,8 +84,8 @@ class Replica(Closes):
         is_stopped: Callable[[], bool] = lambda: False,
         report: Callable[[ReplicaStatus], None] = lambda _: None,
     ) -> None:
-        """Until it `is_stopped`; `once`: until all that was published before is applied. `report`
-        is called after each step."""
+        """Runs until it `is_stopped`; `once`: until all that was published before is applied.
+        `report` is called after each step."""
         end, loads = self._end() if once else 0, self.status.snapshots
         waits = delays(limit=5.0)
         while not is_stopped():
@@ -137,7 +137,7 @@ class Replica(Closes):
         self._is_open = False
 
     def _load_more(self, name: str, wait: float) -> None:
-        """Of one table. One that cannot be had leaves the others running."""
+        """Loads what has come of one table. One that cannot be had leaves the others running."""
         if name in self._set_aside.errors:
             if not self._set_aside.is_due(name):
                 return
@@ -171,7 +171,7 @@ class Replica(Closes):
         return (SettingsError if of_users else kinds[0])(f"not mirrored: {text}")
 
     def _end(self) -> int:
-        """Of the stream, as it is now; 0 if no table is live, of which it would be."""
+        """The last sequence of the stream, as it is now; 0 if no table is live."""
         self._open()
         stream = next((table.stream for table in self.tables), "")
         found = JetStream(self._connection).stream(stream) if stream else None

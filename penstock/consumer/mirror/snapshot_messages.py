@@ -16,8 +16,8 @@ _AT_ONCE = 8  # chunks
 
 
 class SnapshotMessages:
-    """Over an open connection that others may use. Everything raises Unavailable, SettingsError,
-    Malformed."""
+    """Reads them over an open connection that others may use. Everything raises Unavailable,
+    SettingsError, Malformed."""
 
     def __init__(self, connection: Connection, init: str, name: Sequence[str]) -> None:
         self._connection, self._init, self._name = connection, init, name
@@ -65,7 +65,7 @@ class SnapshotMessages:
 
 
 def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, Any] | None:
-    """The newest of a whole table: others may ask for parts of it."""
+    """The newest meta of a whole table: others may ask for parts of it."""
     subject, found = f"init.meta.{'.'.join(map(escape, name))}", None
     message = api.last(init, subject)
     if message is None:

@@ -169,7 +169,7 @@ class SqlTarget(Closes):
         return int(self._run(f"SELECT count(*) FROM {self.quote(table.target)}")[0][0])
 
     def quote(self, name: str) -> str:
-        """An identifier."""
+        """A name as an identifier."""
         return '"' + name.replace('"', '""') + '"'
 
     def _step(self, table: MirrorTable, step: Step) -> None:
@@ -369,11 +369,11 @@ class SqlTarget(Closes):
 
     @abstractmethod
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """One statement, and its rows."""
+        """Runs one statement; returns its rows."""
 
     @abstractmethod
     def _many(self, statement: str, rows: Sequence[Values]) -> None:
-        """One statement for each of the rows."""
+        """Runs one statement for each of the rows."""
 
     @abstractmethod
     def _fill(self, loading: str, table: MirrorTable, rows: Sequence[Values]) -> None:

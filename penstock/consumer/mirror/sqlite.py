@@ -49,7 +49,7 @@ class SqliteTarget(SqlTarget):
 
     @classmethod
     def of_url(cls, url: str) -> "SqliteTarget":
-        """Raises SettingsError."""
+        """The target that a URL names. Raises SettingsError."""
         path = url.removeprefix("sqlite:///")
         if path in (url, ""):
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
@@ -65,7 +65,7 @@ class SqliteTarget(SqlTarget):
         return _ENCODERS.get(kind, None if is_text else as_text)
 
     def type_of(self, column: MirrorColumn) -> str:
-        """By SQLite's affinity: what is text must not become a number."""
+        """A type by SQLite's affinity: what is text must not become a number."""
         return _KINDS.get(column.type, "TEXT")
 
     def close(self) -> None:

@@ -62,14 +62,14 @@ class LiveTables(Closes):
         self.sequence = 0
         self._server, self._connection, self._target = server, connection, target
         self._dropped = dropped
-        self._live: dict[str, Followed] = {}
+        self._live: dict[str, Followed] = {}  # by the table's name
         self._called: dict[tuple[Any, ...], Followed | None] = {}  # by messages
         self._reader: TailReader | None = None
         self._init_end = -1  # of the stream of snapshots, when it was looked at last
 
     @property
     def tables(self) -> Sequence[MirrorTable]:
-        """As far as they are."""
+        """The live tables, as far as they are."""
         return [followed.table for followed in self._live.values()]
 
     @property
@@ -183,8 +183,8 @@ class LiveTables(Closes):
             log.warning("a message of no table here is passed over", error=str(ours))
 
     def _store(self, touched: Sequence[Followed]) -> None:
-        """What one table's changes fail with is its own: then it is not followed, and the others
-        are stored."""
+        """Stores what was added. A table whose changes the target refuses is not followed any more,
+        and the others are stored."""
         broken = [each for each in self._live.values() if each.problem and each not in touched]
         work = {each.table.name: each.work() for each in (*touched, *broken)}
         while True:
@@ -201,7 +201,7 @@ class LiveTables(Closes):
             each.reached(self.sequence)
 
     def _renamed_to(self, body: Mapping[str, Any]) -> Sequence[Followed]:
-        """Whose name another collection has got."""
+        """The tables whose name another collection has got."""
         return [each for each in self._live.values() if is_renamed_to(each.table, body)]
 
     def _of(self, body: Mapping[str, Any]) -> Followed | None:

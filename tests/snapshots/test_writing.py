@@ -1,6 +1,6 @@
 """The rate of chunks, by a scripted clock."""
 
-from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.writing import SnapshotPace
 
 
 class Clock:
