@@ -8,7 +8,7 @@ import pytest
 
 from tests.pipeline.running import Run, eventually, running
 
-pytestmark = [pytest.mark.live, pytest.mark.spark]
+pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.usefixtures("staged")]
 
 PARTITIONS, CHANGES = 400, 20
 
@@ -23,7 +23,7 @@ def backend(run: Run, query: str = "") -> Any:
     ids=["read by one", "read by tasks"],
 )
 def test_the_rows_of_all_partitions_and_their_sums_arrive(tmp_path: Path, *, polled: bool) -> None:
-    many = {"type": "memory", "partitions": PARTITIONS, "changes": CHANGES, "polled": polled}
+    many = {"type": "staged", "partitions": PARTITIONS, "changes": CHANGES, "polled": polled}
     pipeline = {
         "name": "test",
         "backends": [{"name": "many", **many}],
