@@ -60,7 +60,8 @@ WHERE pubname = %s AND tablename = %s
 # is of the table is with its first column. The transaction that wrote a row (xmin) tells a setting
 # that was changed and changed back, and a partition that was detached and attached again. A
 # schema's entry in a publication is found by its dependencies: before PostgreSQL 15 there is no
-# such catalogue.
+# such catalogue. Functions of the catalogue see what was committed after the statement began: a
+# partition counts once its entries in pg_inherits are seen, too.
 _RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
@@ -103,12 +104,15 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
                   AND s.refobjid = o.relnamespace) e)),
     'partitions', CASE WHEN c.relkind = 'p' THEN (
         SELECT coalesce(jsonb_agg(jsonb_build_array(
-            t.relid::oid::bigint, concat_ws(' ', pg_catalog.pg_relation_filenode(t.relid), (
-                SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid)
-                FROM pg_catalog.pg_partition_ancestors(t.relid) a
-                JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid)),
+            t.relid::oid::bigint,
+            concat_ws(' ', pg_catalog.pg_relation_filenode(t.relid), attached.by),
             pg_catalog.pg_relation_size(t.relid) = 0) ORDER BY t.relid::oid), '[]')
-        FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf) END) END
+        FROM pg_catalog.pg_partition_tree(c.oid) t, LATERAL (
+            SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid) AS by,
+                   count(i.inhrelid) AS seen, count(*) AS ancestors
+            FROM pg_catalog.pg_partition_ancestors(t.relid) a
+            LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid) attached
+        WHERE t.isleaf AND attached.seen = attached.ancestors - 1) END) END
 FROM pg_catalog.pg_publication_tables p
 JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname

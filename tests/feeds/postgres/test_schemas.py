@@ -1,13 +1,17 @@
 """Schemas of tables: what the log announces and what the catalogue says are one schema."""
 
+import itertools
+import threading
 import time
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.feeds.postgres.schemas import _RELATIONS
 from penstock.model.table_schema import TableSchema
 from tests.feeds.postgres.reading import Reader
+from tests.servers import Database
 
 pytestmark = pytest.mark.live
 
@@ -152,3 +156,31 @@ def test_a_table_that_somebody_has_locked_holds_up_no_changes(
         reader_any.take(1)
         assert time.monotonic() - started < 20, "it waited until the statement's time was over"
     assert len(announced) + len(caplog.records) == 1
+
+
+def test_a_partition_is_seen_with_the_transaction_that_attached_it(database: Database) -> None:
+    """One statement mixes times: functions of the catalogue see more than its own snapshot."""
+    database.execute(
+        "CREATE TABLE t (id int, d int, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
+        "CREATE PUBLICATION p FOR TABLE t WITH (publish_via_partition_root = true)"
+    )
+    over = threading.Event()
+
+    def come_and_go() -> None:
+        with psycopg.connect(database.url, autocommit=True) as writer:
+            for n in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+                bounds = f"FOR VALUES FROM ({n}) TO ({n + 1})"
+                writer.execute(f"CREATE TABLE p{n} PARTITION OF t {bounds}".encode())
+                writer.execute(f"DROP TABLE p{n}".encode())
+
+    writing = threading.Thread(target=come_and_go)
+    writing.start()
+    seen = []
+    with psycopg.connect(database.url, autocommit=True) as reader:
+        for _ in range(400):
+            rows = reader.execute(_RELATIONS.encode(), ["p", *[None] * 5]).fetchall()
+            seen += [leaf[1] for row in rows if row[-1] for leaf in row[-1]["partitions"]]
+    over.set()
+    writing.join()
+    assert len(seen) > 10
+    assert [file for file in seen if len(file.split()) != 2] == []
