@@ -2,6 +2,7 @@
 place, what `start` may say. Another feed may use them; the contract is `feeds.Feed`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
@@ -70,7 +71,7 @@ class SettingsFeed(Generic[S]):
         return self.settings.on_gap
 
 
-class PolledFeed(SettingsFeed[P]):
+class PolledFeed(SettingsFeed[P], ABC):
     """The head of a feed whose partitions any number of readers may poll, and whose `start` may be
     an iterator's token. `oldest`: what `start` calls the oldest change, for people."""
 
@@ -117,17 +118,17 @@ class PolledFeed(SettingsFeed[P]):
 
     # What each has of its own.
 
+    @abstractmethod
     def verify(self, history: str) -> None:
         """See `feeds.NamesHistory`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
         """Raises Malformed for a bookmark that cannot be read from. No I/O."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
         """Reads after a bookmark once; false where calls are too many. Raises what reading does."""
-        raise NotImplementedError
 
 
 def checked(findings: Iterable[Finding]) -> list[Finding]:

@@ -191,7 +191,8 @@ class Bootstrap:
             )
         if self.table.version not in ("", version):
             self._drop_rows()  # they may have other columns
-        called = PublishedTable(self.announced.key, found).mirrored()  # since SET SCHEMA
+        # SET SCHEMA changes what a table is called here, and not its key.
+        called = PublishedTable(self.announced.key, found).mirrored()
         self.table = replace(
             self.table.with_schema(found), kept=(),
             schema=called.schema, table=called.table, target=called.target,

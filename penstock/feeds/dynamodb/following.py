@@ -8,7 +8,6 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
-from penstock.feeds.dynamodb.ages import Ages
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import (
@@ -22,6 +21,7 @@ from penstock.feeds.dynamodb.failures import (
 )
 from penstock.feeds.dynamodb.losses import ShardLosses
 from penstock.feeds.dynamodb.pacing import TO_THE_TIP
+from penstock.feeds.dynamodb.record_times import RecordTimes
 from penstock.feeds.dynamodb.walk import KnownShard, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
 from penstock.model.page import Page
@@ -76,7 +76,7 @@ class DynamodbFollowing:
         self._kept = self._walk.iterated
         self._walk.go_on(shard.known.walk, clock())
         # When the records at places were created.
-        self._ages = Ages(beginning.after, beginning.through)
+        self._ages = RecordTimes(beginning.after, beginning.through)
         # A page that was read and not returned.
         self._ahead: Page | None = None
         # Whether the shard has ended, or there is nothing to read; whether this was closed.
@@ -226,13 +226,13 @@ class DynamodbFollowing:
     def _note_nothing(self) -> None:
         """A page without records. The place stays, and is known to be newer now and then."""
         walk = self._walk
-        walk.reach.found_nothing(self._now())
+        walk.read_through.found_nothing(self._now())
         if self._drained or not walk.tip.is_sought:
             self._begin_at("end" if self._drained else "tip")
-        if self._drained or walk.reach.through - self._ages.newest >= _RENEW:
-            self._ages.renew(walk.reach.through)
+        if self._drained or walk.read_through.through - self._ages.newest >= _RENEW:
+            self._ages.renew(walk.read_through.through)
             if walk.after is None or walk.scans:
-                walk.beginning = walk.beginning.read_through(walk.reach.through, self._now())
+                walk.beginning = walk.beginning.read_through(walk.read_through.through, self._now())
 
     def _begin_at(self, what: str) -> None:
         """Without a record: the end of a shard, or its tip, as of this moment."""
@@ -278,7 +278,7 @@ class DynamodbFollowing:
         """See `feeds.Following`. The lag is 0 only where all was read and is stored."""
         now, walk = self._now(), self._walk
         stored = max(filter(None, (self._acknowledged, self._ages.asked)), default=None)
-        is_tip = self._drained or walk.reach.is_at_tip
+        is_tip = self._drained or walk.read_through.is_at_tip
         is_done = is_tip and self._ahead is None and stored == walk.origin.after
         through = now if is_done else self._ages.at(stored)
         last = datetime.fromtimestamp(walk.created, UTC).isoformat() if walk.created else None

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from penstock.feeds.dynamodb.beginning import LIFETIME, ShardBeginning, is_before
 from penstock.feeds.dynamodb.pacing import ShardPace, Tip
-from penstock.feeds.dynamodb.reach import Reach
+from penstock.feeds.dynamodb.read_through import ReadThrough
 from penstock.model.position import Place
 from penstock.wire.dynamodb.records import RecordHead, place_of
 
@@ -41,7 +41,7 @@ class ShardWalk:
         self.iterator: str | None = beginning.live_iterator(now) or None
         # When that was made, in monotonic seconds.
         self.iterated = clock - (now - beginning.asked if self.iterator else 0.0)
-        self.reach = Reach(beginning.through, now)
+        self.read_through = ReadThrough(beginning.through, now)
         self.tip = Tip()
 
     @property
@@ -59,14 +59,14 @@ class ShardWalk:
         self.after, self.scans = walk.after, walk.scans
         if clock - walk.iterated < LIFETIME:
             self.iterator, self.iterated = walk.iterator, walk.iterated
-            self.reach, self.tip = copy(walk.reach), walk.tip
+            self.read_through, self.tip = copy(walk.read_through), walk.tip
 
     def remembered(self) -> "ShardWalk | None":
         """What the next following from here goes on with, in this process."""
         if self.iterator is None or (self.after is None and not self.beginning.pinned):
             return None
         kept = copy(self)
-        kept.reach = copy(self.reach)
+        kept.read_through = copy(self.read_through)
         return kept
 
     def expire(self) -> bool:
@@ -86,7 +86,7 @@ class ShardWalk:
             self.scans = skip == len(records)  # times may go back: records are not sorted by them
         self.after = place_of(records[-1].sequence)
         self.created, self.read_at = records[-1].created, now
-        self.reach.found(self.created, now)
+        self.read_through.found(self.created, now)
         return skip
 
     def is_at_the_horizon(self, now: float) -> bool:
@@ -109,4 +109,4 @@ class KnownShard:
         """An iterator that is exact where `beginning` is a time, for this process."""
         self.walk = ShardWalk(beginning, now=beginning.asked, clock=time.monotonic())
         self.walk.iterator = iterator
-        self.walk.reach = Reach(beginning.asked, beginning.asked)
+        self.walk.read_through = ReadThrough(beginning.asked, beginning.asked)

@@ -54,4 +54,6 @@ class ClassArchive:
                 file.write(_END)
             self.draft.replace(self._path)
         except (OSError, subprocess.TimeoutExpired) as error:
+            with suppress(OSError):
+                self.draft.unlink()
             log.warning("the class archive was not made", file=str(self._path), error=str(error))

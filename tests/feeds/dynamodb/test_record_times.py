@@ -8,9 +8,9 @@ import pytest
 
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.feeds.dynamodb.ages import _PAGES, Ages
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.reach import EMPTY_READS, EMPTY_SECONDS, FRESH, Reach
+from penstock.feeds.dynamodb.read_through import EMPTY_READS, EMPTY_SECONDS, FRESH, ReadThrough
+from penstock.feeds.dynamodb.record_times import _PAGES, RecordTimes
 from penstock.model.position import START, Bookmark, PartitionId
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
@@ -101,7 +101,7 @@ def test_what_is_older_than_a_day_is_lost_by_the_age_of_the_data(
 
 
 def test_each_place_has_the_age_of_its_page() -> None:
-    ages = Ages(place_of("10"), 100.0)
+    ages = RecordTimes(place_of("10"), 100.0)
     ages.note(place_of("20"), 110.0, 120.0)
     ages.note(place_of("30"), 125.0, 130.0)
     assert ages.at(None) == 100
@@ -115,7 +115,7 @@ def test_each_place_has_the_age_of_its_page() -> None:
 
 
 def test_the_ages_of_many_pages_stay_small_and_are_never_too_new() -> None:
-    ages = Ages(None, 1.0)
+    ages = RecordTimes(None, 1.0)
     for number in range(2 * _PAGES):
         ages.note(place_of(str(number)), 10.0 + number, 10.5 + number)
     assert len(ages._pages) == _PAGES
@@ -127,7 +127,7 @@ def test_the_ages_of_many_pages_stay_small_and_are_never_too_new() -> None:
 
 
 def test_empty_pages_prove_nothing_until_there_are_many_for_a_minute() -> None:
-    reach = Reach(100.0, 5000.0)
+    reach = ReadThrough(100.0, 5000.0)
     for number in range(EMPTY_READS - 1):
         reach.found_nothing(5000.0 + number * 10)
         assert (reach.is_at_tip, reach.through) == (False, 100.0)
@@ -142,7 +142,7 @@ def test_empty_pages_prove_nothing_until_there_are_many_for_a_minute() -> None:
 
 
 def test_a_record_that_is_seconds_old_was_read_at_the_tip() -> None:
-    reach = Reach(0.0, 1000.0)
+    reach = ReadThrough(0.0, 1000.0)
     reach.found(1000.0 - FRESH / 2, 1000.0)
     reach.found_nothing(1001.0)
     assert (reach.is_at_tip, reach.through) == (True, 1001.0)

@@ -12,7 +12,7 @@ FRESH = 10.0
 EMPTY_READS, EMPTY_SECONDS = 60, 60.0
 
 
-class Reach:
+class ReadThrough:
     """Of one walk through a shard. `through`: everything that was created before it was read; 0 if
     that is not known. Times are the server's, in seconds."""
 

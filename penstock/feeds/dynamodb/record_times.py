@@ -19,7 +19,7 @@ class _PageAges(NamedTuple):
     last_created: float
 
 
-class Ages:
+class RecordTimes:
     """Of the places after `after`, whose record was created at `through`. Seconds since 1970, 0
     where that is not known. Thread-safe."""
 
