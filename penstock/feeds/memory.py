@@ -50,7 +50,9 @@ class MemoryFeedSettings(Settings):
     def _is_simple(cls, data: Any) -> Any:
         for key in _GONE.split():
             if isinstance(data, dict) and key in data:
-                raise ValueError(f"{key} is no more: nothing of this feed ends, fails or is lost")
+                raise ValueError(
+                    f"{key} is no more: leave it out; nothing of this feed ends, fails or is lost"
+                )
         return data
 
 
