@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
-from penstock.feeds import HistoryLost, Lineage
+from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import EXPIRED, code_of
@@ -26,6 +26,7 @@ from tests.dynamodb.test_local import feed_of, only, rows
 pytestmark = pytest.mark.live
 
 PATIENCE = 240.0
+Answer = TypeVar("Answer")
 
 
 def started(clock: int) -> DynamodbLocal:
@@ -49,11 +50,11 @@ def wait_for(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def lineage(feed: DynamodbFeed) -> list[Lineage]:
-    """Connections drop while the clock goes fast."""
+def answered(call: Callable[[], Answer]) -> Answer:
+    """Connections drop while the clock goes fast: what a call returns in the end."""
     while True:
         try:
-            return list(feed.partitions())
+            return call()
         except Unavailable:
             time.sleep(0.1)
 
@@ -81,8 +82,8 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
     with started(ROLLS) as server:
         table = Table(server.url)
         feed = feed_of(table)
-        puts, reading = Puts(table), Reading(feed)
-        stream = Stream(feed, at="trim_horizon")
+        puts, reading = Puts(table), answered(lambda: Reading(feed))
+        stream = answered(lambda: Stream(feed, at="trim_horizon"))
         records: list[dict[str, Any]] = []
 
         def read() -> bool:
@@ -101,7 +102,7 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
         try:
             wait_for(rolled)
             wait_for(read)
-            parents = {each.partition: each.parents for each in lineage(feed)}
+            parents = {each.partition: each.parents for each in answered(feed.partitions)}
         finally:
             reading.stop()
             stream.close()
