@@ -72,8 +72,9 @@ class ItemWorld(World):
     def published(self) -> None:
         """An item of which the stream's last message is."""
         self.marks += 1
-        self.table.put("mark", n={"N": str(self.marks)})
-        wanted = f'"n":{self.marks}'.encode()
+        text = f"mark {self.marks}"
+        self.table.put("mark", text={"S": text})
+        wanted = text.encode()
         until(lambda: wanted in self._last())
 
     def _last(self) -> bytes:
