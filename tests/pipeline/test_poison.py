@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import nats as nats_py
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -20,6 +21,7 @@ from tests.pipeline.running import Run, document, eventually, messages, running,
 from tests.progress import Noted
 from tests.servers import Database, Nats, Postgres
 from tests.sinks.jetstream.raw import Raw
+from tests.workers import python_workers
 
 pytestmark = pytest.mark.live
 
@@ -372,6 +374,8 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
     with running(tmp_path, pipeline) as run:
         any_bytes.execute(r"INSERT INTO t VALUES (15, E'caf\xe9'), (16, 'f')")
         eventually(lambda: count() >= 12, run=run)
+        if transform:
+            assert_one_worker_of_each_kind_is_kept(run)
         assert run.stop() == 0
     assert flow(nats, stream)[8:] == [
         ("t", "INSERT", 12), ("t", "INSERT", 14), ("t", "UPDATE", 14), ("t", "INSERT", 16),
@@ -387,6 +391,15 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
     ids = [each["event_id"] for each in kept if each["event_id"] != replayed]
     ids += [message.id for message in messages(nats, stream)]
     assert len(set(ids)) == len(ids) == 16, "one change is in two places"
+
+
+def assert_one_worker_of_each_kind_is_kept(run: Run) -> None:
+    """The planner, the two of a task, and one of each kind that Spark asks now and then (names have
+    15 bytes): their daemons are no processes of their own."""
+    asked = ["lookup_data_sou", "create_data_sou", "plan_data_sourc", "write_into_data"]
+    wanted = sorted(["source_runner", "worker", "worker", *asked, "sink_runner"])
+    service = psutil.Process(run.process.pid)
+    eventually(lambda: sorted(python_workers(service).values()) == wanted, run=run)
 
 
 def killed_between_a_dead_letter_and_the_changes_behind_it(

@@ -1,5 +1,6 @@
-"""Which processes a pipeline has, and that none stays behind."""
+"""Which processes a pipeline has, when it is ready, and that no process stays behind."""
 
+import json
 import tempfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from tests.pipeline.running import (
     count,
     document,
     eventually,
+    messages,
     running,
     slot_of,
 )
@@ -20,6 +22,8 @@ from tests.servers import Database, Nats
 from tests.workers import FORK_SERVER, python_workers
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+TABLE = "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
 
 
 def family(run: Run) -> list[psutil.Process]:
@@ -40,19 +44,35 @@ def kinds(run: Run) -> list[str]:
     return sorted(python_workers(psutil.Process(run.process.pid)).values())
 
 
-@pytest.mark.timeout(240)
-def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
+def ready(run: Run) -> bool:
+    code, body = run.get("/ready")
+    assert json.loads(body)["ready"] is (code == 200)
+    return code == 200
+
+
+@pytest.mark.timeout(600)
+def test_a_pipeline_from_its_first_start_to_its_kill(
+    database: Database, stream: str, tmp_path: Path
 ) -> None:
-    database.execute(
-        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
-    )
-    database.execute(
-        "SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (f"slot_{database.name}",)
-    )
+    """What is written after the first 200 of /ready is delivered; it is not ready while its sink is
+    away; its workers are forks of one process; a killed service leaves none."""
+    database.execute(TABLE)
     database.execute("INSERT INTO items DEFAULT VALUES")
-    with running(tmp_path, document(tmp_path, database, nats, stream)) as run:
-        eventually(lambda: count(nats, stream) == 1, run=run)
+    with Nats() as nats, running(tmp_path, document(tmp_path, database, nats, stream)) as run:
+        eventually(lambda: run.url, run=run)
+        code, body = run.get("/ready")
+        assert (code, json.loads(body)["reasons"]) == (503, ["backend default: has not begun"])
+        eventually(lambda: ready(run), run=run)
+        insert(database, 100)
+        eventually(lambda: count(nats, stream) == 100, run=run)
+        nats.stop()
+        insert(database, 50)
+        eventually(lambda: not ready(run), run=run)
+        nats.start()
+        eventually(lambda: ready(run), run=run)
+        eventually(lambda: count(nats, stream) == 150, run=run)
+        ids = [message.body["data"]["id"] for message in messages(nats, stream)]
+        assert ids == list(range(2, 152))
         server = fork_server(run)
         # The planner, and the worker of the open micro-batch: those that are done are gone.
         eventually(lambda: kinds(run) == ["source_runner", "worker"], run=run)
@@ -70,14 +90,16 @@ def test_workers_are_forks_of_one_process_and_a_killed_service_leaves_none(
     assert "Traceback" not in run.log
 
 
+def insert(database: Database, rows: int) -> None:
+    database.execute("INSERT INTO items SELECT FROM generate_series(1, %s::int)", (rows,))
+
+
 @pytest.mark.thorough  # rarely fails
 @pytest.mark.timeout(240)
 def test_without_the_fork_server_a_killed_service_leaves_no_worker(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
-    database.execute(
-        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
-    )
+    database.execute(TABLE)
     pipeline = document(tmp_path, database, nats, stream, spark={"fork_server": False})
     with running(tmp_path, pipeline) as run:
         eventually(lambda: slot_of(database)[2], run=run)
@@ -89,22 +111,3 @@ def test_without_the_fork_server_a_killed_service_leaves_no_worker(
         assert [word for word in started if FORK_SERVER in word or "launcher.py" in word] == []
         run.kill()
         assert_none_is_left(everything)
-
-
-@pytest.mark.timeout(240)
-def test_with_a_transform_one_worker_of_each_kind_is_kept_and_no_daemon(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    database.execute(
-        "CREATE TABLE items (id bigserial PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
-    )
-    transform = [{"sql": "SELECT * FROM changes WHERE collection = 'items'"}]
-    with running(tmp_path, document(tmp_path, database, nats, stream, transform=transform)) as run:
-        eventually(lambda: slot_of(database)[2], run=run)
-        database.execute("INSERT INTO items DEFAULT VALUES")
-        eventually(lambda: count(nats, stream) == 1, run=run)
-        # The planner, the two of a task, and one of each kind that Spark asks now and then (names
-        # have 15 bytes): their daemons are no processes of their own.
-        asked = ["lookup_data_sou", "create_data_sou", "plan_data_sourc", "write_into_data"]
-        wanted = ["source_runner", "worker", "worker", *asked, "sink_runner"]
-        eventually(lambda: kinds(run) == sorted(wanted), run=run)
