@@ -16,7 +16,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.feeds import At, FeedPlugin, Gap, GapPolicy, HistoryLost, Lineage, Listing
+from penstock.feeds import At, Feed, FeedPlugin, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.model.change import Images, OnError, event_id, schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.finding import Finding
@@ -37,7 +37,7 @@ class LinesFeedSettings(Settings):
     folder: Path
 
 
-class LinesFeed:
+class LinesFeed(Feed):
     """A `penstock.feeds.Feed`. It is its settings, so it pickles; constructing it does no I/O."""
 
     def __init__(self, settings: LinesFeedSettings) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from penstock.cli.ask_ops import ask_ops
 from penstock.config import Deployment, Pipeline
-from penstock.feeds import KnowsReader, Polled
+from penstock.feeds import KnowsReader
 from penstock.leases import Lease
 from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.leases.open import open_store
@@ -178,7 +178,7 @@ def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
         return
     needed = {"backend"} if len(pipeline.backends) > 1 else set()
     feeds = [backend.feed() for backend in pipeline.backends]
-    if any(isinstance(feed, Polled) and feed.polled for feed in feeds):
+    if any(feed.polled for feed in feeds):
         needed.add("source_partition")
     missing = [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]
     if missing:

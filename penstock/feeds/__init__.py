@@ -17,16 +17,11 @@ from penstock.feeds.abilities import (
     ChecksBookmarks,
     Collection,
     EstimatesLag,
-    GivesRecords,
     ListsSchemas,
     ListsTables,
-    MovesBookmarks,
-    NamesHistory,
     NativeRecord,
-    OrdersNoPartitions,
     PacesReads,
     PacesRetries,
-    Polled,
     ReadsCollections,
     RecordReader,
     RowSelection,
@@ -54,23 +49,17 @@ __all__ = [
     "Following",
     "Gap",
     "GapPolicy",
-    "GivesRecords",
     "HistoryLost",
     "Holder",
     "KnowsReader",
     "Lineage",
     "Listing",
-    "ListsChildren",
     "ListsSchemas",
     "ListsTables",
     "Mark",
-    "MovesBookmarks",
-    "NamesHistory",
     "NativeRecord",
-    "OrdersNoPartitions",
     "PacesReads",
     "PacesRetries",
-    "Polled",
     "ReadsCollections",
     "RecordReader",
     "RowSelection",
@@ -235,7 +224,8 @@ class Following(Protocol):
 
 
 class Feed(Protocol):
-    """A change feed that is read partition by partition.
+    """A change feed that is read partition by partition. Inherit from it: what is not required has
+    a default here.
 
     Constructing one does no I/O, and a feed pickles (it is its settings). `follow` may be called
     again from any bookmark it has given, and yields the changes after it as long as the source
@@ -304,15 +294,51 @@ class Feed(Protocol):
         """Preflight: everything that could keep this feed from running or make it lose data."""
         ...
 
+    # What most feeds leave as it is.
 
-@runtime_checkable
-class ListsChildren(Protocol):
-    """A feed that can list the children of some partitions with less than a whole listing."""
+    @property
+    def polled(self) -> bool:
+        """Whether any number of processes may read its partitions at once (shards, feed ranges),
+        and that is wanted: in open micro-batches Spark's tasks follow them, where the cluster
+        is."""
+        return False
 
-    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing:
-        """The last listing, with the children that these have now. It is not `complete`, unless all
-        partitions were listed for it. Does I/O; raises as `Feed.partitions` does."""
-        ...
+    @property
+    def has_common_order(self) -> bool:
+        """Of a feed with snapshots: whether the partitions' places have a common order, so that a
+        position tells whether a change is in a snapshot."""
+        return True
+
+    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
+        """The last listing, which is not `complete`, with the children that these have now; None
+        where a whole listing takes no more calls. Does I/O; raises as `partitions` does."""
+        return None
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """The bookmark to go on from instead of `saved`; None for `saved` itself. Everything up to
+        `stored` is in the sink; None: the sink does not say. Called at each start. No I/O.
+
+        For a feed that may give changes other places when they are read again, so that a sink would
+        store them twice: its settings choose what is read, and places count what was chosen; or a
+        partition that was split can't be read any more, and its children have what came last in
+        it."""
+        return None
+
+    @property
+    def history(self) -> str:
+        """The name that tokens carry: which history of which source it is, as the last listing
+        gave it (`Listing.history`); "" before the first, and where the source has none. No I/O."""
+        return ""
+
+    def verify(self, history: str) -> None:
+        """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
+        source. No I/O."""
+        return
+
+    def record_reader(self, on_error: OnError = "stop") -> RecordReader | None:
+        """What makes the iterator's records of pages, with Python values that the images of a
+        change do not keep (Decimal, bytes, sets); None: the decoder does. Pure, as a decoder is."""
+        return None
 
 
 @runtime_checkable

@@ -5,22 +5,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from penstock.model.change import OnError
 from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
-
-
-@runtime_checkable
-class Polled(Protocol):
-    """A feed whose partitions any number of processes may read at once (shards, feed ranges): in
-    open micro-batches Spark's tasks follow them, where the cluster is."""
-
-    @property
-    def polled(self) -> bool:
-        """Whether that is wanted."""
-        ...
 
 
 @runtime_checkable
@@ -29,19 +17,6 @@ class ChecksBookmarks(Protocol):
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """Preflight of a saved bookmark. Does I/O."""
-        ...
-
-
-@runtime_checkable
-class MovesBookmarks(Protocol):
-    """A feed that may give changes other places when they are read again, so that a sink would
-    store them twice: its settings choose what is read, and places count what was chosen; or a
-    partition that was split can't be read any more, and its children have what came last in it."""
-
-    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """The bookmark to go on from instead of `saved`; None for `saved` itself. Everything up to
-        `stored` is in the sink; None: the sink does not say. Called at each start. No
-        I/O."""
         ...
 
 
@@ -86,21 +61,6 @@ class EstimatesLag(Protocol):
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
-        ...
-
-
-@runtime_checkable
-class NamesHistory(Protocol):
-    """A feed whose source has a name that tokens carry: which history of which source it is."""
-
-    @property
-    def history(self) -> str:
-        """As the last listing gave it (`Listing.history`); "" before the first. No I/O."""
-        ...
-
-    def verify(self, history: str) -> None:
-        """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
-        source. No I/O."""
         ...
 
 
@@ -238,14 +198,6 @@ class TakesSnapshots(Protocol):
         ...
 
 
-@runtime_checkable
-class OrdersNoPartitions(Protocol):
-    """A feed with snapshots whose partitions' places have no common order: no position tells
-    whether a change is in a snapshot."""
-
-    has_no_common_order: bool
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSelection:
     """A part of a table. `where`: a condition in the source's own language, "" for all rows.
@@ -325,13 +277,3 @@ class NativeRecord(NamedTuple):
 
 # A page's records in order, lazily if it likes. Raises Malformed.
 RecordReader = Callable[[Page], Iterable[NativeRecord]]
-
-
-@runtime_checkable
-class GivesRecords(Protocol):
-    """A feed that makes the iterator's records from its pages by itself: with Python values that
-    the images of a change do not keep (Decimal, bytes, sets)."""
-
-    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
-        """Pure, as a decoder is."""
-        ...

@@ -17,7 +17,7 @@ import ormsgpack
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from penstock.feeds import At, FeedPlugin, Gap, GapPolicy, Lineage, Listing
+from penstock.feeds import At, Feed, FeedPlugin, Gap, GapPolicy, Lineage, Listing
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.finding import Finding
@@ -191,19 +191,25 @@ class MemoryFollowing:
         self._connected = False
 
 
-class MemoryFeed:
+class MemoryFeed(Feed):
     """The implementation of `feeds.Feed`. A pickled copy is a feed that remembers nothing."""
 
     on_gap: GapPolicy = "fail"
 
     def __init__(self, settings: MemoryFeedSettings) -> None:
         self.settings = settings
-        self.backend = settings.name
-        self.polled = settings.polled
         self.acknowledged: dict[PartitionId, Place] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.settings,)
+
+    @property
+    def backend(self) -> str:
+        return self.settings.name
+
+    @property
+    def polled(self) -> bool:
+        return self.settings.polled
 
     @cached_property
     def lineage(self) -> Mapping[PartitionId, Lineage]:

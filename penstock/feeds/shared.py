@@ -2,14 +2,14 @@
 place, what `start` may say. Another feed may use them; the contract is `feeds.Feed`.
 """
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BeforeValidator
 
-from penstock.feeds import At, Gap, GapPolicy, HistoryLost
+from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, finding
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
@@ -51,7 +51,7 @@ S = TypeVar("S", bound=_Settings)
 P = TypeVar("P", bound=_PolledSettings)
 
 
-class SettingsFeed(Generic[S]):
+class SettingsFeed(Feed, Generic[S]):
     """The head of a feed that is its settings: a pickled copy remembers nothing else."""
 
     def __init__(self, settings: S) -> None:
@@ -71,7 +71,7 @@ class SettingsFeed(Generic[S]):
         return self.settings.on_gap
 
 
-class PolledFeed(SettingsFeed[P], ABC):
+class PolledFeed(SettingsFeed[P]):
     """The head of a feed whose partitions any number of readers may poll, and whose `start` may be
     an iterator's token. `oldest`: what `start` calls the oldest change, for people."""
 
@@ -79,7 +79,7 @@ class PolledFeed(SettingsFeed[P], ABC):
 
     @property
     def polled(self) -> bool:
-        """See `feeds.Polled`."""
+        """See `feeds.Feed`."""
         return self.settings.polled
 
     def asked(self, at: At) -> At:
@@ -117,10 +117,6 @@ class PolledFeed(SettingsFeed[P], ABC):
         return [finding("ok", "saved position", f"{partition} has the changes after it")]
 
     # What each has of its own.
-
-    @abstractmethod
-    def verify(self, history: str) -> None:
-        """See `feeds.NamesHistory`."""
 
     @abstractmethod
     def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:

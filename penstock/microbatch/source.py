@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from penstock.feeds import AnnouncesSchemas, Feed, Polled
+from penstock.feeds import AnnouncesSchemas, Feed
 from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
@@ -92,7 +92,7 @@ class Source:
             self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
         else:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
-            make = assigned if isinstance(feed, Polled) and feed.polled else buffered
+            make = assigned if feed.polled else buffered
             self._reading = make(feed, options, positions, gaps, reports.report)
         self._remaining = Remaining(feed, lambda: self._reading.durable)
         reported = Reported(

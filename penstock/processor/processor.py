@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from penstock.config.pipeline import is_name
 from penstock.config.problems import dotted, problems_of, refuse
-from penstock.feeds import At, Feed, KnowsReader, Polled
+from penstock.feeds import At, Feed, KnowsReader
 from penstock.leases import LeaseStore
 from penstock.leases.holder import instance_name
 from penstock.leases.open import open_store
@@ -120,7 +120,7 @@ class Processor(Closes):
             letters=self._letters,
             faults=self.faults,
             clock=clock,
-            polls=isinstance(self.feed, Polled) and self.feed.polled,
+            polls=self.feed.polled,
         )
         self.node = Host(work, at, self._fail, self._replace_thread)
         self._threads: list[threading.Thread] = []  # that take turns

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from penstock.feeds import Feed, Lineage, Listing, ListsChildren
+from penstock.feeds import Feed, Lineage, Listing
 from penstock.feeds.holes import LINEAGE_BROKEN, behind_hole, is_behind_hole
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.process.backoff import delays
@@ -246,9 +246,8 @@ class Roster:
                 return None
             self._next = now + next(self._retries)  # if that fails
             asked = fresh + [name for name in done if name in before and before[name].due <= now]
-            if now < self._whole and isinstance(self._feed, ListsChildren):
-                listing = self._feed.children(known, asked)
-            else:
+            listing = self._feed.children(known, asked) if now < self._whole else None
+            if listing is None:
                 listing = self._feed.partitions(known)
                 asked, self._whole = done, now
             self._retries = delays()

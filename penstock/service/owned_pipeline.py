@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.config import Pipeline
-from penstock.feeds import OrdersNoPartitions
 from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks
@@ -74,8 +73,7 @@ class OwnedPipeline:
         """Partitions of which changes from before a gap would come after a snapshot, and undo
         rows of it: without a common order no position tells."""
         (found,) = (each for each in self._pipeline.backends if each.name == backend)
-        ordered = not isinstance(found.feed(), OrdersNoPartitions)
-        return () if ordered else unpublished(rows, self.bookmarks(backend))
+        return () if found.feed().has_common_order else unpublished(rows, self.bookmarks(backend))
 
     def suspended(self) -> Mapping[tuple[str, str], str]:
         """Why tables are suspended, by backend and `schema.table`. Raises Unavailable."""

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import structlog
 
 from penstock.config import Backend
-from penstock.feeds import Feed, MovesBookmarks, Polled
+from penstock.feeds import Feed
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.sinks import Record, ReportsLast, ReportsPositions, Sink
@@ -25,8 +25,7 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     begun = _begun(backend, feed, sink, saved)
     if saved:
         _warn_of_repetition(backend, begun)
-        if isinstance(feed, MovesBookmarks):
-            _move(backend, feed, positions, saved, begun)
+        _move(backend, feed, positions, saved, begun)
         return
     positions.begin(_first(backend, feed, begun))
 
@@ -41,7 +40,7 @@ def _first(backend: Backend, feed: Feed, begun: Mapping[PartitionId, Record]) ->
 
 def _move(
     backend: Backend,
-    feed: MovesBookmarks,
+    feed: Feed,
     positions: Positions,
     saved: Bookmarks,
     begun: Mapping[PartitionId, Record],
@@ -74,7 +73,7 @@ def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[P
     partitions = [lineage.partition for lineage in feed.partitions(saved)]
     records = sink.records(backend.name, partitions)
     found = {name: record for name, record in records.items() if record.begun}
-    if not found and isinstance(feed, Polled) and isinstance(sink, ReportsLast):
+    if not found and feed.polled and isinstance(sink, ReportsLast):
         # Shards come and go: those of what the sink has may not be listed any more.
         last = sink.last(backend.name)
         found = {} if last is None else dict([last])

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from threading import Lock
 
-from penstock.feeds import Feed, Gap, NativeRecord, Polled, RecordReader
+from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
 from penstock.model.errors import (
     PenstockError,
     PositionLost,
@@ -70,7 +70,7 @@ class Coordinator:
         self.pause = _PAUSE
         self._room = _Room(buffer)
         # Partitions that anyone may poll are read side by side, and kept from the start.
-        self._is_polled = isinstance(feed, Polled) and feed.polled
+        self._is_polled = feed.polled
         self._reads: SideBySide[Step | None] = SideBySide()
         roster = Roster(feed, clock=clock, every=LISTING)
         self._known = _Known(roster, bookmarks, SideBySide(1) if self._is_polled else None)

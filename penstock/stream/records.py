@@ -1,7 +1,7 @@
 """Changes to records: the mappings that the iterator hands out.
 
 A feed that keeps more Python types than a change's images do makes its records itself
-(`feeds.GivesRecords`); for all others this is how.
+(`Feed.record_reader`); for all others this is how.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from typing import Any
 import ormsgpack
 import pyarrow as pa
 
-from penstock.feeds import Feed, GivesRecords, NativeRecord, RecordReader
+from penstock.feeds import Feed, NativeRecord, RecordReader
 from penstock.model.change import OnError, Operation
 from penstock.model.page import Page
 from penstock.model.position import Place
@@ -36,8 +36,9 @@ _TEXTS = (
 
 def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
     """What makes records of the feed's pages."""
-    if isinstance(feed, GivesRecords):
-        return feed.record_reader(on_error)
+    own = feed.record_reader(on_error)
+    if own is not None:
+        return own
     decoder = feed.decoder("msgpack", on_error)
 
     def read(page: Page) -> Iterator[NativeRecord]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Self
 
-from penstock.feeds import At, Feed, Gap, NamesHistory
+from penstock.feeds import At, Feed, Gap
 from penstock.model.change import OnError
 from penstock.model.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
 from penstock.model.position import Bookmarks
@@ -65,7 +65,7 @@ class Stream(Closes):
         if at is not None:
             position = beginning_at(at, self._feed.backend, self._now())
         history = history_of(at)
-        if history and isinstance(self._feed, NamesHistory):
+        if history:
             self._feed.verify(history)
         try:
             begun = self._feed.begin(position)
@@ -128,9 +128,8 @@ class Stream(Closes):
         """Plain JSON: after the last record that was handed out, or where this began. `at=` and
         `move_to` take it."""
         feed = self._feed
-        history = feed.history if isinstance(feed, NamesHistory) else ""
         bookmarks = self._coordinator.bookmarks()
-        return token_of(feed.backend, bookmarks, history or self._history)
+        return token_of(feed.backend, bookmarks, feed.history or self._history)
 
     @property
     def gaps(self) -> Sequence[Gap]:

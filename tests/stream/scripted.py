@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.feeds import At, Following, Gap, GapPolicy, HistoryLost, Lineage, Listing
+from penstock.feeds import At, Feed, Following, Gap, GapPolicy, HistoryLost, Lineage, Listing
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import InvalidPosition, Malformed, PositionLost, Unavailable
 from penstock.model.finding import Finding
@@ -34,7 +34,7 @@ def tree(text: str) -> dict[str, tuple[str, ...]]:
     return found
 
 
-class ScriptedFeed:
+class ScriptedFeed(Feed):
     """`feeds.Feed`: see above. `shown`: how many pages of each shard there are by now; a shard with
     children ends after its last page, when `closed` has it."""
 

@@ -37,12 +37,9 @@ _LISTINGS = 5  # tries of pinning "now" while ranges are split
 
 
 class CosmosFeed(PolledFeed[CosmosSettings]):
-    """The implementation of `feeds.Feed`. It is its settings. `history` is the container's resource
-    id, as the last listing gave it."""
+    """The implementation of `feeds.Feed`. It is its settings."""
 
-    def __init__(self, settings: CosmosSettings) -> None:
-        super().__init__(settings)
-        self.history = ""
+    history = ""  # the container's resource id, as the last listing gave it
 
     def __repr__(self) -> str:
         return f"CosmosFeed({self._name} at {self.settings.endpoint}, {self.settings.mode})"
@@ -63,7 +60,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return Listing(lineages=lineages(physical, known), history=self.history)
 
     def verify(self, history: str) -> None:
-        """See `feeds.NamesHistory`."""
+        """See `feeds.Feed`."""
         found = self._client.identity().rid
         if history and history != found:
             raise InvalidStream(
@@ -189,7 +186,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return following
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """See `feeds.MovesBookmarks`."""
+        """See `feeds.Feed`."""
         return moved(saved, stored)
 
     def _anew(

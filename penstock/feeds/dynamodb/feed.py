@@ -42,7 +42,7 @@ _EXACT = 24
 class DynamodbFeed(PolledFeed[DynamodbSettings]):
     """The implementation of `feeds.Feed`. It is its settings."""
 
-    has_no_common_order = True  # see `feeds.OrdersNoPartitions`
+    has_common_order = False
     oldest = "trim_horizon"
 
     def __init__(self, settings: DynamodbSettings) -> None:
@@ -61,22 +61,22 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         trees = dict(self._streams.trees({label_of(name) for name in known}))
         return Listing(lineages=lineages(trees, known), history=self._streams.history)
 
-    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing:
-        """See `feeds.ListsChildren`."""
+    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
+        """See `feeds.Feed`."""
         trees = self._streams.children(of)
         if trees is None:
-            return self.partitions(known)
+            return None
         return Listing(
             lineages=lineages(trees, known), complete=False, history=self._streams.history
         )
 
     @property
     def history(self) -> str:
-        """See `feeds.NamesHistory`: the newest stream's ARN."""
+        """See `feeds.Feed`: the newest stream's ARN."""
         return self._streams.history
 
     def verify(self, history: str) -> None:
-        """See `feeds.NamesHistory`."""
+        """See `feeds.Feed`."""
         verify(history, self.settings)
         self._streams.know(history)
 
@@ -186,7 +186,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
 
     def record_reader(self, on_error: OnError = "stop") -> RecordReader:
-        """See `feeds.GivesRecords`."""
+        """See `feeds.Feed`."""
         return native_reader(on_error)
 
     def schemas(self) -> Sequence[TableSchema]:

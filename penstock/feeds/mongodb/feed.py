@@ -151,7 +151,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return self._follow(stream, beginning)
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """See `feeds.MovesBookmarks`."""
+        """See `feeds.Feed`."""
         return moved(self.settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:

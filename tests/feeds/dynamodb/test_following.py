@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds import ChecksBookmarks, Following, GivesRecords, HistoryLost, Polled
+from penstock.feeds import ChecksBookmarks, Following, HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import beginning_of
 from penstock.model.errors import InvalidStream, SettingsError, Unavailable
@@ -329,11 +329,6 @@ def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
     assert server.counts["GetRecords"] - before == calls
     assert server.counts["GetShardIterator"] == 1
     assert sum(page.count for page in found) == (first_record is not None)
-
-
-def test_it_is_polled_and_gives_records(server: StreamsServer) -> None:
-    assert isinstance(feed_of(server), Polled)
-    assert isinstance(feed_of(server), GivesRecords)
 
 
 def test_the_status_of_the_feed_says_that_its_stream_is_disabled(
