@@ -21,7 +21,7 @@ from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
-from penstock.wire.pgoutput.values import converter
+from penstock.wire.pgoutput.values import value_of
 from penstock.wire.pgoutput.values.type_catalog import BUILT_IN
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
@@ -126,10 +126,10 @@ def test_every_built_in_type_is_documented() -> None:
 @pytest.mark.parametrize(("kinds", "text", "as_json", "packed"), _values())
 def test_values_are_as_documented(kinds: list[str], text: str, as_json: str, packed: str) -> None:
     for name in kinds:
-        value = converter(_oid(name), {}, "json", set())(text.encode())
+        value = value_of(_oid(name), {}, "json", set())[0](text.encode())
         image = orjson.dumps(value)
         assert image.replace(b", ", b",") == as_json.encode().replace(b", ", b",")
-        other = converter(_oid(name), {}, "msgpack", set())(text.encode())
+        other = value_of(_oid(name), {}, "msgpack", set())[0](text.encode())
         if isinstance(other, bytes):
             assert packed == f"the bytes `{other.hex()}"
         else:

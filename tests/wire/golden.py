@@ -11,9 +11,7 @@ from penstock.model.page import Page
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.messages import (
     Begin,
-    BeginPrepare,
     Commit,
-    CommitPrepared,
     LogicalMessage,
     Message,
     OriginMessage,
@@ -22,6 +20,7 @@ from penstock.wire.pgoutput.messages import (
     StreamCommit,
     StreamStart,
     StreamStop,
+    TwoPhase,
     Type,
     decode_message,
 )
@@ -164,7 +163,7 @@ def after(messages: Sequence[bytes], context: Context) -> Context:
                 lsn = at = xid = ordinal = 0
             case Relation() as relation:
                 relations[relation.oid] = raw[:1] + raw[5:] if context.streamed else raw
-            case OriginMessage() | Type() | BeginPrepare() | CommitPrepared():
+            case OriginMessage() | Type() | TwoPhase():
                 pass
             case _:
                 changes = places([raw], Context(streamed=context.streamed, commit_lsn=1))

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
+from penstock.wire.pgoutput.frames import PG_EPOCH_US
 from penstock.wire.pgoutput.lsn import format_lsn, message_cursor
 from penstock.wire.pgoutput.messages import (
     Begin,
@@ -21,7 +22,6 @@ from penstock.wire.pgoutput.messages import (
     Update,
     decode_message,
 )
-from penstock.wire.pgoutput.reader import PG_EPOCH_US
 
 EPOCH = PG_EPOCH_US
 

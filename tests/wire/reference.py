@@ -24,8 +24,7 @@ from penstock.wire.pgoutput.messages import (
     Update,
     decode_message,
 )
-from penstock.wire.pgoutput.values import converter
-from tests.wire.frames import XLogData, decode_frame
+from penstock.wire.pgoutput.values import value_of
 
 
 def image(data: Any, images: Images) -> Any:
@@ -54,7 +53,7 @@ def reference(page: Page, images: Images) -> list[dict[str, Any]]:
         for column, value in zip(relation.columns, data.columns, strict=True):
             if value is UNCHANGED or (only_key and not column.key):
                 continue
-            convert = converter(column.type_oid, context.types, images, set())
+            convert, _ = value_of(column.type_oid, context.types, images, set())
             found[column.name] = None if value is None else convert(value)  # type: ignore[arg-type]
         return found
 
@@ -83,11 +82,11 @@ def reference(page: Page, images: Images) -> list[dict[str, Any]]:
     at = 0
     while at < len(page.payload):
         size = int.from_bytes(page.payload[at + 1 : at + 5], "big")
-        frame = decode_frame(page.payload[at + 5 : at + 1 + size])
+        frame = page.payload[at + 5 : at + 1 + size]
         at += 1 + size
-        if not isinstance(frame, XLogData):
+        if frame[:1] != b"w":
             continue
-        match decode_message(frame.data, streamed=context.streamed):
+        match decode_message(frame[25:], streamed=context.streamed):
             case Begin() as begin:
                 state = {"cursor": format_lsn(begin.final_lsn), "transaction": str(begin.xid),
                          "committed_at": begin.committed_at}  # fmt: skip

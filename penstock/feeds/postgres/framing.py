@@ -27,6 +27,7 @@ from penstock.wire.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
+    TwoPhase,
     Type,
     decode_message,
 )
@@ -264,11 +265,13 @@ class Framer:
                 pages = self.flush(now)
                 self._stream_commit(message)
                 return pages
-            case _:
+            case TwoPhase(name):
                 raise SettingsError(
-                    f"the slot sends transactions in two phases ({type(message).__name__})",
+                    f"the slot sends transactions in two phases ({name})",
                     hint="drop it and let penstock make one, or make one with two_phase = false",
                 )
+            case _:
+                raise Malformed(f"{type(message).__name__} came outside of a transaction")
         return []
 
     def _logical(self, message: LogicalMessage, piece: bytes) -> None:

@@ -19,8 +19,7 @@ from penstock.feeds.postgres.system_catalog import FIRST_OWN, needed, types_of
 from penstock.model.errors import Malformed
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.messages import Relation, decode_message
-from penstock.wire.pgoutput.schema import schema_version
+from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
 
 # A query with parameters -> its rows.
 Ask = Callable[..., Sequence[tuple[Any, ...]]]

@@ -13,8 +13,7 @@ from typing import Any
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.messages import Relation, Type, decode_message
-from penstock.wire.pgoutput.schema import schema_version
+from penstock.wire.pgoutput.messages import Relation, Type, decode_message, schema_version
 
 # OIDs below are the same in every database; from here on they were made by initdb or later.
 FIRST_OWN = 10_000

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import Images, schema
+from penstock.model.change import schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import Place
-from penstock.wire.pgoutput.layout import RowLayout
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 # In place of a relation's index: a change that the tables filter drops.
@@ -71,9 +71,8 @@ class Constants:
 
 
 def assemble(
-    page: Page, rows: list[tuple[Any, ...]], constants: Constants, *,
-    backend: str, database: str, images: Images,
-) -> pa.RecordBatch | None:  # fmt: skip
+    page: Page, rows: list[tuple[Any, ...]], constants: Constants, settings: DecoderSettings
+) -> pa.RecordBatch | None:
     """The page's changes; None if the filter leaves none. Raises Malformed if they are not the
     ones that the page names."""
     _verify(page, rows, constants)
@@ -81,7 +80,7 @@ def assemble(
     if not rows:
         return None
     try:
-        return _batch(page, rows, constants, backend=backend, database=database, images=images)
+        return _batch(page, rows, constants, settings)
     except (pa.ArrowInvalid, OverflowError) as error:
         raise Malformed(f"a page of {page.partition} at {page.first} has no changes") from error
 
@@ -96,18 +95,17 @@ def _verify(page: Page, rows: list[tuple[Any, ...]], constants: Constants) -> No
 
 
 def _batch(
-    page: Page, rows: list[tuple[Any, ...]], constants: Constants,
-    *, backend: str, database: str, images: Images,
-) -> pa.RecordBatch:  # fmt: skip
+    page: Page, rows: list[tuple[Any, ...]], constants: Constants, settings: DecoderSettings
+) -> pa.RecordBatch:
     size = len(rows)
     columns = dict(zip(ChangeRow._fields, zip(*rows, strict=True), strict=True))
-    target = schema(images)
+    target = schema(settings.images)
     image = target.field("after").type
     text, time = pa.string(), target.field("committed_at").type
     unit, relation, layouts = columns["unit"], columns["relation"], constants.relations
     ordinal = pa.array(columns["ordinal"], pa.int32())
     cursor = _gather(constants.cursors, unit, text)
-    backends = pa.repeat(pa.scalar(backend, text), size)
+    backends = pa.repeat(pa.scalar(settings.backend, text), size)
     colon = pa.repeat(pa.scalar(":", text), size)
     collection = _gather([layout and layout.relation.name for layout in layouts], relation, text)
     if NO_RELATION in relation:
@@ -120,7 +118,7 @@ def _batch(
         pc.binary_join_element_wise(backends, cursor, ordinal.cast(text), colon),
         pa.array(columns["operation"], text),
         pa.array(columns["tenant"], text),
-        pa.repeat(pa.scalar(database, text), size),
+        pa.repeat(pa.scalar(settings.database, text), size),
         _gather([layout and layout.relation.namespace for layout in layouts], relation, text),
         collection,
         _gather([layout and layout.relation.oid for layout in layouts], relation, pa.int64()),

@@ -11,18 +11,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.model.change import COLUMNS, Images, Operation, schema
+from penstock.model.change import COLUMNS, Operation, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.native import library
 from penstock.wire.pgoutput.batch import FILTERED
-from penstock.wire.pgoutput.layout import RowLayout
+from penstock.wire.pgoutput.layout import DecoderSettings
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.plan import Given, Plan, ScanState, Setup, Text, Unit, plan_of, text
-from penstock.wire.pgoutput.stepped import Stepped
+from penstock.wire.pgoutput.scan import Scan
 
 _DONE, _MESSAGE = 0, 1
-_FIELD = "field:"
 _RULES = {"none": 0, "database": 1}
 _BY_FIELD = 2
 _FIRST = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
@@ -51,34 +50,30 @@ class _Array(ctypes.Structure):
 class Kernel:
     """One decoder's: what all of its pages share, ready for C."""
 
-    def __init__(
-        self, functions: ctypes.CDLL, *, backend: str, database: str, tenant: str, images: Images
-    ) -> None:
-        self._functions = functions
-        self._images: Images = images
-        self._field = tenant.removeprefix(_FIELD) if tenant.startswith(_FIELD) else None
-        self._schema = schema(images)
+    def __init__(self, functions: ctypes.CDLL, settings: DecoderSettings) -> None:
+        self._functions, self._settings = functions, settings
+        self._schema = schema(settings.images)
         self._operations = (Text * len(_OPERATIONS))(*map(text, _OPERATIONS))
         # Copies share the texts, which live as long as this.
         self._setup = Setup(
-            backend=text(backend),
-            database=text(database),
-            tenant=text(database if tenant == "database" else None),
+            backend=text(settings.backend),
+            database=text(settings.database),
+            tenant=text(settings.database if settings.tenant == "database" else None),
             operations=self._operations,
-            json=images == "json",
-            tenant_rule=_RULES.get(tenant, _BY_FIELD),
+            json=settings.images == "json",
+            tenant_rule=_RULES.get(settings.tenant, _BY_FIELD),
         )
 
     @classmethod
-    def of(cls, *, backend: str, database: str, tenant: str, images: Images) -> "Kernel | None":
+    def of(cls, settings: DecoderSettings) -> "Kernel | None":
         """None without the native library."""
         functions = library()
         if functions is None or COLUMNS != _WRITTEN:
             return None
         _declare(functions)
-        return cls(functions, backend=backend, database=database, tenant=tenant, images=images)
+        return cls(functions, settings)
 
-    def decode(self, page: Page, scan: Stepped) -> pa.RecordBatch | None:
+    def decode(self, page: Page, scan: Scan) -> pa.RecordBatch | None:
         """The page's changes, None if the filter leaves none. Raises Unfit, and whatever
         Relation messages make `scan` raise."""
         if page.captured_at not in _INT64 or scan.ordinal not in range(2**31):
@@ -97,7 +92,7 @@ class Kernel:
         finally:
             self._functions.penstock_page_free(handle)
 
-    def _run(self, handle: int, page: Page, scan: Stepped) -> pa.RecordBatch | None:
+    def _run(self, handle: int, page: Page, scan: Scan) -> pa.RecordBatch | None:
         functions, payload = self._functions, page.payload
         state = ScanState.from_address(handle)
         plans: list[Plan] = []  # kept alive while the kernel uses them
@@ -117,27 +112,23 @@ class Kernel:
         batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch
 
-    def _pass_on(self, handle: int, state: ScanState, scan: Stepped, plans: list[Plan]) -> None:
+    def _pass_on(self, handle: int, state: ScanState, scan: Scan, plans: list[Plan]) -> None:
         """Passes new transactions, relations and rows of `scan` to the kernel."""
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
             _must(functions.penstock_page_unit(handle, ctypes.byref(_unit(*units.unit(number)))))
-        for index, layout in scan.announced():
-            plan = self._plan(layout)
+        for index, layout in scan.fresh:
+            plan = layout.plan = layout.plan or plan_of(layout, self._settings)
             plans.append(plan)
             _must(functions.penstock_page_relation(handle, ctypes.byref(plan), index))
+        scan.fresh.clear()
         for row in scan.rows:
             _must(functions.penstock_page_row(handle, ctypes.byref(_given(row))))
         scan.rows.clear()
         state.unit, state.ordinal, state.commit_lsn = scan.unit, scan.ordinal, scan.commit_lsn
 
-    def _plan(self, layout: RowLayout) -> Plan:
-        plan: Plan = layout.plan or plan_of(layout, self._images, self._field)
-        layout.plan = plan
-        return plan
 
-
-def _take_over(state: ScanState, scan: Stepped) -> None:
+def _take_over(state: ScanState, scan: Scan) -> None:
     """Passes the state of the kernel to `scan`."""
     for number in range(len(scan.constants.cursors), state.units):
         unit = state.all_units[number]

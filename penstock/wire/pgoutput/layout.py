@@ -1,27 +1,72 @@
 """A relation, made ready for decoding its rows: one per shape of a table, kept across pages."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from penstock.model.change import Images
-from penstock.model.errors import Malformed
-from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.images import Pack, key_text, packer
-from penstock.wire.pgoutput.messages import Relation, decode_message
-from penstock.wire.pgoutput.reader import ByteReader
-from penstock.wire.pgoutput.schema import schema_version
-from penstock.wire.pgoutput.values import Converter, Types, converter
-from penstock.wire.pgoutput.values.kinds import ValueKind, kind_of
+import orjson
+import ormsgpack
+
+from penstock.model.change import Images, OnError
+from penstock.model.errors import Malformed, SettingsError
+from penstock.wire.pgoutput.context import Context, TypeEntry
+from penstock.wire.pgoutput.frames import ByteReader
+from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
+from penstock.wire.pgoutput.values import Converter, Types, ValueKind, value_of
+from penstock.wire.pgoutput.values.scalars import as_base64
+
+TENANT_FIELD = "field:"
+
+# A map of column values -> a row image. Raises TypeError on a value that the encoding can't hold.
+Pack = Callable[[Any], bytes]
+
+_PACKERS: Mapping[Images, Pack] = {"json": orjson.dumps, "msgpack": ormsgpack.packb}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderSettings:
+    """What a decoder must know besides its pages.
+
+    `tenant` is a rule: `none`, `database`, or `field:<column>` (that column of the new row, of the
+    old one for a delete; null where there is none). `tables` narrows to these (schema, table).
+    `on_error`: with `stop` a change that can't be read makes its page Malformed; else it is a
+    change of its own, with the operation ERROR, and all others are as ever.
+    """
+
+    backend: str
+    database: str
+    tenant: str = "none"
+    tables: frozenset[tuple[str, str]] | None = None
+    images: Images = "json"
+    on_error: OnError = "stop"
+
+    def __post_init__(self) -> None:
+        if self.tenant not in ("none", "database") and not self.tenant_column:
+            raise SettingsError(
+                f"{self.tenant!r} is no rule for tenants", hint="none, database or field:<column>"
+            )
+
+    @property
+    def tenant_column(self) -> str | None:
+        """The column with the tenant, where the rule names one."""
+        head, column = self.tenant[: len(TENANT_FIELD)], self.tenant[len(TENANT_FIELD) :]
+        return column if head == TENANT_FIELD else None
+
+    @property
+    def pack(self) -> Pack:
+        """What turns a map into an image."""
+        return _PACKERS[self.images]
 
 
 class RowLayout:
     """How the rows of one Relation message are decoded.
 
-    `columns` are (name, converter) in the order of the wire; `key` names the columns that identify
-    a row, () if nothing does; `kept` is whether the table passes the filter; `unknown` are types
-    delivered as text because they are unknown.
+    `columns` are (name, converter) in the order of the wire, `kinds` what the native kernel knows
+    them as; `key` names the columns that identify a row, () if nothing does; `old_key` those that a
+    K tuple carries (the others are null in it); `kept` is whether the table passes the filter;
+    `unknown` are types delivered as text because they are unknown.
     `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message,
-    and `version` that message's hash.
+    `version` that message's hash, and `plan` what the native kernel made of it all.
     """
 
     __slots__ = (
@@ -32,90 +77,54 @@ class RowLayout:
     def __init__(
         self,
         relation: Relation,
-        *,
-        types: Types,
-        keys: tuple[str, ...] | None,
-        images: Images,
-        tables: Collection[tuple[str, str]] | None,
+        raw: bytes,
+        context: Context,
+        settings: DecoderSettings,
+        fault: Malformed | None = None,
     ) -> None:
-        self.raw = b""
-        self.version = ""
-        self.fault: Malformed | None = None
-        self.relation = relation
+        keys, seen = context.keys.get(relation.oid), _Seen(context.types)
+        self.raw, self.relation, self.fault = raw, relation, fault
+        tables = settings.tables
         self.kept = tables is None or (relation.namespace, relation.name) in tables
         self.unknown: set[str] = set()
-        seen = _Seen(types)
-        self.columns: list[tuple[str, Converter]] = [
-            (column.name, converter(column.type_oid, seen, images, self.unknown))
-            for column in relation.columns
-        ]
-        # For the native kernel, and what it made of this layout.
-        self.kinds: list[ValueKind | None] = [
-            kind_of(column.type_oid, seen) for column in relation.columns
-        ]
+        self.columns: list[tuple[str, Converter]] = []
+        self.kinds: list[ValueKind | None] = []
+        for column in relation.columns:
+            convert, kind = value_of(column.type_oid, seen, settings.images, self.unknown)
+            self.columns.append((column.name, convert))
+            self.kinds.append(kind)
         self.plan: Any = None
         self._made_by = seen.asked, keys
-        self.pack: Pack = packer(images)
+        self.pack = settings.pack
         flagged = tuple(column.name for column in relation.columns if column.key)
-        self.key = flagged
-        # What a K tuple carries; the other columns are null in it.
-        self.old_key = frozenset(flagged)
-        if relation.replica_identity == "f" or not flagged:
+        self.key, self.old_key = flagged, frozenset(flagged)
+        is_full = relation.replica_identity == "f"
+        if is_full or not flagged:
             known = {column.name for column in relation.columns}
             self.key = keys if keys and known.issuperset(keys) else ()
         self._single = self.key[0] if len(self.key) == 1 else None
+        self.version = schema_version(raw, self.key if is_full else ())
 
     @classmethod
-    def of(
-        cls,
-        raw: bytes,
-        *,
-        types: Types,
-        keys: dict[int, tuple[str, ...]],
-        images: Images,
-        tables: Collection[tuple[str, str]] | None,
-    ) -> "RowLayout":
-        """From a raw Relation message without a streamed xid; raises Malformed."""
-        relation = decode_message(raw)
-        if not isinstance(relation, Relation):
-            raise Malformed(f"a page's context has {type(relation).__name__} among its relations")
-        names = keys.get(relation.oid)
-        layout = cls(relation, types=types, keys=names, images=images, tables=tables)
-        key = layout.key if relation.replica_identity == "f" else ()
-        layout.raw, layout.version = raw, schema_version(raw, key)
-        return layout
-
-    @classmethod
-    def undecodable(
-        cls,
-        raw: bytes,
-        fault: Malformed,
-        *,
-        keys: dict[int, tuple[str, ...]],
-        images: Images,
-        tables: Collection[tuple[str, str]] | None,
-    ) -> "RowLayout":
-        """In place of `of` when that raised `fault`: has the table's OID, and its name as well
-        as it can be written. Raises Malformed if there is no OID."""
-        reader = ByteReader(raw, lenient=True)
-        reader.tag()
-        oid = reader.uint32()
+    def of(cls, raw: bytes, context: Context, settings: DecoderSettings) -> "RowLayout":
+        """From a raw Relation message without a streamed xid. Raises Malformed; but where errors
+        are no reason to stop, only if it has no OID."""
         try:
-            namespace, name = reader.string(), reader.string()
-        except Malformed:
-            namespace, name = "", f"relation {oid}"
-        relation = Relation(
-            xid=None, oid=oid, namespace=namespace, name=name, replica_identity="n", columns=()
-        )
-        layout = cls(relation, types={}, keys=keys.get(oid), images=images, tables=tables)
-        layout.raw, layout.fault, layout.version = raw, fault, schema_version(raw)
-        return layout
+            relation = decode_message(raw)
+            if not isinstance(relation, Relation):
+                what = type(relation).__name__
+                raise Malformed(f"a page's context has {what} among its relations")
+            return cls(relation, raw, context, settings)
+        except Malformed as fault:
+            if settings.on_error == "stop":
+                raise
+            return cls(_undecodable(raw), raw, context, settings, fault)
 
-    def holds(self, types: Types, keys: dict[int, tuple[str, ...]]) -> bool:
-        """Whether it would come out the same with these."""
+    def holds(self, context: Context) -> bool:
+        """Whether it would come out the same in this context."""
         asked, names = self._made_by
-        return keys.get(self.relation.oid) == names and all(
-            types.get(oid) == entry for oid, entry in asked.items()
+        return context.keys.get(self.relation.oid) == names and all(
+            context.types.get(oid) == entry for oid, entry in asked.items()
         )
 
     def identify(
@@ -141,6 +150,21 @@ class RowLayout:
         return self.pack(key), key_text(list(key.values()))
 
 
+def _undecodable(raw: bytes) -> Relation:
+    """In place of a relation that can't be decoded: has the table's OID, and its name as well as it
+    can be written. Raises Malformed if there is no OID."""
+    reader = ByteReader(raw, lenient=True)
+    reader.tag()
+    oid = reader.uint32()
+    try:
+        namespace, name = reader.string(), reader.string()
+    except Malformed:
+        namespace, name = "", f"relation {oid}"
+    return Relation(
+        xid=None, oid=oid, namespace=namespace, name=name, replica_identity="n", columns=()
+    )
+
+
 class _Seen(dict[int, TypeEntry]):
     """Types, with a record of those that were looked up, found or not."""
 
@@ -152,3 +176,26 @@ class _Seen(dict[int, TypeEntry]):
         entry = super().get(oid, default)
         self.asked[oid] = entry
         return entry
+
+
+def key_text(values: list[Any]) -> str:
+    """The document id: one text as it is, one other value as JSON, several as a JSON array.
+
+    Compact, and the same whichever way images are encoded: bytes are base64.
+    """
+    plain: Any = [_plain(value) for value in values]
+    if len(plain) == 1:
+        (plain,) = plain
+    return plain if isinstance(plain, str) else orjson.dumps(plain).decode()
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case bytes():
+            return as_base64(value)
+        case orjson.Fragment():
+            return orjson.dumps(value).decode()
+        case list():
+            return [_plain(item) for item in value]
+        case _:
+            return value

@@ -1,73 +1,201 @@
-"""Bytes of pgoutput -> the values of model.py: one decoder per tag, and a table of them.
+"""The messages of pgoutput: frozen values, one dataclass each, and a decoder that makes them.
 
-A slot made with two_phase sends the two-phase messages to a version 1 reader too. Rows on their
-way to Spark do not pass here one by one (see scan.py); this is the definition that the
-fast path is tested with, and what explains the bytes that it stumbles over.
+Names and fields follow the chapter "Logical Replication Message Formats", protocol versions 1 and
+2. LSNs are numbers, timestamps microseconds since 1970 UTC. Rows on their way to Spark do not pass
+here one by one (see scan.py); this is the definition that the fast path is tested with, and what
+explains the bytes that it stumbles over.
 """
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, Final, Literal
 
 from penstock.model.errors import Malformed
-from penstock.wire.pgoutput.model import (
-    UNCHANGED,
-    Begin,
-    BeginPrepare,
-    Binary,
-    Column,
-    ColumnValue,
-    Commit,
-    CommitPrepared,
-    Delete,
-    Insert,
-    LogicalMessage,
-    Message,
-    OriginMessage,
-    Prepare,
-    Relation,
-    RollbackPrepared,
-    StreamAbort,
-    StreamCommit,
-    StreamPrepare,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TupleData,
-    Type,
-    Unchanged,
-    Update,
-)
-from penstock.wire.pgoutput.reader import ByteReader
+from penstock.wire.pgoutput.frames import ByteReader
 
-__all__ = [
-    "UNCHANGED",
-    "Begin",
-    "BeginPrepare",
-    "Binary",
-    "Column",
-    "ColumnValue",
-    "Commit",
-    "CommitPrepared",
-    "Delete",
-    "Insert",
-    "LogicalMessage",
-    "Message",
-    "OriginMessage",
-    "Prepare",
-    "Relation",
-    "RollbackPrepared",
-    "StreamAbort",
-    "StreamCommit",
-    "StreamPrepare",
-    "StreamStart",
-    "StreamStop",
-    "Truncate",
-    "TupleData",
-    "Type",
-    "Unchanged",
-    "Update",
-    "decode_message",
-]
+
+class Unchanged(Enum):
+    """The type of UNCHANGED: a TOASTed value that was not sent because it did not change."""
+
+    UNCHANGED = "u"
+
+
+UNCHANGED: Final = Unchanged.UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class Binary:
+    """A column in its type's binary format (we never ask for it)."""
+
+    data: bytes
+
+
+# Null, not sent, in text format, or in binary format.
+ColumnValue = None | Unchanged | bytes | Binary
+
+
+@dataclass(frozen=True, slots=True)
+class TupleData:
+    """One row, in the order of its relation's columns."""
+
+    columns: tuple[ColumnValue, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begin:
+    """A transaction starts; it will commit at `final_lsn`. Timestamps: microseconds since 1970."""
+
+    final_lsn: int
+    committed_at: int
+    xid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogicalMessage:
+    """pg_logical_emit_message (the manual calls it Message). `xid` only while streaming."""
+
+    xid: int | None
+    transactional: bool
+    lsn: int
+    prefix: str
+    content: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """The transaction's end. Its cursor is `commit_lsn`; `end_lsn` is what may be acknowledged."""
+
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OriginMessage:
+    """Where a replicated transaction was committed first."""
+
+    commit_lsn: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column:
+    """One column of a relation; `key` marks a part of the replica identity."""
+
+    key: bool
+    name: str
+    type_oid: int
+    type_modifier: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relation:
+    """A table as it is from now on. `replica_identity` is relreplident: d, n, f or i."""
+
+    xid: int | None
+    oid: int
+    namespace: str
+    name: str
+    replica_identity: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Type:
+    """The name of a type that is not built in."""
+
+    xid: int | None
+    oid: int
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Insert:
+    """A new row."""
+
+    xid: int | None
+    relation: int
+    new: TupleData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """A changed row. `old_kind` is what `old` holds: K the replica identity's columns (nulls
+    elsewhere), O the whole row, empty when it was not sent."""
+
+    xid: int | None
+    relation: int
+    old_kind: Literal["", "K", "O"]
+    old: TupleData | None
+    new: TupleData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """A row that is gone; `old_kind` as in Update."""
+
+    xid: int | None
+    relation: int
+    old_kind: Literal["K", "O"]
+    old: TupleData
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Truncate:
+    """Tables emptied by one statement. Option bits: 1 CASCADE, 2 RESTART IDENTITY."""
+
+    xid: int | None
+    options: int
+    relations: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStart:
+    """What follows belongs to `xid`, which is still in progress."""
+
+    xid: int
+    first: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamStop:
+    """The end of a streamed block."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamCommit:
+    """A streamed transaction is committed."""
+
+    xid: int
+    flags: int
+    commit_lsn: int
+    end_lsn: int
+    committed_at: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamAbort:
+    """A streamed (sub)transaction is rolled back; both ids are equal for the whole."""
+
+    xid: int
+    subxid: int
+
+
+@dataclass(frozen=True, slots=True)
+class TwoPhase:
+    """A message of two-phase commit, which a slot of ours does not send: `name` is the manual's."""
+
+    name: str
+
+
+Message = (
+    Begin | LogicalMessage | Commit | OriginMessage | Relation | Type | Insert | Update | Delete
+    | Truncate | StreamStart | StreamStop | StreamCommit | StreamAbort | TwoPhase
+)  # fmt: skip
 
 
 def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False) -> Message:
@@ -80,11 +208,12 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
     """
     reader = ByteReader(data, lenient=lenient)
     tag = reader.tag()
+    if tag in _TWO_PHASE:
+        return TwoPhase(_TWO_PHASE[tag])
     if tag in _STREAMABLE:
-        xid = reader.uint32() if streamed else None
-        message = _STREAMABLE[tag](reader, xid)
-    elif tag in _CONTROL:
-        message = _CONTROL[tag](reader)
+        message = _STREAMABLE[tag](reader, reader.uint32() if streamed else None)
+    elif kind := _CONTROL.get(tag):
+        message = kind(**{each.name: _FIELDS[each.name](reader) for each in fields(kind)})
     else:
         raise Malformed(f"there is no pgoutput message {tag!r}")
     reader.end()
@@ -115,10 +244,6 @@ def _count(number: int) -> int:
     return number
 
 
-def _begin(reader: ByteReader) -> Begin:
-    return Begin(final_lsn=reader.lsn(), committed_at=reader.timestamp(), xid=reader.uint32())
-
-
 def _logical_message(reader: ByteReader, xid: int | None) -> LogicalMessage:
     return LogicalMessage(
         xid=xid,
@@ -127,19 +252,6 @@ def _logical_message(reader: ByteReader, xid: int | None) -> LogicalMessage:
         prefix=reader.string(),
         content=reader.take(reader.int32()),
     )
-
-
-def _commit(reader: ByteReader) -> Commit:
-    return Commit(
-        flags=reader.uint8(),
-        commit_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        committed_at=reader.timestamp(),
-    )
-
-
-def _origin(reader: ByteReader) -> OriginMessage:
-    return OriginMessage(commit_lsn=reader.lsn(), name=reader.string())
 
 
 def _relation(reader: ByteReader, xid: int | None) -> Relation:
@@ -216,83 +328,9 @@ def _expect(tag: bytes, wanted: bytes) -> None:
 
 def _truncate(reader: ByteReader, xid: int | None) -> Truncate:
     count = _count(reader.int32())
+    options = reader.uint8()
     return Truncate(
-        xid=xid,
-        options=reader.uint8(),
-        relations=tuple(reader.uint32() for _ in range(count)),
-    )
-
-
-def _stream_start(reader: ByteReader) -> StreamStart:
-    return StreamStart(xid=reader.uint32(), first=bool(reader.uint8()))
-
-
-def _stream_commit(reader: ByteReader) -> StreamCommit:
-    return StreamCommit(
-        xid=reader.uint32(),
-        flags=reader.uint8(),
-        commit_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        committed_at=reader.timestamp(),
-    )
-
-
-def _stream_abort(reader: ByteReader) -> StreamAbort:
-    return StreamAbort(xid=reader.uint32(), subxid=reader.uint32())
-
-
-def _begin_prepare(reader: ByteReader) -> BeginPrepare:
-    return BeginPrepare(
-        prepare_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        prepared_at=reader.timestamp(),
-        xid=reader.uint32(),
-        gid=reader.string(),
-    )
-
-
-def _prepare(reader: ByteReader) -> Prepare:
-    return Prepare(
-        flags=reader.uint8(),
-        prepare_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        prepared_at=reader.timestamp(),
-        xid=reader.uint32(),
-        gid=reader.string(),
-    )
-
-
-def _commit_prepared(reader: ByteReader) -> CommitPrepared:
-    return CommitPrepared(
-        flags=reader.uint8(),
-        commit_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        committed_at=reader.timestamp(),
-        xid=reader.uint32(),
-        gid=reader.string(),
-    )
-
-
-def _rollback_prepared(reader: ByteReader) -> RollbackPrepared:
-    return RollbackPrepared(
-        flags=reader.uint8(),
-        prepare_end_lsn=reader.lsn(),
-        rollback_end_lsn=reader.lsn(),
-        prepared_at=reader.timestamp(),
-        rolled_back_at=reader.timestamp(),
-        xid=reader.uint32(),
-        gid=reader.string(),
-    )
-
-
-def _stream_prepare(reader: ByteReader) -> StreamPrepare:
-    return StreamPrepare(
-        flags=reader.uint8(),
-        prepare_lsn=reader.lsn(),
-        end_lsn=reader.lsn(),
-        prepared_at=reader.timestamp(),
-        xid=reader.uint32(),
-        gid=reader.string(),
+        xid=xid, options=options, relations=tuple(reader.uint32() for _ in range(count))
     )
 
 
@@ -307,17 +345,42 @@ _STREAMABLE: Mapping[bytes, Callable[[ByteReader, int | None], Message]] = {
     b"T": _truncate,
 }
 
-_CONTROL: Mapping[bytes, Callable[[ByteReader], Message]] = {
-    b"B": _begin,
-    b"C": _commit,
-    b"O": _origin,
-    b"S": _stream_start,
-    b"E": lambda _: StreamStop(),
-    b"c": _stream_commit,
-    b"A": _stream_abort,
-    b"b": _begin_prepare,
-    b"P": _prepare,
-    b"K": _commit_prepared,
-    b"r": _rollback_prepared,
-    b"p": _stream_prepare,
+# These have the fields of their dataclass, in its order.
+_CONTROL: Mapping[bytes, type[Any]] = {
+    b"B": Begin,
+    b"C": Commit,
+    b"O": OriginMessage,
+    b"S": StreamStart,
+    b"E": StreamStop,
+    b"c": StreamCommit,
+    b"A": StreamAbort,
 }
+_FIELDS: Mapping[str, Callable[[ByteReader], Any]] = {
+    "flags": ByteReader.uint8,
+    "final_lsn": ByteReader.lsn,
+    "commit_lsn": ByteReader.lsn,
+    "end_lsn": ByteReader.lsn,
+    "committed_at": ByteReader.timestamp,
+    "xid": ByteReader.uint32,
+    "subxid": ByteReader.uint32,
+    "name": ByteReader.string,
+    "first": ByteReader.boolean,
+}
+
+# A slot made with two_phase sends these, to a version 1 reader too.
+_TWO_PHASE: Mapping[bytes, str] = {
+    b"b": "BeginPrepare",
+    b"P": "Prepare",
+    b"K": "CommitPrepared",
+    b"r": "RollbackPrepared",
+    b"p": "StreamPrepare",
+}
+
+
+def schema_version(raw: bytes, key: Sequence[str] = ()) -> str:
+    """What identifies a table's schema, 16 hexadecimal digits: the same for a Relation message in
+    the log and for one that is built from the catalogue, so that the rows of a snapshot and the
+    changes after it name one schema. `raw` is the message from its tag `R`, without a streamed xid.
+    `key`: the columns of the key where the message marks all (REPLICA IDENTITY FULL)."""
+    names = b"".join(name.encode(errors="surrogateescape") + b"\0" for name in key)
+    return hashlib.blake2b(raw + names, digest_size=8).hexdigest()

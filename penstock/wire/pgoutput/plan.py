@@ -7,7 +7,7 @@ import orjson
 import ormsgpack
 
 from penstock.model.change import Images
-from penstock.wire.pgoutput.layout import RowLayout
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 
 _ARRAY, _KEY = 1, 2
 _NOT_HERE = -1
@@ -88,11 +88,12 @@ def text(value: str | bytes | None) -> Text:
     return Text(data, len(data))
 
 
-def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
-    """`tenant` is the column with the tenant. The plan keeps alive what it points to."""
+def plan_of(layout: RowLayout, settings: DecoderSettings) -> Plan:
+    """The plan keeps alive what it points to."""
     names = [name for name, _ in layout.columns]
     places = [names.index(name) for name in layout.key]
-    owner = names.index(tenant) if tenant in names else -1
+    tenant = settings.tenant_column
+    owner = names.index(tenant) if tenant is not None and tenant in names else -1
     relation = layout.relation
     plan = Plan(
         namespace=text(relation.namespace), name=text(relation.name), version=text(layout.version),
@@ -101,7 +102,7 @@ def plan_of(layout: RowLayout, images: Images, tenant: str | None) -> Plan:
     if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])]):
         plan.columns = len(names)
         plan.column = (_Column * len(names))(
-            *(_column(layout, number, images) for number in range(len(names)))
+            *(_column(layout, number, settings.images) for number in range(len(names)))
         )
         plan.key = (ctypes.c_int32 * len(places))(*places)
     return plan

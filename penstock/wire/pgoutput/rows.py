@@ -1,15 +1,17 @@
-"""The row path: one tuple of the wire -> a dict of values, without a message object in between.
+"""Rows in a page's bytes; and those that can't be read: why, and the ERROR row that each becomes.
 
-It reads without bounds checks of its own: the payload is padded, slices can't run off, and a row
-is only believed if it ends exactly where its message ends. Whatever goes wrong here is looked at
-again, slowly, by `explain`, which says what is Malformed and where.
+Such a row has its place, and everything that is needed to decode it later. See
+`change.Operation.ERROR`.
 """
 
 import struct
 from typing import Any, NamedTuple, assert_never
 
 from penstock.model.errors import Malformed
-from penstock.wire.pgoutput.layout import RowLayout
+from penstock.wire.pgoutput.batch import Constants
+from penstock.wire.pgoutput.context import Context
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
+from penstock.wire.pgoutput.lsn import parse_lsn
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,
     Binary,
@@ -20,12 +22,14 @@ from penstock.wire.pgoutput.messages import (
     Update,
 )
 from penstock.wire.pgoutput.values import Converter
+from penstock.wire.pgoutput.values.scalars import as_base64
 
 # What reading or converting broken bytes can raise.
 BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
 
 NO_COLUMNS: list[str] = []
 
+_HEADER = struct.Struct(">cIc24x")
 _NOT_UTF8 = "mend the value (a database in SQL_ASCII accepts any bytes), or leave the table out"
 _NOT_ITS_TYPE = "the session needs the settings in penstock.wire.pgoutput.values.SESSION"
 
@@ -115,3 +119,59 @@ def _broken_column(data: TupleData, layout: RowLayout) -> tuple[str, str, str, s
         except BROKEN:
             return name, "not-its-type", "does not read as its type", _NOT_ITS_TYPE
     return None
+
+
+def data_frame(message: bytes) -> bytes:
+    """One pgoutput message as a page's payload has it: CopyData with XLogData, of no time."""
+    return _HEADER.pack(b"d", 4 + 25 + len(message), b"w") + message
+
+
+class Poison:
+    """Makes the rows of one page's unreadable changes; `context` is the page's."""
+
+    def __init__(self, context: Context, settings: DecoderSettings) -> None:
+        self._context, self._settings = context, settings
+
+    def row(
+        self,
+        place: tuple[Any, ...],
+        diagnosis: Diagnosis,
+        raw: bytes,
+        constants: Constants,
+        layout: RowLayout | None,
+    ) -> tuple[Any, ...]:
+        """A row shaped like `batch.Row`. `place` is its unit, relation and ordinal; `raw` the
+        change's own CopyData message."""
+        context = self._alone(place, constants, layout).pack()
+        settings = self._settings
+        is_text = settings.images == "json"
+        tenant = settings.database if settings.tenant == "database" else None
+        image = settings.pack(
+            {
+                "reason": diagnosis.reason,
+                "error": str(diagnosis.error),
+                "raw": as_base64(raw) if is_text else raw,
+                "context": as_base64(context) if is_text else context,
+            }
+        )
+        rest = (None, None, None, None, image, NO_COLUMNS)
+        return (*place, "ERROR", tenant, *rest)
+
+    def _alone(
+        self, place: tuple[Any, ...], constants: Constants, layout: RowLayout | None
+    ) -> Context:
+        """The context of a page that holds this change only."""
+        unit, _, ordinal = place
+        page, xid = self._context, constants.transactions[unit]
+        inside = xid is not None
+        key = page.keys.get(layout.relation.oid) if layout is not None else None
+        return Context(
+            streamed=page.streamed,
+            commit_lsn=parse_lsn(constants.cursors[unit]) if inside else 0,
+            committed_at=constants.committed_at[unit] or 0,
+            xid=int(xid or 0),
+            ordinal=ordinal if inside else 0,
+            relations=(layout.raw,) if layout is not None else (),
+            types=page.types if layout is not None else {},
+            keys={layout.relation.oid: key} if layout is not None and key else {},
+        )

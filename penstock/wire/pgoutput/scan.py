@@ -8,34 +8,36 @@ from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time
-from penstock.wire.pgoutput.images import Pack
-from penstock.wire.pgoutput.layout import RowLayout
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout, key_text
 from penstock.wire.pgoutput.messages import (
     Begin,
-    BeginPrepare,
     Commit,
-    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     OriginMessage,
-    Prepare,
     Relation,
-    RollbackPrepared,
     StreamAbort,
     StreamCommit,
-    StreamPrepare,
     StreamStart,
     StreamStop,
     Truncate,
+    TwoPhase,
     Type,
     Update,
     decode_message,
 )
-from penstock.wire.pgoutput.poison import Poison, data_frame
-from penstock.wire.pgoutput.rows import BROKEN, NO_COLUMNS, Diagnosis, explain, read_tuple
-from penstock.wire.pgoutput.values.binary import as_base64
+from penstock.wire.pgoutput.rows import (
+    BROKEN,
+    NO_COLUMNS,
+    Diagnosis,
+    Poison,
+    data_frame,
+    explain,
+    read_tuple,
+)
+from penstock.wire.pgoutput.values.scalars import as_base64
 
 # A row -> its tenant.
 Tenant = Callable[[dict[str, Any]], str | None]
@@ -61,47 +63,65 @@ _INSERT, _UPDATE, _DELETE, _BEGIN, _COMMIT = b"IUDBC"
 _KEY, _OLD, _NEW = b"KON"
 
 
-class Scan:
-    """The state of reading one page. `rows` are tuples shaped like `batch.Row`.
+def tenant_of(settings: DecoderSettings) -> Tenant | None:
+    """What finds a row's tenant; None where there is none."""
+    if settings.tenant == "none":
+        return None
+    if settings.tenant == "database":
+        return lambda _: settings.database
+    column = settings.tenant_column or ""
 
-    With `poison`, a change that can't be read becomes an ERROR row; without, it is Malformed.
+    def of_field(row: dict[str, Any]) -> str | None:
+        value = row.get(column)
+        return None if value is None else key_text([value])
+
+    return of_field
+
+
+class Scan:
+    """The state of reading one page. `rows` are tuples shaped like `batch.Row`, `fresh` the
+    relations that were announced, each with its index and by its OID.
+
+    The payload may come whole (`run`), or a message at a time (`step`): those that the native
+    kernel leaves to Python. Between two steps the kernel may have moved on: `unit`, `ordinal` and
+    `commit_lsn` are then to be set, and units to be added to `constants`.
     """
 
     def __init__(
-        self,
-        payload: bytes,
-        context: Context,
-        *,
-        resolve: Resolve,
-        tenant: Tenant | None,
-        pack: Pack,
-        text_images: bool,
-        poison: Poison | None = None,
+        self, payload: bytes, context: Context, *, settings: DecoderSettings, resolve: Resolve
     ) -> None:
         self.rows: list[tuple[Any, ...]] = []
         self.constants = Constants()
+        self.streamed = context.streamed
+        self.unit = -1  # outside of a transaction
+        self.commit_lsn = 0  # of the transaction that `unit` is; the end must repeat it
+        self.ordinal = 0  # of the next change of the transaction
+        self.fresh: list[tuple[int, RowLayout]] = []
         self._data = payload + PADDING
-        self._streamed = context.streamed
-        # From a frame's start to its row's first tuple.
-        self._body = (_STREAMED_FRAME if self._streamed else _FRAME).size
-        self._resolve = resolve
-        self._tenant = tenant
-        self._pack = pack
-        self._text_images = text_images
-        self._poison = poison
+        self._settings, self._resolve = settings, resolve
+        self._tenant, self._pack = tenant_of(settings), settings.pack
+        # Without it a change that can't be read is Malformed.
+        self._poison = Poison(context, settings) if settings.on_error != "stop" else None
         self._layouts: dict[int, tuple[int, RowLayout]] = {}  # the last of each relation
-        self._unit = -1  # outside of a transaction
-        self._commit_lsn = 0  # of the transaction that `_unit` is; the end must repeat it
-        self._ordinal = 0  # of the next change of the transaction
         for raw in context.relations:
             self._announce(raw)
         if context.commit_lsn:
             self._enter(context.commit_lsn, context.xid, context.committed_at, context.ordinal)
 
+    def step(self, message: bytes) -> None:
+        """One whole CopyData message; adds to `rows`. Raises Malformed."""
+        self._data = message + PADDING
+        self.run()
+
+    @property
+    def _body(self) -> int:
+        """From a frame's start to its row's first tuple."""
+        return (_STREAMED_FRAME if self.streamed else _FRAME).size
+
     def run(self) -> None:
         """Fills `rows` and `constants`; raises Malformed."""
         data, body, end = self._data, self._body, len(self._data) - len(PADDING)
-        frame = (_STREAMED_FRAME if self._streamed else _FRAME).unpack_from
+        frame = (_STREAMED_FRAME if self.streamed else _FRAME).unpack_from
         at = 0
         while at < end:
             copy, length, kind, tag, oid = frame(data, at)
@@ -139,12 +159,12 @@ class Scan:
                 raise ValueError
             key, document_id = layout.identify(row)
             self.rows.append((
-                self._unit, index, self._ordinal, operation, self._owner(row), None, document_id,
+                self.unit, index, self.ordinal, operation, self._owner(row), None, document_id,
                 key, None, self._pack(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
-        self._ordinal += 1
+        self.ordinal += 1
         return None
 
     def _update(self, at: int, stop: int, oid: int) -> None:
@@ -159,12 +179,12 @@ class Scan:
             key, document_id = layout.identify(row, old)
             whole = {**old, **row} if unchanged else row
             self.rows.append((
-                self._unit, index, self._ordinal, "UPDATE", self._owner(whole), None, document_id,
+                self.unit, index, self.ordinal, "UPDATE", self._owner(whole), None, document_id,
                 key, self._pack(old), self._pack(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
-        self._ordinal += 1
+        self.ordinal += 1
         return None
 
     def _delete(self, at: int, stop: int, oid: int) -> None:
@@ -177,12 +197,12 @@ class Scan:
                 raise ValueError
             key, document_id = layout.identify(old)
             self.rows.append((
-                self._unit, index, self._ordinal, "DELETE", self._owner(old), None, document_id,
+                self.unit, index, self.ordinal, "DELETE", self._owner(old), None, document_id,
                 key, self._pack(old), None, NO_COLUMNS,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
-        self._ordinal += 1
+        self.ordinal += 1
         return None
 
     def _old(self, at: int, layout: RowLayout) -> tuple[int, dict[str, Any]]:
@@ -199,7 +219,7 @@ class Scan:
         return self._tenant(row) if self._tenant else None
 
     def _layout(self, oid: int) -> tuple[int, RowLayout]:
-        if self._unit < 0:
+        if self.unit < 0:
             raise Malformed("a change comes outside of a transaction")
         try:
             return self._layouts[oid]
@@ -208,13 +228,13 @@ class Scan:
 
     def _filtered(self) -> None:
         """An ordinal of a filtered row: ordinals count before the filter."""
-        self.rows.append((self._unit, FILTERED, self._ordinal, *_NOTHING))
-        self._ordinal += 1
+        self.rows.append((self.unit, FILTERED, self.ordinal, *_NOTHING))
+        self.ordinal += 1
 
     def _explain(self, at: int, stop: int, layout: RowLayout) -> Diagnosis:
         start = at - self._body + _MESSAGE
         try:
-            message = decode_message(self._data[start:stop], streamed=self._streamed)
+            message = decode_message(self._data[start:stop], streamed=self.streamed)
         except Malformed as error:
             return Diagnosis("broken-row", error)
         return explain(message, layout)
@@ -224,20 +244,12 @@ class Scan:
         found = self._explain(at, stop, layout)
         if self._poison is None:
             raise found.error from None
-        self.rows.append(
-            self._poison.row(
-                (self._unit, index, self._ordinal),
-                found,
-                self._data[at - self._body : stop],
-                constants=self.constants,
-                layout=layout,
-                tenant=self._owner({}),
-            )
-        )
+        place, raw = (self.unit, index, self.ordinal), self._data[at - self._body : stop]
+        self.rows.append(self._poison.row(place, found, raw, self.constants, layout))
 
     def _control(self, data: bytes) -> None:
         try:
-            message: Message = decode_message(data, streamed=self._streamed)
+            message: Message = decode_message(data, streamed=self.streamed)
         except Malformed as error:
             self._unreadable(data, error)
             return
@@ -247,18 +259,17 @@ class Scan:
             case Commit():
                 self._commit(message.commit_lsn)
             case Relation():
-                self._announce(data[:1] + data[5:] if self._streamed else data)
+                self._announce(data[:1] + data[5:] if self.streamed else data)
             case Truncate():
                 self._truncate(message)
             case LogicalMessage():
                 self._message(message)
             case OriginMessage() | Type():
                 pass
-            case (
-                StreamStart() | StreamStop() | StreamCommit() | StreamAbort() | StreamPrepare()
-                | BeginPrepare() | Prepare() | CommitPrepared() | RollbackPrepared()
-            ):  # fmt: skip
+            case StreamStart() | StreamStop() | StreamCommit() | StreamAbort():
                 raise Malformed(f"a page has a {type(message).__name__} message")
+            case TwoPhase(name):
+                raise Malformed(f"a page has a {name} message")
             case Insert() | Update() | Delete():
                 raise Malformed("a row message came the wrong way")
             case _:
@@ -269,52 +280,46 @@ class Scan:
         that accepts any bytes; whatever else it is ends the page."""
         if self._poison is None:
             raise error
-        message = decode_message(data, streamed=self._streamed, lenient=True)
+        message = decode_message(data, streamed=self.streamed, lenient=True)
         match message:
             case Relation():
-                self._announce(data[:1] + data[5:] if self._streamed else data)
+                self._announce(data[:1] + data[5:] if self.streamed else data)
             case LogicalMessage():
                 unit, ordinal = self._place(message)
-                self.rows.append(
-                    self._poison.row(
-                        (unit, NO_RELATION, ordinal),
-                        Diagnosis("not-utf8", error),
-                        data_frame(data),
-                        constants=self.constants,
-                        layout=None,
-                        tenant=self._owner({}),
-                    )
-                )
+                place, found = (unit, NO_RELATION, ordinal), Diagnosis("not-utf8", error)
+                raw = data_frame(data)
+                self.rows.append(self._poison.row(place, found, raw, self.constants, None))
             case OriginMessage() | Type():
                 pass
             case _:
                 raise error
 
     def _begin(self, lsn: int, xid: int, committed_at: int) -> None:
-        if self._unit >= 0 or self._streamed:
+        if self.unit >= 0 or self.streamed:
             raise Malformed("a transaction begins inside another")
         self._enter(lsn, xid, committed_at, 0)
 
     def _enter(self, lsn: int, xid: int, committed_at: int, ordinal: int) -> None:
-        self._unit = self.constants.add_unit(lsn, xid, committed_at)
-        self._commit_lsn = lsn
-        self._ordinal = ordinal
+        self.unit = self.constants.add_unit(lsn, xid, committed_at)
+        self.commit_lsn = lsn
+        self.ordinal = ordinal
 
     def _commit(self, lsn: int) -> None:
-        if self._unit < 0 or lsn != self._commit_lsn:
+        if self.unit < 0 or lsn != self.commit_lsn:
             raise Malformed("a transaction commits that did not begin")
-        self._unit = -1
+        self.unit = -1
 
     def _announce(self, raw: bytes) -> None:
         layout = self._resolve(raw)
-        self._layouts[layout.relation.oid] = self.constants.add_relation(layout), layout
+        known = self._layouts[layout.relation.oid] = self.constants.add_relation(layout), layout
+        self.fresh.append(known)
 
     def _truncate(self, message: Truncate) -> None:
         for oid in message.relations:
             index, _ = self._layout(oid)
             tenant = self._owner({})
-            self.rows.append((self._unit, index, self._ordinal, "TRUNCATE", tenant, *_NOTHING[2:]))
-            self._ordinal += 1
+            self.rows.append((self.unit, index, self.ordinal, "TRUNCATE", tenant, *_NOTHING[2:]))
+            self.ordinal += 1
 
     def _message(self, message: LogicalMessage) -> None:
         if message.prefix == HEARTBEAT_PREFIX:
@@ -327,7 +332,7 @@ class Scan:
 
     def _place(self, message: LogicalMessage) -> tuple[int, int]:
         """The unit and the ordinal of a logical message."""
-        unit, ordinal = self._unit, self._ordinal
+        unit, ordinal = self.unit, self.ordinal
         if not message.transactional:
             if not message.lsn:
                 raise Malformed("a logical message has no LSN")
@@ -335,7 +340,7 @@ class Scan:
             return self.constants.add_unit(message.lsn - 1, None, None), 0
         if unit < 0:
             raise Malformed("a transactional message comes outside of a transaction")
-        self._ordinal += 1
+        self.ordinal += 1
         return unit, ordinal
 
     def _content(self, message: LogicalMessage) -> dict[str, Any]:
@@ -343,7 +348,7 @@ class Scan:
         try:
             return {"prefix": message.prefix, "content": content.decode()}
         except UnicodeDecodeError:
-            data = as_base64(content) if self._text_images else content
+            data = as_base64(content) if self._settings.images == "json" else content
             return {"prefix": message.prefix, "content": data, "binary": True}
 
 

@@ -1,6 +1,7 @@
 """The native kernel makes of every page exactly what Python makes of it, or leaves it to Python."""
 
 import resource
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from penstock.native import describe, library
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.kernel import Kernel
-from penstock.wire.pgoutput.stepped import Stepped
+from penstock.wire.pgoutput.scan import Scan
 from tests.wire.cells import CELLS, ODD, examples
 from tests.wire.golden import golden, names, pages
 from tests.wire.pages import (
@@ -80,13 +81,13 @@ def agree(page: Page, **settings: Any) -> Outcome:
 def left_over(page: Page, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> str:
     """The tags of the messages that the kernel left to Python."""
     tags = []
-    step = Stepped.step
+    step = Scan.step
 
-    def watched(self: Stepped, message: bytes) -> None:
+    def watched(self: Scan, message: bytes) -> None:
         tags.append(chr(message[30]) if len(message) > 30 else "?")
         step(self, message)
 
-    monkeypatch.setattr(Stepped, "step", watched)
+    monkeypatch.setattr(Scan, "step", watched)
     made = DecoderSettings(backend="b", database="db", **settings)
     assert isinstance(outcome(PgoutputDecoder(made), page), pa.RecordBatch)
     return "".join(tags)
@@ -198,13 +199,6 @@ def test_what_servers_sent_becomes_the_same(name: str, size: int) -> None:
         assert isinstance(agree(page), pa.RecordBatch)
 
 
-def changed(page: Page, payload: bytes) -> Page:
-    return Page(
-        partition=page.partition, first=page.first, last=page.last, count=page.count,
-        captured_at=page.captured_at, context=page.context, payload=payload,
-    )  # fmt: skip
-
-
 REAL = [page for page in pages(golden("pg16-v2"), 20) if len(page.payload) < 20_000]
 
 
@@ -218,13 +212,13 @@ def test_flipped_bytes_become_the_same(flips: list[tuple[int, int]], number: int
     payload = bytearray(page.payload)
     for at, value in flips:
         payload[at % len(payload)] = value
-    agree(changed(page, bytes(payload)))
+    agree(replace(page, payload=bytes(payload)))
 
 
 def test_every_prefix_becomes_the_same() -> None:
     for page in sorted(REAL, key=lambda page: len(page.payload))[::40]:
         for end in range(0, len(page.payload), max(1, len(page.payload) // examples(60))):
-            agree(changed(page, page.payload[:end]))
+            agree(replace(page, payload=page.payload[:end]))
 
 
 ORDINARY = {
@@ -273,7 +267,7 @@ def test_a_large_page_becomes_the_same() -> None:
 
 def test_keepalives_become_the_same() -> None:
     page = page_of([begin(LSN), TABLES[0], insert(1, [1, "x"]), commit(LSN)])
-    agree(changed(page, keepalive() + page.payload + keepalive(reply=True)))
+    agree(replace(page, payload=keepalive() + page.payload + keepalive(reply=True)))
 
 
 def test_a_wide_row_becomes_the_same() -> None:
@@ -305,4 +299,4 @@ def test_what_a_page_took_is_given_back() -> None:
 
 def test_without_the_library_there_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.wire.pgoutput.kernel.library", lambda: None)
-    assert Kernel.of(backend="b", database="d", tenant="none", images="json") is None
+    assert Kernel.of(DecoderSettings(backend="b", database="d")) is None

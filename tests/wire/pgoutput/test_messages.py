@@ -6,25 +6,21 @@ from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.messages import (
     UNCHANGED,
     Begin,
-    BeginPrepare,
     Binary,
     Commit,
-    CommitPrepared,
     Delete,
     Insert,
     LogicalMessage,
     Message,
     OriginMessage,
-    Prepare,
     Relation,
-    RollbackPrepared,
     StreamAbort,
     StreamCommit,
-    StreamPrepare,
     StreamStart,
     StreamStop,
     Truncate,
     TupleData,
+    TwoPhase,
     Type,
     Update,
     decode_message,
@@ -33,9 +29,8 @@ from tests.wire import pages
 from tests.wire.golden import Sent, golden, names
 
 EVERY = {
-    Begin, BeginPrepare, Commit, CommitPrepared, Delete, Insert, LogicalMessage,
-    OriginMessage, Prepare, Relation, RollbackPrepared, StreamAbort, StreamCommit, StreamPrepare,
-    StreamStart, StreamStop, Truncate, Type, Update,
+    Begin, Commit, Delete, Insert, LogicalMessage, OriginMessage, Relation, StreamAbort,
+    StreamCommit, StreamStart, StreamStop, Truncate, TwoPhase, Type, Update,
 }  # fmt: skip
 
 
@@ -49,6 +44,7 @@ def one_of_each() -> list[Sent]:
 
 
 EACH = one_of_each()
+READ = [sent for sent in EACH if not isinstance(sent.message, TwoPhase)]
 
 
 def test_the_captures_hold_every_message_there_is() -> None:
@@ -56,9 +52,9 @@ def test_the_captures_hold_every_message_there_is() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", sorted(EVERY, key=lambda kind: kind.__name__))
+@pytest.mark.parametrize("kind", sorted(EVERY - {TwoPhase}, key=lambda kind: kind.__name__))
 def test_any_prefix_of_a_message_is_malformed(kind: type) -> None:
-    for sent in EACH:
+    for sent in READ:
         if not isinstance(sent.message, kind):
             continue
         for end in range(min(len(sent.raw), 3000)):
@@ -66,7 +62,7 @@ def test_any_prefix_of_a_message_is_malformed(kind: type) -> None:
                 decode_message(sent.raw[:end], streamed=sent.streamed)
 
 
-@pytest.mark.parametrize("sent", EACH, ids=lambda sent: type(sent.message).__name__)
+@pytest.mark.parametrize("sent", READ, ids=lambda sent: type(sent.message).__name__)
 def test_bytes_behind_a_message_are_malformed(sent: Sent) -> None:
     with pytest.raises(Malformed, match="1 bytes after its end"):
         decode_message(sent.raw + b"\0", streamed=sent.streamed)
@@ -154,11 +150,7 @@ def test_partitions_publish_under_their_root_and_announce_it() -> None:
     assert "parted" in {relation.name for relation in relations}
 
 
-def test_two_phase_messages_carry_their_gid() -> None:
-    source = golden("pg16-two-phase")
-    assert [message.gid for message in source.of(Prepare)] == ["kept", "dropped"]
-    assert [message.gid for message in source.of(CommitPrepared)] == ["kept", "streamed"]
-    assert [message.gid for message in source.of(RollbackPrepared)] == ["dropped"]
-    assert [message.gid for message in source.of(StreamPrepare)] == ["streamed"]
-    begin, prepare = source.of(BeginPrepare)[0], source.of(Prepare)[0]
-    assert (begin.xid, begin.prepare_lsn) == (prepare.xid, prepare.prepare_lsn)
+def test_two_phase_messages_have_their_names() -> None:
+    found = {message.name for message in golden("pg16-two-phase").of(TwoPhase)}
+    kinds = {"BeginPrepare", "Prepare", "CommitPrepared", "RollbackPrepared", "StreamPrepare"}
+    assert found == kinds

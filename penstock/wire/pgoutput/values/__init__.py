@@ -6,6 +6,7 @@ images) takes; it raises ValueError on bytes that are not of its type.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from penstock.model.change import Images
@@ -13,10 +14,17 @@ from penstock.model.errors import Malformed
 from penstock.wire.documents import document_as_json, element_as_json
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.arrays import array_of
-from penstock.wire.pgoutput.values.binary import binary, binary_as_base64
-from penstock.wire.pgoutput.values.numbers import boolean, floating, integer
-from penstock.wire.pgoutput.values.text import text
-from penstock.wire.pgoutput.values.times import date, timestamp, timestamptz
+from penstock.wire.pgoutput.values.scalars import (
+    binary,
+    binary_as_base64,
+    boolean,
+    date,
+    floating,
+    integer,
+    text,
+    timestamp,
+    timestamptz,
+)
 from penstock.wire.pgoutput.values.type_catalog import ARRAYS, BUILT_IN, Family
 
 Converter = Callable[[bytes], Any]
@@ -36,18 +44,20 @@ SESSION: Mapping[str, str] = {
     "search_path": "pg_catalog",  # values that are names have schemas, and our SQL finds no others
 }
 
-_FAMILIES: Mapping[Family, Converter] = {
-    "boolean": boolean,
-    "integer": integer,
-    "float": floating,
-    "text": text,
-    "bytea": binary,
-    "json": text,
-    "jsonb": text,
-    "date": date,
-    "timestamp": timestamp,
-    "timestamptz": timestamptz,
+# How it is converted, and the number of values.h that the native kernel knows it by.
+_FAMILIES: Mapping[Family, tuple[Converter, int]] = {
+    "boolean": (boolean, 1),
+    "integer": (integer, 2),
+    "float": (floating, 3),
+    "text": (text, 4),
+    "bytea": (binary, 5),
+    "json": (text, 6),
+    "jsonb": (text, 6),
+    "date": (date, 7),
+    "timestamp": (timestamp, 8),
+    "timestamptz": (timestamptz, 9),
 }
+_DOCUMENT = 6
 _IN_JSON: Mapping[Family, Converter] = {
     "bytea": binary_as_base64,
     "json": document_as_json,
@@ -62,10 +72,25 @@ _ARRAYS: Types = {
 _DEPTH = 32
 
 
-def converter(
+@dataclass(frozen=True, slots=True)
+class ValueKind:
+    """What the native kernel makes of a type: a scalar's number; or an array's elements', with what
+    parts them."""
+
+    number: int
+    delimiter: str = ""
+
+    @property
+    def identifies(self) -> bool:
+        """Whether the kernel can make a document id of it."""
+        return self.number != _DOCUMENT
+
+
+def value_of(
     oid: int, types: Types, images: Images, unknown: set[str], depth: int = 0
-) -> Converter:
-    """How a column of type `oid` is converted for such images.
+) -> tuple[Converter, ValueKind | None]:
+    """How a column of type `oid` is converted for such images, and as what the native kernel does
+    the same; None if it has no such kind.
 
     A domain is its base type; enums, ranges, multiranges and composites are their text. A type
     that neither the catalog nor `types` has is its text as well, and its name joins `unknown`.
@@ -74,19 +99,22 @@ def converter(
         raise Malformed(f"type {oid} is defined by itself")
     family = BUILT_IN.get(oid)
     if family is not None:
-        return (images == "json" and _IN_JSON.get(family)) or _FAMILIES[family]
+        convert, number = _FAMILIES[family]
+        return (images == "json" and _IN_JSON.get(family)) or convert, ValueKind(number)
     entry = _ARRAYS.get(oid) or types.get(oid)
     if entry is None:
         unknown.add(f"type with OID {oid}")
-        return text
-    match entry.kind:
-        case "d":
-            return converter(entry.inner, types, images, unknown, depth + 1)
-        case "a":
-            element = converter(entry.inner, types, images, unknown, depth + 1)
-            if element is document_as_json:
-                element = element_as_json
-            return array_of(element, entry.delimiter)
-        case "b":
-            unknown.add(entry.name)
-    return text
+    elif entry.kind == "b":
+        unknown.add(entry.name)
+    elif entry.kind in ("d", "a"):
+        element, inner = value_of(entry.inner, types, images, unknown, depth + 1)
+        if entry.kind == "d":
+            return element, inner
+        if element is document_as_json:
+            element = element_as_json
+        kind, plain = None, len(entry.delimiter) == 1 and entry.delimiter.isascii()
+        # In an array of a domain over an array, elements are quoted arrays.
+        if inner is not None and not inner.delimiter and plain:
+            kind = ValueKind(inner.number, entry.delimiter)
+        return array_of(element, entry.delimiter), kind
+    return text, ValueKind(_FAMILIES["text"][1])

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from penstock.wire.pgoutput.values.text import text
+from penstock.wire.pgoutput.values.scalars import text
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
