@@ -240,10 +240,8 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
-        settings = self.settings
-        return CosmosDecoder(
-            self.backend, settings.tenant, settings.system_properties, images, on_error
-        )
+        tenant, keeps_system = self.settings.tenant, self.settings.system_properties
+        return CosmosDecoder(self.backend, tenant, images, on_error, keeps_system)
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""

@@ -10,7 +10,7 @@ from penstock.feeds.dynamodb.client import connect
 from penstock.feeds.dynamodb.failures import translating
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.wire.dynamodb.decoder import document_id
-from penstock.wire.dynamodb.values import plain_values
+from penstock.wire.dynamodb.values import AttributeValues
 
 # A sample is some of so many equal parts of the table's hashes, by chance.
 _SEGMENTS = 64
@@ -26,7 +26,7 @@ class DynamodbTable:
         self._settings = settings
         self.name = settings.table_name
         self._keys: list[str] = []
-        self._item = plain_values("msgpack").item
+        self._item = AttributeValues("msgpack").item
 
     @cached_property
     def _client(self) -> Any:

@@ -5,7 +5,7 @@ Its context is JSON: `{"table": name, "skip": number}`; the first `skip` records
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -58,6 +58,11 @@ class RecordHead(msgspec.Struct):
         """Seconds since 1970."""
         return self.dynamodb.ApproximateCreationDateTime
 
+    @property
+    def created_at(self) -> datetime:
+        """The same time."""
+        return datetime.fromtimestamp(self.created, UTC)
+
 
 class Answer(msgspec.Struct):
     """A GetRecords answer, its images unread. `next` is None at the end of a closed shard."""
@@ -77,16 +82,39 @@ class _Identity(msgspec.Struct):
     PrincipalId: str = ""
 
 
-class _Record(msgspec.Struct):
+class StreamRecord(RecordHead, kw_only=True):
+    """One record; images are typed values. `event` is INSERT, MODIFY or REMOVE."""
+
     dynamodb: _Fields
-    eventName: str
-    eventID: str = ""
-    eventVersion: str = ""
-    userIdentity: _Identity | None = None
+    event: str = msgspec.field(name="eventName")
+    event_id: str = msgspec.field(name="eventID", default="")
+    version: str = msgspec.field(name="eventVersion", default="")
+    identity: _Identity | None = msgspec.field(name="userIdentity", default=None)
+
+    @property
+    def keys(self) -> Item:
+        """The key."""
+        return self.dynamodb.Keys
+
+    @property
+    def new(self) -> Item | None:
+        """The item after the change, where the view type has it."""
+        return self.dynamodb.NewImage
+
+    @property
+    def old(self) -> Item | None:
+        """The item before it."""
+        return self.dynamodb.OldImage
+
+    @property
+    def expired(self) -> bool:
+        """Whether time to live removed the item."""
+        identity = self.identity
+        return identity is not None and (identity.Type, identity.PrincipalId) == _TIME_TO_LIVE
 
 
 class _Whole(msgspec.Struct):
-    Records: list[_Record] = []
+    Records: list[StreamRecord] = []
 
 
 class _Parts(msgspec.Struct):
@@ -98,22 +126,16 @@ _answers = msgspec.json.Decoder(Answer)
 _heads = msgspec.json.Decoder(RecordHead)
 _wholes = msgspec.json.Decoder(_Whole)
 _parts = msgspec.json.Decoder(_Parts)
-_records = msgspec.json.Decoder(_Record)
+_records = msgspec.json.Decoder(StreamRecord)
 
 
-class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One record; images are typed values. `event` is INSERT, MODIFY or REMOVE, `expired` whether
-    time to live removed the item."""
+class Unread(NamedTuple):
+    """In place of a record that cannot be read: its bytes, and what is wrong, without data."""
 
-    event: str
-    event_id: str
-    version: str
     sequence: str
     created_at: datetime
-    keys: Item
-    new: Item | None
-    old: Item | None
-    expired: bool
+    raw: bytes
+    error: str
 
 
 def place_of(sequence: str) -> Place:
@@ -138,17 +160,16 @@ def read_answer(body: bytes) -> Answer:
         raise Malformed(f"an answer of GetRecords is not readable: {error}") from error
 
 
-def read_records(page: Page) -> Sequence[StreamRecord | tuple[RecordHead, bytes, str]]:
-    """A page's records; in place of one that cannot be read its head, its bytes and what is wrong
-    with it, without data. Raises Malformed for a page that is not an answer."""
+def read_records(page: Page) -> Sequence[StreamRecord | Unread]:
+    """A page's records. Raises Malformed for a page that is not an answer."""
     skip = PageContext.of(page).skip
     try:
-        return [_made(each) for each in _wholes.decode(page.payload).Records[skip:]]
+        return _wholes.decode(page.payload).Records[skip:]
     except msgspec.MsgspecError:
         return [_one(raw) for raw in _raw_records(page)[skip:]]
 
 
-def each_record(page: Page) -> Iterator[StreamRecord | tuple[RecordHead, bytes, str]]:
+def each_record(page: Page) -> Iterator[StreamRecord | Unread]:
     """As `read_records`, one after the other: many small objects that live at the same time cost
     the garbage collector more than decoding them costs."""
     for raw in _raw_records(page)[PageContext.of(page).skip :]:
@@ -162,26 +183,14 @@ def _raw_records(page: Page) -> list[bytes]:
         raise Malformed("a page of DynamoDB is not an answer of GetRecords") from error
 
 
-def _one(raw: bytes) -> StreamRecord | tuple[RecordHead, bytes, str]:
+def _one(raw: bytes) -> StreamRecord | Unread:
     try:
-        return _made(_records.decode(raw))
+        return _records.decode(raw)
     except msgspec.MsgspecError as error:
         try:
-            return _heads.decode(raw), raw, f"the record is not readable: {error}"
+            head = _heads.decode(raw)
+            return Unread(
+                head.sequence, head.created_at, raw, f"the record is not readable: {error}"
+            )
         except msgspec.MsgspecError as worse:
             raise Malformed(f"a record has no sequence number: {worse}") from worse
-
-
-def _made(record: _Record) -> StreamRecord:
-    fields, identity = record.dynamodb, record.userIdentity
-    return StreamRecord(
-        event=record.eventName,
-        event_id=record.eventID,
-        version=record.eventVersion,
-        sequence=fields.SequenceNumber,
-        created_at=datetime.fromtimestamp(fields.ApproximateCreationDateTime, UTC),
-        keys=fields.Keys,
-        new=fields.NewImage,
-        old=fields.OldImage,
-        expired=identity is not None and (identity.Type, identity.PrincipalId) == _TIME_TO_LIVE,
-    )

@@ -13,7 +13,7 @@ import re
 from binascii import a2b_base64
 from collections.abc import Callable
 from decimal import Decimal
-from typing import Any
+from typing import Any, Literal
 
 from penstock.model.change import Images
 from penstock.model.errors import Malformed
@@ -26,7 +26,7 @@ _EXACT = 2**53  # below it, every reader of JSON has an integer's digits
 _SHORT = 15  # digits that every double holds
 
 
-def number(digits: str) -> int | float | str:
+def image_number(digits: str) -> int | float | str:
     """A number as an image has it; raises ValueError for what is no number."""
     if digits.isdecimal() and digits.isascii() and len(digits) <= _SHORT:
         return int(digits)
@@ -44,16 +44,12 @@ def number(digits: str) -> int | float | str:
 
 
 class AttributeValues:
-    """Reads typed values. Raises Malformed, which never quotes one."""
+    """Reads typed values, by a column of the table. Raises Malformed, which never quotes one."""
 
-    def __init__(
-        self,
-        *,
-        number: Callable[[str], Any],
-        binary: Callable[[str], Any],
-        collection: Callable[[list[Any]], Any],
-    ) -> None:
-        self._number, self._binary, self._collection = number, binary, collection
+    def __init__(self, form: Images | Literal["python"]) -> None:
+        number = _decimal if form == "python" else image_number
+        binary = _base64 if form == "json" else _bytes
+        collection: Any = set if form == "python" else list
         self._readers: dict[str, Callable[[Any], Any]] = {
             "S": _text,
             "N": number,
@@ -115,14 +111,3 @@ def _bytes(text: str) -> bytes:
 def _base64(text: str) -> str:
     _bytes(text)
     return text
-
-
-def plain_values(images: Images) -> AttributeValues:
-    """As a row image has them."""
-    binary: Callable[[str], Any] = _base64 if images == "json" else _bytes
-    return AttributeValues(number=number, binary=binary, collection=list)
-
-
-def python_values() -> AttributeValues:
-    """As Python has them: Decimal, bytes, set."""
-    return AttributeValues(number=_decimal, binary=_bytes, collection=set)

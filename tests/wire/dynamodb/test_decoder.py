@@ -22,7 +22,7 @@ from penstock.wire.dynamodb.records import (
     read_records,
     sequence_number,
 )
-from penstock.wire.dynamodb.values import number, plain_values, python_values
+from penstock.wire.dynamodb.values import AttributeValues, image_number
 from tests.dynamodb.streams import Stream
 
 ALL: dict[str, Any] = {
@@ -154,7 +154,7 @@ def test_values_by_the_table_in_python() -> None:
     [record, *_] = read_records(page_of(answer(*records_of(**ALL))))
     assert isinstance(record, StreamRecord)
     assert record.new is not None
-    found = python_values().item(record.new)
+    found = AttributeValues("python").item(record.new)
     assert found["long"] == Decimal("12345678901234567890123456789012345678")
     assert str(found["half"]) == "1.5"
     assert (found["b"], found["ss"]) == (b"\0\1\2", {"a", "b"})
@@ -165,13 +165,13 @@ def test_values_by_the_table_in_python() -> None:
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=10, max_value=10**27))
 def test_no_number_loses_a_digit(value: Decimal) -> None:
     digits = f"{value:f}"
-    assert Decimal(str(number(digits))) == value
+    assert Decimal(str(image_number(digits))) == value
 
 
 @pytest.mark.parametrize("text", ["", "nan", "1_0", " 1", "0x1", "--1", "1.", "Infinity"])
 def test_what_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="number"):
-        number(text)
+        image_number(text)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +180,7 @@ def test_what_is_no_number_is_refused(text: str) -> None:
      {"L": [{"Y": 1}]}, {"BOOL": "true"}, {"SS": [1]}, {"NS": ["x"]}, {"L": 5}],
 )  # fmt: skip
 def test_a_value_of_no_known_type_is_malformed(value: Any) -> None:
-    for values in (plain_values("json"), plain_values("msgpack"), python_values()):
+    for values in map(AttributeValues, ("json", "msgpack", "python")):
         with pytest.raises(Malformed):
             values.item({"name": value})
 
