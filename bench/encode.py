@@ -22,10 +22,9 @@ from penstock.native import describe
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
-from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 from penstock.wire.hash_partitions import routed

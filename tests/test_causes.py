@@ -26,7 +26,7 @@ from penstock.leases.etcd import EtcdStore
 from penstock.leases.mongodb import MongoStore
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Bookmark
-from penstock.nats.failures import error_of
+from penstock.nats.dial import error_of
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 

@@ -1,9 +1,9 @@
 """JetStream's own API: JSON questions over a connection, answers as plain values."""
 
 import base64
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -12,6 +12,10 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, headers_of, status_of
 from penstock.nats.subjects import overlaps
 
+T = TypeVar("T")
+
+# The error codes of a message whose expected sequence was not the last.
+WRONG_SEQUENCE = frozenset({10071, 10164})
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
 _TOGETHER = 500  # requests that wait for answers at a time
@@ -149,12 +153,8 @@ class JetStream:
 
     def _leader_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None]:
         verb = f"STREAM.MSG.GET.{stream}"
-        answers = self._connection.requests(
-            [
-                (f"$JS.API.{verb}", orjson.dumps({"last_by_subj": subject}), b"")
-                for subject in subjects
-            ]
-        )
+        asked = [(f"$JS.API.{verb}", orjson.dumps({"last_by_subj": one}), b"") for one in subjects]
+        answers = self._connection.requests(asked)
         found = (self._maybe(verb, answer=answer) for answer in answers)
         return [None if one is None else Stored.of(one["message"]) for one in found]
 
@@ -166,9 +166,7 @@ class JetStream:
         while True:
             try:
                 answers = self._connection.request_many(
-                    f"$JS.API.DIRECT.GET.{stream}",
-                    orjson.dumps(asked),
-                    lambda answer: status_of(answer.headers) > 0,
+                    f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(asked)
                 )
             except SettingsError:  # the account may not ask so
                 self._may_ask_directly = False
@@ -299,3 +297,16 @@ def unfit(name: str, config: Mapping[str, Any], wildcard: str) -> Iterator[tuple
             f"take it out (nats stream edit {name} --interactive): a stream with this one as its "
             "source can transform",
         )
+
+
+def swapped(attempt: Callable[[], T], what: str, *, attempts: int = 10) -> T:
+    """Compare and swap: what `attempt` returns, which reads the last message of a subject and
+    stores one that expects it to be the last. It runs again when another writer was faster. Raises
+    Unavailable when others were faster each time, and what else `attempt` raises."""
+    for _ in range(attempts):
+        try:
+            return attempt()
+        except ApiError as error:
+            if error.code not in WRONG_SEQUENCE:
+                raise error_of(error, what) from None
+    raise Unavailable(f"{what} was changed by others in each of {attempts} attempts")

@@ -12,11 +12,10 @@ from typing import Any
 import orjson
 
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.nats.api import ApiError, JetStream, Stored, error_of
+from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import PullConsumer
 from penstock.nats.protocol import HEADERS_START, Msg, status_of
-from penstock.nats.swap import WRONG_SEQUENCE
 
 _OPERATION = "KV-Operation"
 _TOGETHER = 500  # requests that are waited for at a time

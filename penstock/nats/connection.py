@@ -10,21 +10,45 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.nats import protocol
 from penstock.nats.auth import Address, addresses, identify
-from penstock.nats.dial import dial
-from penstock.nats.failures import error_of, reason_of
-from penstock.nats.protocol import Err, Info, Msg, Ok, Parser, Ping, Pong
+from penstock.nats.dial import dial, error_of, reason_of
+from penstock.nats.protocol import Err, Info, Msg, Parser, Ping, Pong, status_of
 from penstock.nats.settings import NatsSettings
 
 _CHUNK = 1 << 18
 _POLL = 0.1  # seconds between calls of `watch`
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
+
+
+@dataclass(slots=True)
+class _Arrived:
+    """What came over one socket: half of a message, messages that were not yet given by `receive`,
+    PINGs that were not answered yet (an answer goes between whole messages of ours), and PONGs."""
+
+    parser: Parser = field(default_factory=Parser)
+    messages: deque[Msg] = field(default_factory=deque)
+    pings: int = 0
+    pongs: int = 0
+
+    def feed(self, data: bytes) -> Iterator[Info | Err]:
+        """Takes in bytes, and gives what else they are. Raises Malformed."""
+        for event in self.parser.feed(data):
+            match event:
+                case Msg():
+                    self.messages.append(event)
+                case Ping():
+                    self.pings += 1
+                case Pong():
+                    self.pongs += 1
+                case Info() | Err():
+                    yield event
 
 
 class Connection:
@@ -37,13 +61,9 @@ class Connection:
     def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
         self._settings, self._name = settings, name
         self._socket: socket.socket | None = None  # None: closed
-        self._parser = Parser()  # of this socket: holds the half of a message that came
-        self._messages: deque[Msg] = deque()  # parsed, and not yet given by `receive`
-        self._pongs = 0  # that came over this socket
-        self._pings = 0  # not answered yet: an answer goes between whole messages of ours
+        self._arrived = _Arrived()  # over this socket
         self._progress = -1, 0.0  # what `expect` was given last, and when that last changed
-        self._replies = count(1)  # each request has a reply subject of its own
-        self._subscriptions = count(2)  # the inbox is 1
+        self._numbers = count(2)  # of reply subjects and subscriptions; the inbox is 1
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
         self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
@@ -127,17 +147,18 @@ class Connection:
         the settings' timeout) for a first one. Raises Unavailable, SettingsError."""
         deadline = time.monotonic() + (self._settings.timeout if timeout is None else timeout)
         self._read()
-        while not self._messages and (left := deadline - time.monotonic()) > 0:
+        arrived = self._arrived.messages
+        while not arrived and (left := deadline - time.monotonic()) > 0:
             if self._wait(write=False, timeout=left):
                 self._read()
-        messages = list(self._messages)
-        self._messages.clear()
+        messages = list(arrived)
+        arrived.clear()
         return messages
 
     @property
     def has_messages(self) -> bool:
         """Whether `receive` has some already: `send` read them. No poll shows these."""
-        return bool(self._messages)
+        return bool(self._arrived.messages)
 
     def request(
         self,
@@ -176,8 +197,8 @@ class Connection:
         self._answered(take, asked[0][0], timeout)
         return [found[reply] for reply in replies]
 
-    def request_many(self, subject: str, payload: bytes, last: Callable[[Msg], bool]) -> list[Msg]:
-        """One question with several answers, up to the one that is the `last`. Raises as `request`
+    def request_many(self, subject: str, payload: bytes) -> list[Msg]:
+        """One question with several answers, up to the one that has a status. Raises as `request`
         does."""
         reply, found = self._reply(), list[Msg]()
         self.send(protocol.pub(subject, reply, payload))
@@ -186,13 +207,13 @@ class Connection:
             if message.subject != reply.encode():
                 return None
             found.append(message)
-            return last(message)
+            return status_of(message.headers) > 0
 
         self._answered(take, subject)
         return found
 
     def _reply(self) -> str:
-        return f"{self.inbox}.r{next(self._replies)}"
+        return f"{self.inbox}.r{next(self._numbers)}"
 
     def collect(self, take: Callable[[Msg], bool | None], timeout: float) -> bool:
         """Passes messages to `take` until it returns True, and those that have arrived with that
@@ -214,7 +235,7 @@ class Connection:
                 if done or left <= 0:
                     return done
         finally:
-            self._messages.extendleft(reversed(kept))
+            self._arrived.messages.extendleft(reversed(kept))
 
     def _answered(
         self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None = None
@@ -225,7 +246,7 @@ class Connection:
     def subscribe(self, subject: str, queue: str = "") -> None:
         """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
         queue group each goes to one member. Raises Unavailable, SettingsError."""
-        self.send(protocol.sub(subject, next(self._subscriptions), queue))
+        self.send(protocol.sub(subject, next(self._numbers), queue))
         self.ping()
 
     def check(self) -> None:
@@ -250,10 +271,10 @@ class Connection:
     def ping(self) -> None:
         """Makes sure that the server is there and has read what we sent before; raises
         Unavailable, SettingsError."""
-        before = self._pongs
+        before = self._arrived.pongs
         self.send(protocol.PING)
         deadline = time.monotonic() + self._settings.timeout
-        while self._pongs == before:
+        while self._arrived.pongs == before:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise Unavailable(
@@ -263,8 +284,7 @@ class Connection:
                 self._read()
 
     def _handshake(self, address: Address) -> None:
-        self._parser, self._pongs, self._pings = Parser(), 0, 0
-        self._messages.clear()
+        self._arrived = _Arrived()
         self.address = str(address)
         self._socket, info = dial(address, self._settings)
         self.info = dict(info.fields)
@@ -299,7 +319,7 @@ class Connection:
         self._answer_pings()
 
     def _answer_pings(self) -> None:
-        pings, self._pings = self._pings, 0
+        pings, self._arrived.pings = self._arrived.pings, 0
         if pings:
             self.send(protocol.PONG * pings)
 
@@ -320,28 +340,16 @@ class Connection:
                 raise Unavailable(f"{self.address} closed the connection")
             self.received_at = time.monotonic()
             refusal = None
-            for event in self._parser.feed(data):
-                match event:
-                    case Err(text):
-                        refusal = refusal or error_of(text, self.address)
-                    case _:
-                        self._handle(event)
+            for event in self._arrived.feed(data):
+                if isinstance(event, Info):
+                    self.info.update(event.fields)
+                else:
+                    refusal = refusal or error_of(event.text, self.address)
             # Last: after a denied request the connection goes on, and has lost nothing.
             if refusal is not None:
                 raise refusal
             if len(data) < _CHUNK and not isinstance(sock, ssl.SSLSocket):
                 return
-
-    def _handle(self, event: Info | Msg | Ok | Ping | Pong) -> None:
-        match event:
-            case Msg():
-                self._messages.append(event)
-            case Ping():
-                self._pings += 1
-            case Pong():
-                self._pongs += 1
-            case Info(fields):
-                self.info.update(fields)
 
     def _lost(self, error: OSError) -> Unavailable:
         return Unavailable(f"the connection to {self.address} is lost: {reason_of(error)}")

@@ -1,12 +1,15 @@
-"""A socket to one NATS server, up to the server's first message, encrypted if either side wants."""
+"""A socket to one NATS server, up to the server's first message, encrypted if either side wants.
+And what a server's refusal, or the loss of a connection, means for us."""
 
 import socket
 import ssl
 
-from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.auth import Address
 from penstock.nats.protocol import Info, Parser
 from penstock.nats.settings import NatsSettings
+
+_REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
 
 def dial(address: Address, settings: NatsSettings) -> tuple[socket.socket, Info]:
@@ -55,3 +58,27 @@ def _encrypt(raw: socket.socket, address: Address, settings: NatsSettings) -> ss
         raise SettingsError(
             "a TLS file cannot be read", hint="check tls_ca, tls_cert and tls_key"
         ) from None
+
+
+def error_of(text: str, address: str) -> PenstockError:
+    """What an -ERR of the server means for us."""
+    lower = text.lower()
+    if lower.startswith("permissions violation"):
+        return SettingsError(
+            f"{address} denies what penstock needs: {text}",
+            hint="allow it to the user; docs/how-to/nats.md and snapshots.md list all",
+        )
+    # A timeout: the server got our credentials too late, from a busy machine or a slow network.
+    if any(lower.startswith(word) for word in _REFUSED) and not lower.endswith("timeout"):
+        return SettingsError(
+            f"{address} refuses our credentials: {text}",
+            hint="check user and password (or token, nkey, credentials)",
+        )
+    return Unavailable(f"{address} ended the connection: {text}")
+
+
+def reason_of(error: BaseException) -> str:
+    """Its text without its class."""
+    if isinstance(error, PenstockError):
+        return error.message
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

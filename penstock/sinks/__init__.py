@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 # `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]
+# A page of one change -> its batches; raises Malformed.
+Decode = Callable[[Page], Sequence[pa.RecordBatch]]
 
 
 class Progress(Protocol):
@@ -110,9 +112,7 @@ class SetsAside(Protocol):
         """One, by its number or event id, with its bytes."""
         ...
 
-    def replay(
-        self, id: str, decode: Callable[[Page], Sequence[pa.RecordBatch]]
-    ) -> Mapping[str, Any]:
+    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
         """Stores a dead letter's change after all, and takes the letter away. Raises Malformed or
         Rejected when that is still not possible. `decode` reads a page of its feed."""
         ...

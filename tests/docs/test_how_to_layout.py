@@ -16,7 +16,7 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.headers import nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.subject import parse_template
 from tests.docs.pages import DOCS, blocks, section
 from tests.sinks.conftest import batch_of

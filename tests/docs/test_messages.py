@@ -17,7 +17,7 @@ from penstock.process.plugins import known
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.headers import nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template

@@ -7,57 +7,54 @@ goes on undisturbed.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import orjson
-import pyarrow as pa
 
 from penstock.model.errors import Rejected, SettingsError
-from penstock.model.page import Page
 from penstock.model.position import Place
-from penstock.nats.swap import swapped
-from penstock.sinks.encoding.message import (
-    EVENT_ID,
-    MARK,
-    POSITION,
-    REPLAYED,
-    Messages,
-    Origin,
-)
+from penstock.nats.api import swapped
+from penstock.sinks import Decode
+from penstock.sinks.encoding.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.headers import MSG_ID
-from penstock.sinks.jetstream.poison.dead_letters import StoredLetter
-from penstock.sinks.jetstream.publishing.places import ShardState, read_shard
+from penstock.sinks.jetstream.poison.dead_letters import DeadLetters, StoredLetter
+from penstock.sinks.jetstream.publishing.places import ShardState, read_shards
+from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.session import Session
-from penstock.sinks.poison.dead_letter import Letter, page_of, row_of
+from penstock.sinks.poison.dead_letter import page_of, row_of
 from penstock.sinks.poison.quarantine import now, summary
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
-
-# A page of one change -> its batches; raises Malformed.
-Decode = Callable[[Page], Sequence[pa.RecordBatch]]
 
 _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.
 _NOWHERE = Place("0", 0)
 _PLACE = re.compile(rb"(\r\n%b: \S+ \S+) [^\r\n]+" % POSITION.encode())
 _MARK = re.compile(rb"\r\n%b: [^\r\n]+" % MARK.encode())
+# What a listing has of a letter, and what its contents are besides.
+_SHOWN = (
+    "backend", "partition", "position", "table", "operation", "reason", "error", "raw_bytes",
+    "truncated", "committed_at",
+)  # fmt: skip
+_CONTENTS = ("kind", "raw", "context", "transaction", "relation_id")
 
 
 class Replays:
     """Over an open session."""
 
     def __init__(self, session: Session) -> None:
-        self._session = session
+        self._session, self._stream = session, session.settings.stream
+        self._dead = DeadLetters(session.connection, session.api, session.settings)
 
     def letters(self) -> Iterator[dict[str, Any]]:
         """The dead letters as plain JSON, oldest first."""
-        return (_shown(kept) for kept in self._session.dead_letters.stored())
+        return map(_shown, self._dead.stored())
 
     def letter(self, id: str) -> dict[str, Any]:
         """One, by its id or event id, with its raw bytes; raises SettingsError."""
         kept = self._find(id)
-        return _shown(kept) | _contents(kept.letter)
+        fields = orjson.loads(kept.letter.body(1 << 40))
+        return _shown(kept) | {name: fields[name] for name in _CONTENTS}
 
     def replay(self, id: str, decode: Decode) -> dict[str, Any]:
         """Decodes, encodes and publishes a dead letter's change, and takes the letter away.
@@ -73,17 +70,18 @@ class Replays:
                 hint="correct the consumers by hand, or copy the table anew",
             )
         batches = decode(page_of(letter)) if letter.kind == "source" else [row_of(letter)]
-        messages = [self._session.encoder.encode(Part.of(batch)) for batch in batches if len(batch)]
+        encode = self._session.poison.encoder.encode
+        messages = [encode(Part.of(batch)) for batch in batches if len(batch)]
         if sum(map(len, messages)) != 1:
             raise SettingsError(
                 f"the dead letter {kept.id} is of a table that the pipeline does not follow",
                 hint="add it to `tables`",
             )
-        info = self._session.api.stream(self._session.settings.stream)
+        info = self._session.api.stream(self._stream)
         last = int(info["state"]["last_seq"]) if info else 0
-        after = self._session.dead_letters.begin_replay(kept, last)
+        after = self._dead.begin_replay(kept, last)
         answer = self._publish(messages[0], letter.event_id, after)
-        self._session.dead_letters.replayed(kept, int(answer["seq"]))
+        self._dead.replayed(kept, int(answer["seq"]))
         return {
             "id": kept.id,
             "event_id": letter.event_id,
@@ -93,14 +91,13 @@ class Replays:
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table that is or was suspended, as plain JSON."""
-        self._session.suspensions.refresh()
-        return [summary(record) for record in self._session.suspensions.all().values()]
+        return list(map(summary, self._session.poison.suspensions.all(within=0).values()))
 
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Asks for a suspended table to be followed from its next change on; SettingsError when
         there is none of that name."""
-        self._session.suspensions.refresh()
-        known = self._session.suspensions.all().values()
+        suspensions = self._session.poison.suspensions
+        known = suspensions.all(within=0).values()
         found = [
             record
             for record in known
@@ -116,10 +113,10 @@ class Replays:
                 return record  # it resumed meanwhile
             return record.after(Event.ASKED, now())
 
-        return summary(self._session.suspensions.change(found[0].table, ask))
+        return summary(suspensions.change(found[0].table, ask))
 
     def _find(self, id: str) -> StoredLetter:
-        dead = self._session.dead_letters
+        dead = self._dead
         if id.isdecimal():
             kept = dead.get(int(id))
         else:
@@ -139,7 +136,10 @@ class Replays:
 
         def attempt() -> Mapping[str, Any]:
             fenced = session.chosen.delivery == "exactly-once"
-            mark = self._mark(origin) if fenced else None
+            mark = None
+            if fenced:
+                state = read_shards(session.api, self._stream, session.template, [origin])
+                mark = state.shards[origin]
             # After the mark: the fence refuses us for what is stored meanwhile.
             stored = None if after is None else self._stored(subject, event_id, after)
             if stored is not None:
@@ -156,18 +156,13 @@ class Replays:
         return swapped(attempt, f"the change at {messages.place(0)}", attempts=_ATTEMPTS)
 
     def _stored(self, subject: str, event_id: str, after: int) -> int | None:
-        api, stream = self._session.api, self._session.settings.stream
-        found = api.next(stream, subject, after + 1)
-        while found is not None:
+        api = self._session.api
+        while (found := api.next(self._stream, subject, after + 1)) is not None:
             ids = (found.headers.get(MSG_ID), found.headers.get(EVENT_ID))
             if REPLAYED in found.headers and event_id in ids:
                 return found.sequence
-            found = api.next(stream, subject, found.sequence + 1)
+            after = found.sequence
         return None
-
-    def _mark(self, origin: Origin) -> ShardState:
-        session = self._session
-        return read_shard(session.api, session.settings.stream, session.template, origin)
 
 
 def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
@@ -182,27 +177,8 @@ def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
 
 
 def _shown(kept: StoredLetter) -> dict[str, Any]:
-    letter = kept.letter
-    return {
-        "id": kept.id,
-        "event_id": letter.event_id,
-        "stored_at": kept.stored_at,
-        "backend": letter.backend,
-        "partition": letter.partition,
-        "position": letter.position,
-        "table": letter.table,
-        "operation": letter.operation,
-        "reason": letter.reason,
-        "error": letter.error,
-        "raw_bytes": letter.raw_bytes,
-        "truncated": letter.truncated,
-        "committed_at": letter.committed_at,
-    }
-
-
-def _contents(letter: Letter) -> dict[str, Any]:
-    fields = orjson.loads(letter.body(1 << 40))
-    return {name: fields[name] for name in ("kind", "raw", "context", "transaction", "relation_id")}
+    head = {"id": kept.id, "event_id": kept.letter.event_id, "stored_at": kept.stored_at}
+    return head | {name: getattr(kept.letter, name) for name in _SHOWN}
 
 
 def _no_such(table: str, backend: str | None, found: list[Suspension], known: Any) -> SettingsError:

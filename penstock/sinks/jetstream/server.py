@@ -1,20 +1,34 @@
-"""The server that has the stream, for what is stored there besides changes."""
+"""The server that has the stream, for what is stored there besides changes.
+
+News of the pipeline are stored in a stream of their own: a message of ours in the stream of the
+changes would be the last of a shard, and break the fence. So every announcement says which stream
+it expects: any other that takes its subject refuses it. Whoever subscribes to the subject gets it
+in any case.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing
 from typing import Any
 
+import orjson
+
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.table_schema import TableName
-from penstock.nats.api import JetStream
+from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
+from penstock.nats.protocol import hpub
 from penstock.nats.settings import NatsSettings
-from penstock.sinks.jetstream.announcing import announce
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
+from penstock.nats.subjects import covers
+from penstock.sinks.jetstream.poison.dead_letters import DeadLetters, headers_with
 from penstock.sinks.jetstream.schemas import SchemaBucket
-from penstock.sinks.jetstream.session import borrowed, limit_of
+from penstock.sinks.jetstream.session import Session, borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.poison.dead_letter import Letter
+
+_EVENTS = "penstock.gap.>"
+_DAY = 86_400 * 1_000_000_000  # nanoseconds
+_WRONG_STREAM = 10060
 
 
 class JetStreamServer:
@@ -49,7 +63,7 @@ class JetStreamServer:
         with borrowed(self._settings) as session:
             if not session.is_open:
                 session.open()
-            return announce(session, subject, news, identity=identity)
+            return _announce(session, subject, orjson.dumps(news), identity)
 
     def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaBucket:
         """See `SinkServer`."""
@@ -60,3 +74,49 @@ class JetStreamServer:
         stream = DeadLetters(connection, JetStream(connection), self._settings)
         for letter in letters:
             stream.store(letter)
+
+
+def _announce(session: Session, subject: str, news: bytes, identity: str) -> str:
+    """See `SinkServer.announce`: "" when no stream may be made."""
+    stream, connection = session.settings.events, session.connection
+    headers = headers_with({
+        "Nats-Msg-Id": identity,
+        "Nats-Expected-Stream": stream,
+        "Content-Type": "application/json",
+    })  # fmt: skip
+    if not _takes(session, stream, subject):
+        connection.send(hpub(subject.encode(), b"", headers, news))
+        connection.ping()
+        return ""
+    try:
+        session.api.publish(subject, headers, news)
+    except ApiError as error:
+        if error.code == _WRONG_STREAM:  # another one takes the subject, and refused it
+            return ""
+        raise error_of(error, f"news for {subject} were not stored") from None
+    return stream
+
+
+def _takes(session: Session, stream: str, subject: str) -> bool:
+    """Whether there is a stream that takes the subject, made if it may be."""
+    settings = session.settings
+    if stream == settings.stream:
+        return False
+    try:
+        info = session.api.stream(stream)
+        if info is None:
+            info = session.api.create({
+                "name": stream,
+                "subjects": [_EVENTS],
+                "retention": "limits",
+                "discard": "old",
+                "storage": settings.storage,
+                "num_replicas": settings.replicas,
+                "max_age": 365 * _DAY,
+                "max_msgs": 100_000,
+            })  # fmt: skip
+    except Unavailable:
+        raise
+    except PenstockError:
+        return False  # not allowed, or its subjects are another stream's
+    return any(covers(taken, subject) for taken in info["config"].get("subjects") or ())

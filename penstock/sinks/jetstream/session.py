@@ -16,19 +16,18 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
-from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream.durability import synced, syncs
-from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
 from penstock.sinks.jetstream.poison.suspensions import Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
+from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, nats_framing
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
+from penstock.sinks.poison.quarantine import PoisonSession
 from penstock.sinks.poison.suspension import Table
 from penstock.sinks.settings import BatchSettings
 from penstock.sinks.subject import Template, parse_template
@@ -68,12 +67,8 @@ class Session:
         # From here on: what opening found. Valid while `stream` is not None, which comes last.
         self.stream: TargetStream | None = None
         self.chosen = ChosenDelivery(settings.delivery)
-        self.encoder: Encoder
-        self.unlimited: Encoder  # to distinguish what is too large from what cannot be encoded
-        self.limit = 0  # bytes that a message of `encoder` may have
-        self.dead_letters: DeadLetters
-        self.suspensions: Suspensions
-        self.streaks: dict[Table, int] = {}  # changes in a row that were too large
+        self.poison: PoisonSession  # with the encoder of messages
+        self._streaks: dict[Table, int] = {}
 
     @property
     def is_open(self) -> bool:
@@ -92,14 +87,23 @@ class Session:
         self._connect()
         stream, made = ensure(self.connection, self.api, self.settings, self.template)
         self.chosen = self._choose(stream, made=made)
-        self.limit = limit_of(stream.largest, self.connection)
+        limit = limit_of(stream.largest, self.connection)
         dictionaries: Dictionaries = {}
         if self.settings.dictionaries:
             dictionaries = DictionaryBucket(self.connection).newest(self.settings.stream)
-        self.encoder = self._encoder(self.limit, dictionaries)
-        self.unlimited = self._encoder(_ANY_SIZE, dictionaries)
-        self.dead_letters = DeadLetters(self.connection, self.api, self.settings)
-        self.suspensions = Suspensions(self.api, self.settings)
+        ids = self.chosen.delivery != "at-least-once"
+        encoders = [
+            encoder(self.settings, self.template, nats_framing(ids=ids, limit=most), dictionaries)
+            for most in (limit, _ANY_SIZE)
+        ]
+        self.poison = PoisonSession(
+            encoder=encoders[0],
+            unlimited=encoders[1],
+            limit=limit,
+            letters=DeadLetters(self.connection, self.api, self.settings),
+            suspensions=Suspensions(self.api, self.settings),
+            streaks=self._streaks,
+        )
         self.stream = self._remembering(stream)
 
     def _choose(self, stream: TargetStream, *, made: bool) -> ChosenDelivery:
@@ -135,11 +139,6 @@ class Session:
             )
             return stream
 
-    def _encoder(self, limit: int, dictionaries: Dictionaries) -> Encoder:
-        ids = self.chosen.delivery != "at-least-once"
-        framing = nats_framing(ids=ids, limit=limit)
-        return encoder(self.settings, self.template, framing, dictionaries)
-
     def publisher(self, tally: Tally) -> Publisher:
         """A new one that counts in `tally`, for an open session; it has to be resumed first."""
         settings, stream = self.settings, self.stream
@@ -150,10 +149,7 @@ class Session:
                 self.flow,
                 stream=settings.stream,
                 template=self.template,
-                # A message of several changes has the batch's limits itself.
-                limits=_limits(settings.batch)
-                if settings.messages == "change"
-                else FlightLimits(fill=_FILL),
+                limits=_limits(settings),
                 chains=self.chosen.chains,
                 exclusive=stream.is_ours(self.template),
                 replicated=stream.replicated,
@@ -205,9 +201,11 @@ class Session:
         self.connection.close()
 
 
-def _limits(batch: BatchSettings) -> FlightLimits:
+def _limits(settings: JetStreamSettings) -> FlightLimits:
     """What the settings say of a batch; see `BatchSettings` for what their defaults mean."""
-    usual, most = BatchSettings(), FlightLimits()
+    if settings.messages == "batch":  # a message of several changes has the limits itself
+        return FlightLimits(fill=_FILL)
+    batch, usual, most = settings.batch, BatchSettings(), FlightLimits()
     return FlightLimits(
         size=LARGEST if batch.max_size == usual.max_size else batch.max_size,
         bytes=most.bytes if batch.max_bytes == usual.max_bytes else batch.max_bytes,

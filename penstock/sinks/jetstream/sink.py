@@ -1,6 +1,6 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -9,9 +9,8 @@ import pyarrow as pa
 from penstock.leases import LeaseStore
 from penstock.model.change import Images
 from penstock.model.finding import Finding
-from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
-from penstock.sinks import Progress, Receipt, Record
+from penstock.sinks import Decode, Progress, Receipt, Record
 from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.owners import OwnersStore
@@ -99,9 +98,7 @@ class JetStreamSink:
         with self._replays() as replays:
             return replays.letter(id)
 
-    def replay(
-        self, id: str, decode: Callable[[Page], Sequence[pa.RecordBatch]]
-    ) -> Mapping[str, Any]:
+    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
         """See `SetsAside`."""
         with self._replays() as replays:
             return replays.replay(id, decode)

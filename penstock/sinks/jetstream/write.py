@@ -47,7 +47,7 @@ class WriteRun:
         self._tally = Tally()  # what is durable; every report and the receipt are made of it
         self._collects = session.settings.messages == "batch"
         self._order = Order(_LARGE_PART) if self._collects else Order()
-        self._poison = Quarantine(session, progress.report)
+        self._poison = Quarantine(session.settings, progress.report)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher  # there as soon as `_connected` was set once
         self._flow = session.flow
@@ -140,7 +140,7 @@ class WriteRun:
     def _encoded(self, part: Part) -> list[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
         found: list[Messages] = []
-        self._repeated(lambda: found.extend(self._poison.encode(part)))
+        self._repeated(lambda: found.extend(self._poison.encode(part, self._session.poison)))
         return found
 
     def _pass(self) -> None:

@@ -6,9 +6,10 @@ a bad change only when it is safe elsewhere, and while it cannot be, nothing goe
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
@@ -17,16 +18,53 @@ from penstock.model.errors import Rejected
 from penstock.model.position import PartitionId, Place
 from penstock.process.plugins import plugin
 from penstock.sinks import Notify
+from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part, place_of
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
 from penstock.sinks.poison.faults import Fault
-from penstock.sinks.poison.stores import PoisonSession
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
+from penstock.sinks.settings import SinkSettings
 
 _TOGETHER = 1000  # messages that are stored together at most
+_FRESH = 1.0  # seconds that a record is believed before it is read again
+
+
+class LetterStore(Protocol):
+    """Where a sink keeps dead letters."""
+
+    def store(self, letter: Letter) -> bool:
+        """Makes a letter durable, once; False when it was there. Raises Unavailable,
+        SettingsError."""
+        ...
+
+
+class RecordStore(Protocol):
+    """Where a sink keeps what it knows of suspended tables. Everything raises Unavailable."""
+
+    def all(self, *, within: float | None = None) -> Mapping[Table, Suspension]:
+        """Every record, as known here; with what others stored until so many seconds ago."""
+        ...
+
+    def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
+        """Stores what `step` makes of a table's record; `step` may run again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoisonSession:
+    """What a `Quarantine` needs of its sink, while that is connected: its encoder, the same without
+    a limit of size, the limit in bytes, and where the rest goes. `streaks`: changes in a row that
+    were too large, by table."""
+
+    encoder: Encoder
+    unlimited: Encoder
+    limit: int
+    letters: LetterStore
+    suspensions: RecordStore
+    streaks: dict[Table, int]
 
 
 class _Suspend(NamedTuple):
@@ -41,23 +79,25 @@ class Quarantine:
     """Of one write. `passed` are the last places that were seen to, by partition: published when
     everything handed to the publisher is, or safe elsewhere."""
 
-    def __init__(self, session: PoisonSession, notify: Notify) -> None:
+    def __init__(self, settings: SinkSettings, notify: Notify) -> None:
         self.passed: dict[PartitionId, Place] = {}
-        self._session = session
+        self._session: PoisonSession  # of the last call of `encode`
         self._notify = notify
-        self._policy: OnError = session.settings.on_error
-        layout: Layout = plugin("layouts", session.settings.layout)
+        self._policy: OnError = settings.on_error
+        self._suspend_after = settings.suspend_after
+        layout: Layout = plugin("layouts", settings.layout)
         self._omitted = layout.omits
         self._refreshed = False
 
-    def encode(self, part: Part) -> list[Messages]:
+    def encode(self, part: Part, session: PoisonSession) -> list[Messages]:
         """The messages of what can be published; the rest is seen to.
 
         May be called again with the same part when it raised Unavailable. Raises Rejected where
         the policy is `stop`, SettingsError.
         """
+        self._session = session
         if not self._refreshed:
-            self._session.suspensions.refresh()
+            session.suspensions.all(within=0)
             self._refreshed = True
         if len(part.runs) == 1:
             return self._encoded_run(part)
@@ -154,16 +194,12 @@ class Quarantine:
         letters, images = [], images_of(batch.schema)
         for row, reason, error in found:
             (values,) = batch.slice(row, 1).to_pylist()
-            if reason:
-                letters.append((row, row_letter(values, images, reason, error)))
-            else:
-                letters.append((row, error_letter(values, images)))
+            known = row_letter(values, images, reason, error) if reason else None
+            letters.append((row, known or error_letter(values, images)))
         return letters
 
     def _store(self, letters: Iterable[Letter]) -> None:
-        counts = Counter(
-            letter.reason for letter in letters if self._session.dead_letters.store(letter)
-        )
+        counts = Counter(letter.reason for letter in letters if self._session.letters.store(letter))
         if counts:
             self._notify({"dead_letters": dict(counts)})
 
@@ -175,7 +211,7 @@ class Quarantine:
         """The first table to be suspended, if any; how many of its changes in a row were too
         large, for each table that had one."""
         streaks: dict[Table, int] = {}
-        known, limit = self._session.streaks, self._session.settings.suspend_after
+        known, limit = self._session.streaks, self._suspend_after
         by_row = dict(letters)
         if not by_row and not any(known.values()):
             return None, streaks
@@ -223,16 +259,12 @@ class Quarantine:
         marker stands for. Counts them, and lets tables resume."""
         hidden: set[int] = set()
         marks: dict[int, Suspension] = {}
-        records = self._session.suspensions.all()
-        if not records:
-            return hidden, marks
-        first = place_of(batch, 0)
-        for record in records.values():
-            if not _concerns(record, first):
-                continue
-            rows = faults.rows_of(batch, record)
+        suspensions, first = self._session.suspensions, place_of(batch, 0)
+        for table, record in suspensions.all().items():
+            rows = faults.rows_of(batch, record) if _concerns(record, first) else []
             if rows:
-                found = self._count_hidden(batch, rows, self._session.suspensions.refreshed(record))
+                fresh = suspensions.all(within=_FRESH).get(table, Suspension.of(table))
+                found = self._count_hidden(batch, rows, fresh)
                 hidden |= found.keys()
                 marks |= {row: mark for row, mark in found.items() if mark is not None}
         return hidden, marks
@@ -248,7 +280,7 @@ class Quarantine:
             for row, place in places.items()
             if record.hides(partition, place) and not record.skipped_before(partition, place)
         ]
-        resumes = self._resumes(batch, fresh, record)
+        resumes = next((row for row in fresh if self._resumes(batch, row, record)), None)
         skipped = [places[row] for row in fresh if resumes is None or row < resumes]
         if fresh:
 
@@ -269,15 +301,10 @@ class Quarantine:
             if record.hides(partition, place)
         }
 
-    def _resumes(self, batch: pa.RecordBatch, fresh: list[int], record: Suspension) -> int | None:
-        """The first of the rows with which a suspended table is followed again."""
-        if record.state is SuspensionState.RESUMING:
-            return fresh[0] if fresh else None
-        if record.state is SuspensionState.FOLLOWING:
-            return None
-        return next((row for row in fresh if self._mended(batch, row, record)), None)
-
-    def _mended(self, batch: pa.RecordBatch, row: int, record: Suspension) -> bool:
+    def _resumes(self, batch: pa.RecordBatch, row: int, record: Suspension) -> bool:
+        """Whether a suspended table is followed again with this row."""
+        if record.state is not SuspensionState.SUSPENDED:
+            return record.state is SuspensionState.RESUMING
         (values,) = batch.slice(row, 1).to_pylist()
         return faults.is_mended(record, values, self._session.limit)
 

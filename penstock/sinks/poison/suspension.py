@@ -92,6 +92,11 @@ class Suspension:
     limit: int = 0
     holes: tuple[Hole, ...] = ()
 
+    @classmethod
+    def of(cls, table: Table) -> "Suspension":
+        """The record of a table that never was suspended."""
+        return cls(backend=table.backend, schema=table.schema, collection=table.collection)
+
     @property
     def table(self) -> Table:
         """Whose record it is."""

@@ -19,7 +19,7 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.kinds import MessageKind
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.headers import nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 

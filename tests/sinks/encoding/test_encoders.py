@@ -15,7 +15,7 @@ from penstock.model.errors import Malformed
 from penstock.nats.protocol import headers_of
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.headers import nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 

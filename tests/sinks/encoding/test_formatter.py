@@ -34,10 +34,9 @@ from penstock.sinks.encoding.pieces import (
 from penstock.sinks.encoding.plain import LineBreak
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.intake.order import Order
-from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 from tests.wire.cells import examples

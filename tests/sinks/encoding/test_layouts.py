@@ -9,7 +9,7 @@ import pytest
 from penstock import __version__
 from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.headers import nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
 

@@ -25,8 +25,7 @@ from penstock.sinks.encoding.message import Framing, Messages, Origin, read_book
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick
 from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.headers import nats_framing
-from penstock.sinks.jetstream.publishing.publisher import framed, framing
+from penstock.sinks.jetstream.publishing.publisher import framed, framing, nats_framing
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
 

@@ -16,10 +16,9 @@ from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.headers import nats_framing
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
-from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
 from penstock.sinks.subject import parse_template
 from tests.servers import Nats
 

@@ -404,8 +404,8 @@ def test_a_probe_is_one_batch(
     publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     publisher.probe()  # nothing is queued: nothing to do
-    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 1))))
-    publisher.add(session.encoder.encode(Part.of(batch_of(1000, 2))))
+    publisher.add(session.poison.encoder.encode(Part.of(batch_of(1000, 1))))
+    publisher.add(session.poison.encoder.encode(Part.of(batch_of(1000, 2))))
     publisher.probe()
     assert publisher.flying == 0
     assert len(read(nats.url, stream)) == (1000 if delivery == "exactly-once" else 1)

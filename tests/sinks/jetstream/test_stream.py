@@ -203,7 +203,7 @@ def test_so_is_one_for_what_is_set_aside(
     make_unfit(api, f"{stream}_DLQ", f"penstock.dlq.{stream}.>", config)
     assert [says in message for message in levels(check(), "error")] == [True]
     with pytest.raises(SettingsError, match=f"{stream}_DLQ .*{says}"):
-        ensure_stream(api, f"{stream}_DLQ", f"penstock.dlq.{stream}.>", settings_of(nats.url), {})
+        ensure_stream(api, f"{stream}_DLQ", f"penstock.dlq.{stream}.>", settings_of(nats.url))
 
 
 def test_a_stream_that_keeps_messages_for_less_than_their_ids_is_written_to(

@@ -336,7 +336,7 @@ def test_a_table_resumes_by_command(
     assert places(read, nats, stream) == ["0", "!1"]
     with borrowed(sink_of(timeout=4).settings) as session:
         session.open()
-        session.suspensions.change(TABLE, lambda known: known.after(Event.ASKED, now()))
+        session.poison.suspensions.change(TABLE, lambda known: known.after(Event.ASKED, now()))
     time.sleep(1.1)  # a record is believed for a second
     sink.write([batch_of(2, 3)], ignore)
     assert places(read, nats, stream) == ["0", "!1", "0", "1"]

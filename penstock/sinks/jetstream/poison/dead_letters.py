@@ -15,21 +15,23 @@ import orjson
 
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.position import Place
-from penstock.nats.api import ApiError, JetStream, Stored, error_of, unfit
+from penstock.nats.api import (
+    WRONG_SEQUENCE,
+    ApiError,
+    JetStream,
+    Stored,
+    error_of,
+    swapped,
+    unfit,
+)
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START
 from penstock.nats.subjects import escape
-from penstock.nats.swap import WRONG_SEQUENCE, swapped
-from penstock.sinks.encoding.message import (
-    POSITION,
-    REPLAYED,
-    read_position,
-)
-from penstock.sinks.jetstream.headers import MSG_ID
+from penstock.sinks.encoding.message import POSITION, REPLAYED, read_position
+from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.poison.dead_letter import Letter
 
-REASON = "Penstock-Reason"
 _TAKEN = 10065  # the subjects overlap with another stream's
 # Headers of a letter, and what the server counts besides its body.
 _HEADERS = 2_000
@@ -55,21 +57,16 @@ class StoredLetter:
     letter: Letter
 
 
-@dataclass(slots=True)
-class _Mark:
-    sequence: int
-    place: Place | None
-
-
 class DeadLetters:
-    """Of one stream, over one open connection."""
+    """A `LetterStore` of one stream, over one open connection."""
 
     def __init__(self, connection: Connection, api: JetStream, settings: JetStreamSettings) -> None:
         self._connection = connection
         self._api = api
         self._settings = settings
         self._limit = 0  # bytes of a letter's body; 0: the stream was not looked at yet
-        self._marks: dict[str, _Mark] = {}
+        # The last message of each subject: its sequence, and how far it says that they go.
+        self._marks: dict[str, tuple[int, Place | None]] = {}
         self.name = dead_stream(settings.stream)
 
     def store(self, letter: Letter) -> bool:
@@ -80,38 +77,37 @@ class DeadLetters:
 
         def attempt() -> bool:
             # Read again after a failure: only what was stored is known for the next letter.
-            mark = self._marks.pop(subject, None) or self._read_mark(subject)
-            if mark.place is not None and letter.place <= mark.place:
-                self._marks[subject] = mark
+            known = self._marks.pop(subject, None)
+            sequence, place = self._read_mark(subject) if known is None else known
+            if place is not None and letter.place <= place:
+                self._marks[subject] = sequence, place
                 return False
-            answer = self._publish(subject, letter, mark)
-            self._marks[subject] = _Mark(int(answer["seq"]), letter.place)
+            answer = self._publish(subject, letter, sequence)
+            self._marks[subject] = int(answer["seq"]), letter.place
             return not answer.get("duplicate")
 
         return swapped(attempt, f"the dead letter {letter.event_id}")
 
-    def _publish(self, subject: str, letter: Letter, mark: _Mark) -> Any:
+    def _publish(self, subject: str, letter: Letter, last: int) -> Any:
         whose = f"{escape(letter.backend)} {escape(letter.partition)}"
         headers = headers_with({
             MSG_ID: letter.event_id,
             POSITION: f"{whose} {letter.position}",
-            REASON: letter.reason,
+            "Penstock-Reason": letter.reason,
             "Content-Type": "application/json",
-            "Nats-Expected-Last-Subject-Sequence": str(mark.sequence),
+            "Nats-Expected-Last-Subject-Sequence": str(last),
         })  # fmt: skip
-        body = letter.body(self._limit)
-        return self._api.publish(subject, headers, body)
+        return self._api.publish(subject, headers, letter.body(self._limit))
 
-    def _read_mark(self, subject: str) -> _Mark:
+    def _read_mark(self, subject: str) -> tuple[int, Place | None]:
         last = self._api.last(self.name, subject)
         found = read_position(last.headers) if last is not None else None
-        place = found[1] if found is not None else None
-        return _Mark(last.sequence if last else 0, place)
+        return last.sequence if last else 0, found[1] if found is not None else None
 
     def _ensure(self) -> None:
         if not self._limit:
             subject = subject_of(self._settings.stream)
-            config = ensure_stream(self._api, self.name, subject, self._settings, {})
+            config = ensure_stream(self._api, self.name, subject, self._settings)
             payload = self._connection.max_payload
             largest = max(int(config.get("max_msg_size") or 0), 0) or payload
             self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
@@ -180,7 +176,7 @@ def _attempt(stream: str, kept: StoredLetter) -> str:
 
 
 def ensure_stream(
-    api: JetStream, name: str, subject: str, settings: JetStreamSettings, more: dict[str, Any]
+    api: JetStream, name: str, subject: str, settings: JetStreamSettings, **more: Any
 ) -> Mapping[str, Any]:
     """Makes a stream of our own beside the main one, unless it is there; its configuration.
 

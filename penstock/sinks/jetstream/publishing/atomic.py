@@ -17,20 +17,29 @@ import orjson
 
 from penstock.model.errors import Unavailable
 from penstock.model.machine import step
-from penstock.nats.api import ApiError, JetStream, error_of
+from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
-from penstock.nats.swap import WRONG_SEQUENCE
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow.flow import Flow
-from penstock.sinks.jetstream.publishing.chain import chain_frames, may_end_anywhere
 from penstock.sinks.jetstream.publishing.fence import Fence
-from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits, Queue
-from penstock.sinks.jetstream.publishing.publisher import Tally, awaited
-from penstock.sinks.jetstream.publishing.states import TABLE, Sending, SendingEvent
+from penstock.sinks.jetstream.publishing.flight import (
+    TABLE,
+    FlightBatch,
+    FlightLimits,
+    Queue,
+    Sending,
+    SendingEvent,
+)
+from penstock.sinks.jetstream.publishing.frames import (
+    chain_frames,
+    may_end_anywhere,
+    whole_frames,
+    without_ids,
+)
+from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
 from penstock.sinks.jetstream.publishing.stored import StoredPlaces
-from penstock.sinks.jetstream.publishing.whole import whole_frames, without_ids
 from penstock.sinks.subject import Template
 
 _WRONG_ID = 10070
@@ -55,8 +64,8 @@ class _Refusals:
     row: int = 0
 
 
-class Atomic:
-    """A `Publisher` with one queue for all partitions: a batch may have messages of many.
+class Atomic(Publisher):
+    """One queue for all partitions: a batch may have messages of many.
 
     `exclusive`: the stream takes only subjects of the template; `replicated`: it has several
     copies. With `chains` batches may be chains of plain messages.
@@ -74,9 +83,9 @@ class Atomic:
         exclusive: bool = False,
         replicated: bool = False,
     ) -> None:
-        self._tally, self._flow, self._chains = tally, flow, chains
+        super().__init__(tally, flow)
+        self._chains = chains
         self._limits = limits or FlightLimits()
-        self._connection: Connection | None = None  # None: `resume` must give one
         self._queue = Queue()  # added, and in no batch; after all that is in flight
         self._flight: deque[FlightBatch] = deque()  # sent, in the order of their numbers
         self._state = Sending.UNREAD  # changes by TABLE only
@@ -123,7 +132,7 @@ class Atomic:
     def poll(self) -> None:
         """See Publisher."""
         connection = self._open()
-        self._take_all(connection.receive(0))
+        self._take_all(connection, connection.receive(0))
         if not self._flight:  # so far, silence was no fault
             connection.expect_anew()
         if not self._flow.held(self.flying):
@@ -169,7 +178,7 @@ class Atomic:
             sent = not held and self._send_some(connection, all_of_it=drain)
             if not drain and not self._queue and not connection.has_messages:
                 return  # all is on its way; answers are for `poll`
-            self._take_all(connection.receive(0))
+            self._take_all(connection, connection.receive(0))
             if sent:
                 continue
             waits = bool(self._queue) if drain else self._is_ready
@@ -194,18 +203,6 @@ class Atomic:
     def _is_ready(self) -> bool:
         """Whether what is queued is sent without waiting for more."""
         return bool(self._queue) and (not self._flight or self._queue.weight >= self._limits.fill)
-
-    def _open(self) -> Connection:
-        if self._connection is None:
-            raise Unavailable("the sink has no connection to its server now")
-        return self._connection
-
-    def _await(self, connection: Connection) -> None:
-        """Waits for an answer, or a while."""
-        messages = awaited(connection, self._flow, self.flying)
-        self._take_all(messages)
-        if not messages:
-            self._expect(connection)
 
     def _send_next(self, connection: Connection) -> bool:
         if not self._queue or len(self._flight) >= self._depth:
@@ -288,24 +285,23 @@ class Atomic:
             reply=reply,
         )
 
-    def _take_all(self, messages: list[Msg]) -> None:
+    def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
         for message in messages:
             token = message.subject.rpartition(b".")[2]
             opening, digits = token.startswith(_OPENING), token.removeprefix(_OPENING)
             number = int(digits) if digits.isdigit() else 0
             for batch in [batch for batch in self._flight if batch.number == number]:
                 if not opening:
-                    self._take(message)
+                    self._take(connection, message)
                 elif b'"error"' in message.payload or b'"duplicate"' in message.payload:
                     batch.closed = True
 
-    def _take(self, message: Msg) -> None:
+    def _take(self, connection: Connection, message: Msg) -> None:
         """The answer to a batch: to the oldest in flight, because none is stored before it."""
         if status_of(message.headers) == 503:
             raise Unavailable(f"the stream {self._stream} does not answer now")
-        assert self._connection is not None
         batch = self._flight[0]
-        self._flow.answered(self._connection.quiet_at, more=self.flying > batch.messages)
+        self._flow.answered(connection.quiet_at, more=self.flying > batch.messages)
         answer = orjson.loads(message.payload)
         if failure := answer.get("error"):
             self._refuse(failure)

@@ -24,10 +24,9 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.flow.flow import Flow
-from penstock.sinks.jetstream.publishing.publisher import Tally, awaited, framed, framing
+from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, framed, framing
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))
@@ -87,29 +86,24 @@ class _Flight:
             self.bytes -= self._pieces.popleft()[1]
 
 
-class Individual:
-    """A `Publisher` with a window of `window` messages and `window_bytes` bytes in flight. The
-    number of a message is the last token of its reply subject."""
+class Individual(Publisher):
+    """A window of `window` messages and `window_bytes` bytes in flight. The number of a message is
+    the last token of its reply subject."""
 
     def __init__(
         self, tally: Tally, flow: Flow, *, window: int, window_bytes: int, chained: bool = False
     ) -> None:
-        self._tally, self._flow = tally, flow
+        super().__init__(tally, flow)
         self._chained = chained
         self._refused: set[int] = set()  # in flight, and not stored because their chain was broken
         self._last_id: bytes | None = None  # of the message sent last over this connection
         self._window, self._window_bytes = window, window_bytes
-        self._connection: Connection | None = None
         self._added = _Added()
         # Numbers before which all are: acknowledged <= sent <= added.
         self._sent = self._acknowledged = 0
         self._flight = _Flight()
         self._early: set[int] = set()  # acknowledged before one that was sent before them
         self._careful = False  # after a loss or a refusal: one at a time, until one is stored
-
-    def fresh(self, part: Part) -> Part | None:
-        """See Publisher: all of it, for all that we know."""
-        return part
 
     def add(self, messages: Messages) -> None:
         """See Publisher."""
@@ -144,7 +138,7 @@ class Individual:
         """See Publisher."""
         self._connection = connection
         self._flow.forget()
-        self._tally.resent += self._sent - self._acknowledged
+        self._tally.resent += self.flying
         self._careful = self._sent > 0
         self._rewind()
 
@@ -185,18 +179,6 @@ class Individual:
         while self.flying:
             self._await(connection)
 
-    def _open(self) -> Connection:
-        if self._connection is None:
-            raise Unavailable("the sink has no connection to its server now")
-        return self._connection
-
-    def _await(self, connection: Connection) -> None:
-        """Waits for an acknowledgement, or a while."""
-        messages = awaited(connection, self._flow, self.flying)
-        self._take_all(connection, messages)
-        if not messages:
-            self._expect(connection)
-
     def _send_next(self, connection: Connection) -> bool:
         piece = self._next_piece()
         if piece is None:
@@ -226,7 +208,7 @@ class Individual:
         if self._sent == self._added.end or self._refused:
             return None
         chunk, start = self._added.at(self._sent)
-        flying = self._sent - self._acknowledged
+        flying = self.flying
         window = 1 if self._careful else self._flow.scaled(self._window)
         count = min(len(chunk) - start, window)
         size = int(chunk.sizes[start : start + count].sum())

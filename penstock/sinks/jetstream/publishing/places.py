@@ -43,11 +43,6 @@ class StreamState:
     shards: Mapping[Origin, ShardState]
 
 
-def read_shard(api: JetStream, stream: str, template: Template, origin: Origin) -> ShardState:
-    """The state of one shard; raises as `read_shards` does."""
-    return read_shards(api, stream, template, [origin]).shards[origin]
-
-
 def read_shards(
     api: JetStream,
     stream: str,

@@ -1,29 +1,25 @@
-"""What the two ways of publishing share: their protocol, their tally, the bytes of a publish."""
+"""What the two ways of publishing share: their contract, their tally, the bytes of a publish."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
+from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.nats.protocol import Msg
+from penstock.nats.protocol import HEADERS_START, Msg
 from penstock.sinks.encoding.columns import Columns
 from penstock.sinks.encoding.formatter import Formatter
-from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.message import EVENT_ID, Framing, Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
 from penstock.sinks.flow.flow import Flow
 
+# The server drops a message whose id it has had inside its duplicate window.
+MSG_ID = "Nats-Msg-Id"
 POLL = 0.1  # seconds between looks at how long an answer has been due
-
-
-def awaited(connection: Connection, flow: Flow, flying: int) -> list[Msg]:
-    """Waits for answers, or a while: at most as long as a pause of `flow` while nothing flies."""
-    if not flying:  # a pause: silence is no fault
-        connection.expect_anew()
-    pause = flow.pause
-    return connection.receive(min(pause, POLL) if pause and not flying else POLL)
 
 
 @dataclass(slots=True)
@@ -49,22 +45,26 @@ class Tally:
         self.stored += 1
 
 
-class Publisher(Protocol):
+class Publisher(ABC):
     """Stores messages in order, over a connection that may break and be replaced.
 
     Owned by one write. `add` queues; `pump` sends; after any Unavailable, `resume` with an open
     connection and `pump` again: nothing is lost, nothing overtakes.
     """
 
-    @property
-    def flying(self) -> int:
-        """Messages that were sent and not acknowledged."""
-        ...
+    def __init__(self, tally: Tally, flow: Flow) -> None:
+        self._tally, self._flow = tally, flow
+        self._connection: Connection | None = None  # None: `resume` must give one
 
     @property
+    @abstractmethod
+    def flying(self) -> int:
+        """Messages that were sent and not acknowledged."""
+
+    @property
+    @abstractmethod
     def is_idle(self) -> bool:
         """Whether all that was added is acknowledged."""
-        ...
 
     def fresh(self, part: Part) -> Part | None:
         """What of a part is not stored yet, as far as this can be known; counts the rest. A message
@@ -72,41 +72,75 @@ class Publisher(Protocol):
 
         Raises as `pump` does.
         """
-        ...
+        return part
 
+    @abstractmethod
     def add(self, messages: Messages) -> None:
         """Queues messages; does no I/O."""
-        ...
 
+    @abstractmethod
     def poll(self) -> None:
         """Takes in the acknowledgements that are there, and sends what waited for them, or for the
         end of a pause; waits for nothing. Called now and then until `is_idle`.
 
         Raises as `pump` does: Unavailable too when there was none for too long.
         """
-        ...
 
+    @abstractmethod
     def pump(self, *, drain: bool) -> None:
         """Sends what is queued, as far as the window allows; with `drain` returns when all is
         acknowledged, without when all is on its way. Sends nothing while the flow pauses.
 
         Raises Unavailable, Rejected, SettingsError or LeaseLost.
         """
-        ...
 
+    @abstractmethod
     def probe(self) -> None:
         """Sends one batch, if anything is queued, and returns when it is answered. Raises as
         `pump` does."""
-        ...
 
+    @abstractmethod
     def resume(self, connection: Connection, api: JetStream) -> None:
         """Goes on over this connection from the first message that was not acknowledged."""
-        ...
 
+    @abstractmethod
     def release(self, api: JetStream) -> list[Messages]:
         """Gives up: returns what is not stored, as far as this can be known, in order. Raises
         Unavailable, and may then be called again."""
-        ...
+
+    @abstractmethod
+    def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
+        """Takes in answers."""
+
+    @abstractmethod
+    def _expect(self, connection: Connection) -> None:
+        """Raises Unavailable where answers have been due for too long."""
+
+    def _open(self) -> Connection:
+        if self._connection is None:
+            raise Unavailable("the sink has no connection to its server now")
+        return self._connection
+
+    def _await(self, connection: Connection) -> None:
+        """Waits for an answer, or a while: at most as long as a pause while nothing flies."""
+        pause, flying = self._flow.pause, self.flying
+        if not flying:  # a pause: silence is no fault
+            connection.expect_anew()
+        messages = connection.receive(min(pause, POLL) if pause and not flying else POLL)
+        self._take_all(connection, messages)
+        if not messages:
+            self._expect(connection)
+
+
+def nats_framing(*, ids: bool = True, limit: int = 1 << 20) -> Framing:
+    """`limit`: bytes that a message may have, by default as many as a server's default is; `ids`:
+    whether the server shall look at them."""
+    return Framing(
+        start=HEADERS_START,
+        event_id=MSG_ID if ids else EVENT_ID,
+        limit=limit,
+        remedy="raise max_payload of nats-server, or leave the large column out",
+    )
 
 
 def framing(

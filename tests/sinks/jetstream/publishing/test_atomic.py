@@ -284,7 +284,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n) for n in range(1, 5)]
     for batch in batches:
-        publisher.add(session.encoder.encode(Part.of(batch)))
+        publisher.add(session.poison.encoder.encode(Part.of(batch)))
     publisher._read_back()  # type: ignore[attr-defined]
     JetStreamSink(other).write([batch_of(1000, 1, backend="other")], ignore)
     publisher.pump(drain=True)
@@ -303,7 +303,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 
     def reading(connection: Connection, data: Any) -> None:
         send(connection, data)
-        while len(connection._messages) < answers:
+        while len(connection._arrived.messages) < answers:
             connection._wait(write=False)
             connection._read()
 
@@ -311,7 +311,7 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
     session.open()
     publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
-    publisher.add(session.encoder.encode(Part.of(batch_of(10))))
+    publisher.add(session.poison.encoder.encode(Part.of(batch_of(10))))
     publisher._read_back()  # type: ignore[attr-defined]
     send, answers = Connection.send, 2  # to a chain's first message, and to its last
     monkeypatch.setattr(Connection, "send", reading)

@@ -245,7 +245,7 @@ def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
     publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n, partition="x") for n in range(1, 5)]
     for batch in batches:
-        publisher.add(session.encoder.encode(Part.of(batch)))
+        publisher.add(session.poison.encoder.encode(Part.of(batch)))
     publisher._read_back()  # type: ignore[attr-defined]
     JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")], ignore)
     publisher.pump(drain=True)
