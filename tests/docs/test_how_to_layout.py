@@ -19,9 +19,9 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.subject import parse_template
 from tests.docs.pages import DOCS, blocks, section
-from tests.sinks.conftest import batch_of
+from tests.sinks.changes import batch_of
 
-__all__ = ["batch_of"]  # a fixture
+# a fixture
 
 PAGE = section((DOCS / "how-to" / "write-a-sink.md").read_text(), "A layout of your own")
 LOAD: dict[str, Any] = {"json": orjson.loads, "msgpack": ormsgpack.unpackb}
@@ -53,7 +53,7 @@ def written(batch: pa.RecordBatch, **fields: Any) -> Messages:
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 @pytest.mark.parametrize("packing", ["change", "batch"])
 def test_the_layout_of_the_page_is_written_and_read_back(
-    images: Any, encoding: str, packing: Any, batch_of: Any
+    images: Any, encoding: str, packing: Any
 ) -> None:
     batch = batch_of(3, 7, images=images, operation=["INSERT", "UPDATE", "UPDATE"])
     messages = written(batch, encoding=encoding, messages=packing)
@@ -74,7 +74,7 @@ def test_the_layout_of_the_page_is_written_and_read_back(
     ]
 
 
-def test_numbers_keep_their_digits(batch_of: Any) -> None:
+def test_numbers_keep_their_digits() -> None:
     digits = b'{"n":123456789012345678901234567890.10}'
     (body,) = written(batch_of(1, after=digits.decode()), encoding="json").bodies.to_pylist()
     assert b'"row":' + digits in body
@@ -86,7 +86,7 @@ def test_a_body_that_is_no_such_layout_is_malformed() -> None:
             changes_of({"Penstock-Schema": "short-1"}, body)
 
 
-def test_an_unknown_layout_is_an_error_that_names_those_there_are(batch_of: Any) -> None:
+def test_an_unknown_layout_is_an_error_that_names_those_there_are() -> None:
     with pytest.raises(ValueError, match="short") as caught:
         JetStreamSettings(url="nats://h", layout="shart")
     assert "debezium" in str(caught.value)

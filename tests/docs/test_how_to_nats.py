@@ -20,9 +20,7 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.server import JetStreamServer
 from tests.docs.pages import DOCS, blocks
 from tests.servers import Nats
-from tests.sinks.conftest import MakeBatch, batch_of
-
-__all__ = ["batch_of"]
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 
@@ -77,7 +75,7 @@ def settings(server: Nats) -> JetStreamSettings:
     return found.sink.settings
 
 
-def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten, batch_of: MakeBatch) -> None:
+def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten) -> None:
     sink = JetStreamSink(settings(server).model_copy(update={"on_error": "dead-letter"}))
     assert [finding for finding in sink.check() if finding.level == "error"] == []
     sink.prepare()
@@ -115,7 +113,7 @@ def test_the_pipeline_may_not_write_elsewhere(server: AsWritten) -> None:
 
 
 def test_the_consumer_may_read_and_not_write(
-    server: AsWritten, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    server: AsWritten, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(server.folder / "server.crt"))
     url = f"tls://consumer:reads@{server.host}:{server.port}"
@@ -129,7 +127,7 @@ def test_the_consumer_may_read_and_not_write(
     connection.close()
 
 
-def test_the_stream_of_the_page_takes_exactly_once(nats: Nats, batch_of: MakeBatch) -> None:
+def test_the_stream_of_the_page_takes_exactly_once(nats: Nats) -> None:
     [config] = [json.loads(block) for block in blocks(PAGE, "json")]
     config |= {"name": "HOWTO", "subjects": ["howto.>"]}
     connection = Connection(NatsSettings(url=nats.url))

@@ -25,6 +25,7 @@ from penstock.nats.dial import error_of
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 
@@ -391,9 +392,7 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
 
 @pytest.mark.parametrize("scheme", ["nats", "tls"])
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated"])
-def test_tls(
-    scheme: str, delivery: str, own_nats: Any, certificate: tuple[Path, Path], batch_of: Any
-) -> None:
+def test_tls(scheme: str, delivery: str, own_nats: Any, certificate: tuple[Path, Path]) -> None:
     cert, private = certificate
     # Seconds for a handshake: two by default, which a busy machine takes.
     tls = {"cert_file": str(cert), "key_file": str(private), "timeout": 60}

@@ -21,6 +21,7 @@ from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_of, read
 
 # The ways in which messages differ, all stored exactly once.
 SHAPES: dict[str, dict[str, Any]] = {
@@ -73,10 +74,8 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
         return Case(SqliteSink(SqliteSinkSettings(file=file)), lambda: _in_sqlite(file))
     nats: Nats = request.getfixturevalue("nats")
     stream = request.getfixturevalue("stream")
-    read = request.getfixturevalue("read")
-    settings_of = request.getfixturevalue("settings_of")
     delivery = "exactly-once" if kind in SHAPES else kind
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, **SHAPES.get(kind, {})))
+    sink = request.getfixturevalue("sink_of")(delivery=delivery, **SHAPES.get(kind, {}))
 
     def ids() -> list[str]:
         messages = read(nats.url, stream)
@@ -97,7 +96,7 @@ def _in_sqlite(file: Path) -> list[str]:
         return [row[0] for row in connection.execute("SELECT event_id FROM change ORDER BY rowid")]
 
 
-def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_what_was_written_is_stored_in_order(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(700, 1), batch_of(1, 2), batch_of(2500, 3)]
     receipt = any_case.sink.write(batches, ignore)
@@ -107,20 +106,20 @@ def test_what_was_written_is_stored_in_order(any_case: Case, batch_of: Any, ids_
     assert receipt.size > 3201 * 50
 
 
-def test_a_sink_may_be_written_to_before_it_was_prepared(any_case: Case, batch_of: Any) -> None:
+def test_a_sink_may_be_written_to_before_it_was_prepared(any_case: Case) -> None:
     assert any_case.sink.write([batch_of(3)], ignore).published == 3
     any_case.sink.prepare()
     assert len(any_case.ids()) == 3
 
 
-def test_nothing_written_is_an_empty_receipt(any_case: Case, batch_of: Any) -> None:
+def test_nothing_written_is_an_empty_receipt(any_case: Case) -> None:
     any_case.sink.prepare()
     for changes in ([], [batch_of(0)], iter(())):
         receipt = any_case.sink.write(changes, ignore)
         assert (receipt.published, receipt.duplicates, dict(receipt.position)) == (0, 0, {})
 
 
-def test_the_same_batch_twice_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_the_same_batch_twice_is_once(case: Case) -> None:
     case.sink.prepare()
     first, second = batch_of(1500, 1), batch_of(40, 2)
     case.sink.write([first, second], ignore)
@@ -129,7 +128,7 @@ def test_the_same_batch_twice_is_once(case: Case, batch_of: Any, ids_of: Any) ->
     assert case.ids() == ids_of(first, second)
 
 
-def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch_of: Any) -> None:
+def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case) -> None:
     case.sink.prepare()
     for _ in range(2):
         receipt = case.sink.write([batch_of(5, 1), batch_of(7, 2)], ignore)
@@ -137,7 +136,7 @@ def test_a_receipt_says_how_far_it_is_even_when_all_were_there(case: Case, batch
         assert pickle.loads(pickle.dumps(receipt)) == receipt
 
 
-def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of: Any) -> None:
+def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case) -> None:
     """The place and the mark of the last change that is stored, as another process sees it."""
     case, shop, other = telling_case, PartitionId("shop"), PartitionId("other")
     case.sink.prepare()
@@ -157,7 +156,7 @@ def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case, batch_of:
     assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
 
 
-def test_a_crash_after_a_write_is_once(case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_a_crash_after_a_write_is_once(case: Case) -> None:
     case.sink.prepare()
     case.sink.write([batch_of(1200, 1)], ignore)
     # The driver died; another process does the same micro-batch again, cut differently.
@@ -168,7 +167,7 @@ def test_a_crash_after_a_write_is_once(case: Case, batch_of: Any, ids_of: Any) -
     assert case.ids() == ids_of(batch_of(1200, 1), batch_of(10, 2))
 
 
-def test_a_write_that_was_cut_short_is_completed(case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_a_write_that_was_cut_short_is_completed(case: Case) -> None:
     case.sink.prepare()
 
     def failing() -> Iterator[pa.RecordBatch]:
@@ -182,7 +181,7 @@ def test_a_write_that_was_cut_short_is_completed(case: Case, batch_of: Any, ids_
     assert case.ids() == ids_of(batch_of(1100, 1), batch_of(30, 2))
 
 
-def test_a_generator_is_written_as_a_list_is(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_a_generator_is_written_as_a_list_is(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(3, n) for n in range(1, 60)]
     receipt = any_case.sink.write((batch for batch in batches), ignore)
@@ -196,7 +195,7 @@ def test_a_write_without_a_progress_is_a_type_error(any_case: Case) -> None:
         write([])
 
 
-def test_progress_is_made_while_the_iterator_goes_on(any_case: Case, batch_of: Any) -> None:
+def test_progress_is_made_while_the_iterator_goes_on(any_case: Case) -> None:
     """That of an open micro-batch goes on for an hour, and the source must be acknowledged."""
     any_case.sink.prepare()
     progress, deadline = Noted(), time.monotonic() + 60
@@ -212,9 +211,7 @@ def test_progress_is_made_while_the_iterator_goes_on(any_case: Case, batch_of: A
     assert any_case.sink.write(slow(), progress).position == progress.position
 
 
-def test_nothing_counts_as_stored_before_it_is_durable(
-    any_case: Case, batch_of: Any, ids_of: Any
-) -> None:
+def test_nothing_counts_as_stored_before_it_is_durable(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(200, commit) for commit in range(1, 9)]
     ids = {
@@ -249,7 +246,7 @@ def test_nothing_counts_as_stored_before_it_is_durable(
     assert progress.position[SHOP] <= max(ids)
 
 
-def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, ids_of: Any) -> None:
+def test_two_tasks_of_one_process_write_at_once(any_case: Case) -> None:
     if isinstance(any_case.sink, JetStreamSink):
         settings = any_case.sink.settings
         subject = f"{settings.stream}.{{backend}}.{{source_partition}}.{{collection}}"
@@ -273,7 +270,7 @@ def test_two_tasks_of_one_process_write_at_once(any_case: Case, batch_of: Any, i
         assert [one for one in ids if one.startswith(p)] == ids_of(*part)
 
 
-def test_images_come_out_whichever_encoding_they_had(any_case: Case, batch_of: Any) -> None:
+def test_images_come_out_whichever_encoding_they_had(any_case: Case) -> None:
     any_case.sink.prepare()
     changes = [batch_of(2, 1, images="json"), batch_of(2, 2, images="msgpack")]
     assert any_case.sink.write(changes, ignore).published == 4

@@ -3,7 +3,6 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +10,7 @@ from penstock.model.errors import SettingsError
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, forget, stored
+from tests.sinks.changes import batch_of
 
 
 def settings(name: str, folder: Path | None = None) -> MemorySinkSettings:
@@ -18,7 +18,7 @@ def settings(name: str, folder: Path | None = None) -> MemorySinkSettings:
 
 
 @pytest.mark.parametrize("in_folder", [True, False])
-def test_a_change_is_kept_with_its_values(in_folder: bool, tmp_path: Path, batch_of: Any) -> None:
+def test_a_change_is_kept_with_its_values(in_folder: bool, tmp_path: Path) -> None:
     mine = settings("values", tmp_path if in_folder else None)
     MemorySink(mine).write(
         [batch_of(1, 3, images="msgpack"), batch_of(1, 4, images="json")], ignore
@@ -33,15 +33,13 @@ def test_a_change_is_kept_with_its_values(in_folder: bool, tmp_path: Path, batch
     assert stored(mine) == []
 
 
-def test_names_are_stores_of_their_own(batch_of: Any) -> None:
+def test_names_are_stores_of_their_own() -> None:
     MemorySink(settings("one")).write([batch_of(2)], ignore)
     assert len(stored(settings("one"))) == 2
     assert stored(settings("two")) == []
 
 
-def test_what_another_process_wrote_is_seen_and_not_written_again(
-    tmp_path: Path, batch_of: Any
-) -> None:
+def test_what_another_process_wrote_is_seen_and_not_written_again(tmp_path: Path) -> None:
     mine = settings("shared", tmp_path)
     MemorySink(mine).write([batch_of(3, 1)], ignore)
     code = f"""
@@ -65,7 +63,7 @@ print(receipt.published, receipt.duplicates)
     assert MemorySink(mine).write([batch_of(5, 1)], ignore).duplicates == 5
 
 
-def test_a_line_that_a_crash_cut_off_is_written_again(tmp_path: Path, batch_of: Any) -> None:
+def test_a_line_that_a_crash_cut_off_is_written_again(tmp_path: Path) -> None:
     mine = settings("torn", tmp_path)
     MemorySink(mine).write([batch_of(3, 1)], ignore)
     file = tmp_path / "torn.jsonl"
@@ -76,7 +74,7 @@ def test_a_line_that_a_crash_cut_off_is_written_again(tmp_path: Path, batch_of: 
     assert file.read_bytes() == text
 
 
-def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path, batch_of: Any) -> None:
+def test_a_file_that_was_replaced_is_read_anew(tmp_path: Path) -> None:
     mine = settings("replaced", tmp_path)
     MemorySink(mine).write([batch_of(3, 1)], ignore)
     (tmp_path / "replaced.jsonl").unlink()
@@ -95,7 +93,7 @@ def test_a_sink_that_forgets_says_so(tmp_path: Path) -> None:
     assert [f.level for f in MemorySink(settings("x", tmp_path)).check()] == ["ok"]
 
 
-def test_a_sink_that_keeps_nothing_takes_everything(batch_of: Any) -> None:
+def test_a_sink_that_keeps_nothing_takes_everything() -> None:
     mine = MemorySinkSettings(name="nothing", keep=False)
     for _ in range(2):
         receipt = MemorySink(mine).write([batch_of(3, 1)], ignore)

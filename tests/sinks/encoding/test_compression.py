@@ -22,6 +22,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import batch_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 LONG = orjson.dumps({"text": "all work and no play " * 40}).decode()
@@ -64,9 +65,7 @@ def writer(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_every_form_is_read_back(
-    form: dict[str, Any], dictionary: bool, writer: str, batch_of: Any
-) -> None:
+def test_every_form_is_read_back(form: dict[str, Any], dictionary: bool, writer: str) -> None:
     """Of three tables, of which one has a dictionary."""
     after = [LONG, *[orjson.dumps({"id": n}).decode() for n in range(11)]]
     batch = batch_of(12, after=after, collection=["a", "b", "c"] * 4, backend="shop")
@@ -103,7 +102,7 @@ def test_a_body_that_does_not_become_smaller_stays() -> None:
     assert zstandard.decompress(frames[0].as_py()) == b"x" * 200
 
 
-def test_only_messages_of_a_dictionarys_table_name_it(batch_of: Any) -> None:
+def test_only_messages_of_a_dictionarys_table_name_it() -> None:
     known = trained(encoded(batch_of(500, collection="b")).bodies.to_pylist())
     id = str(zstandard.ZstdCompressionDict(known).dict_id())
     batch = batch_of(4, collection=["a", "b", "b", "a"])
@@ -114,14 +113,14 @@ def test_only_messages_of_a_dictionarys_table_name_it(batch_of: Any) -> None:
     assert zstandard.get_frame_parameters(found.bodies[1].as_py()).has_checksum
 
 
-def test_a_change_that_fits_once_compressed_is_stored(batch_of: Any) -> None:
+def test_a_change_that_fits_once_compressed_is_stored() -> None:
     batch = batch_of(2, after=[LONG, "{}"])
     with pytest.raises(Rejected):
         encoded(batch, limit=700)
     assert len(encoded(batch, compression="zstd", limit=700)) == 2
 
 
-def test_a_missing_dictionary_is_no_wrong_row(batch_of: Any) -> None:
+def test_a_missing_dictionary_is_no_wrong_row() -> None:
     one, other = (
         trained(encoded(batch_of(500, collection=table)).bodies.to_pylist())
         for table in ("items", "others")
@@ -141,7 +140,7 @@ def test_a_missing_dictionary_is_no_wrong_row(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, -1])
-def test_a_broken_frame_is_malformed(cut: int, batch_of: Any) -> None:
+def test_a_broken_frame_is_malformed(cut: int) -> None:
     found = encoded(batch_of(1, after=LONG), compression="zstd")
     with pytest.raises(Malformed):
         changes_of(headers(found)[0], found.bodies[0].as_py()[:cut])

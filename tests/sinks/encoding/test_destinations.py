@@ -14,6 +14,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import batch_of
 
 ENCODINGS = ["json", "msgpack", "arrow"]
 
@@ -48,29 +49,27 @@ def subjects(batch: Any, template: str, **settings: Any) -> list[str]:
         ("c.{source_partition}", ["c.shop"] * 3),
     ],
 )
-def test_a_subject_has_the_numbers_of_its_change(
-    template: str, expected: list[str], batch_of: Any
-) -> None:
+def test_a_subject_has_the_numbers_of_its_change(template: str, expected: list[str]) -> None:
     batch = batch_of(3, route=[3, 0, 1023])
     assert subjects(batch, template) == expected
     packed = subjects(batch, template, messages="batch")
     assert packed == (expected if "{partition}" in template else expected[:1])
 
 
-def test_a_change_without_a_number_is_in_the_first_partition(batch_of: Any) -> None:
+def test_a_change_without_a_number_is_in_the_first_partition() -> None:
     assert subjects(batch_of(2), "cdc.{partition}") == ["cdc.0"] * 2
     assert subjects(batch_of(2, route=[None, 5]), "cdc.{partition}") == ["cdc.0", "cdc.5"]
 
 
 @pytest.mark.parametrize("route", [-1, 1024, 2_000_000_000])
 @pytest.mark.parametrize("packing", ["change", "batch"])
-def test_a_number_that_no_partition_has_is_refused(packing: str, route: int, batch_of: Any) -> None:
+def test_a_number_that_no_partition_has_is_refused(packing: str, route: int) -> None:
     with pytest.raises(SettingsError, match="has the hash partition"):
         encoded(batch_of(2, route=[0, route]), "cdc.{partition}", messages=packing)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_message_has_changes_of_one_hash_partition_in_order(encoding: str, batch_of: Any) -> None:
+def test_a_message_has_changes_of_one_hash_partition_in_order(encoding: str) -> None:
     routes = [number * 7 % 4 for number in range(40)]
     batch = batch_of(40, route=routes)
     messages = encoded(batch, "cdc.{partition}", messages="batch", encoding=encoding)
@@ -85,9 +84,7 @@ def test_a_message_has_changes_of_one_hash_partition_in_order(encoding: str, bat
 
 
 @pytest.mark.parametrize("operation", ["TRUNCATE", "DROP", "RENAME", "MESSAGE"])
-def test_no_hash_partition_passes_what_concerns_the_whole_table(
-    operation: str, batch_of: Any
-) -> None:
+def test_no_hash_partition_passes_what_concerns_the_whole_table(operation: str) -> None:
     operations = ["INSERT", "INSERT", operation, "INSERT", "INSERT"]
     batch = batch_of(5, route=[1, 2, 0, 2, 1], operation=operations)
     messages = encoded(batch, "cdc.{partition}", messages="batch")
@@ -95,9 +92,7 @@ def test_no_hash_partition_passes_what_concerns_the_whole_table(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_changes_that_came_without_the_version_of_their_schema_are_encoded(
-    encoding: str, batch_of: Any
-) -> None:
+def test_changes_that_came_without_the_version_of_their_schema_are_encoded(encoding: str) -> None:
     whole = batch_of(3)
     came = as_changes(whole.drop_columns(["schema_version"]))
     form = {"encoding": encoding, "messages": "batch" if encoding == "arrow" else "change"}

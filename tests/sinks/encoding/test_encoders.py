@@ -18,6 +18,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import batch_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
@@ -45,7 +46,7 @@ def read_back(changes: Any, **fields: Any) -> list[dict[str, Any]]:
     ],
 )
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_every_form_holds_the_same_changes(fields: Any, images: Any, batch_of: Any) -> None:
+def test_every_form_holds_the_same_changes(fields: Any, images: Any) -> None:
     batch = batch_of(
         7, 0x16B3748, images=images, unchanged=[[], ["note"], *[[]] * 5], before=None,
         tenant="acme", transaction=["7", None, *["8"] * 5],
@@ -55,7 +56,7 @@ def test_every_form_holds_the_same_changes(fields: Any, images: Any, batch_of: A
 
 @pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_a_delta_is_in_every_encoding(images: Any, encoding: str, batch_of: Any) -> None:
+def test_a_delta_is_in_every_encoding(images: Any, encoding: str) -> None:
     delta = {"updated": {"a.b": 1}, "removed": ["c"], "truncated": [{"field": "d", "new_size": 2}]}
     packed = ormsgpack.packb(delta) if images == "msgpack" else orjson.dumps(delta).decode()
     batch = batch_of(3, images=images, delta=[None, packed, None])
@@ -63,7 +64,7 @@ def test_a_delta_is_in_every_encoding(images: Any, encoding: str, batch_of: Any)
     assert [change["delta"] for change in found] == [None, delta, None]
 
 
-def test_an_arrow_message_without_a_delta_has_no_bytes_for_it(batch_of: Any) -> None:
+def test_an_arrow_message_without_a_delta_has_no_bytes_for_it() -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
     messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
     schema = pa.ipc.open_stream(messages.bodies[0].as_py()).schema
@@ -71,7 +72,7 @@ def test_an_arrow_message_without_a_delta_has_no_bytes_for_it(batch_of: Any) -> 
 
 
 @pytest.mark.parametrize("packing", ["change", "batch"])
-def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any) -> None:
+def test_the_debezium_layout_holds_what_debezium_has(packing: str) -> None:
     operations = ["INSERT", "UPDATE", "DELETE", "TRUNCATE", "MESSAGE", "READ"]
     after = [b"{}", b'{"a":1}', None, None, b'{"prefix":"p","content":"c"}', b'{"a":2}']
     batch = batch_of(
@@ -93,9 +94,7 @@ def test_the_debezium_layout_holds_what_debezium_has(packing: str, batch_of: Any
 
 @pytest.mark.parametrize("packing", ["change", "batch"])
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_the_puller_layout_holds_what_a_puller_has(
-    packing: str, images: Any, batch_of: Any
-) -> None:
+def test_the_puller_layout_holds_what_a_puller_has(packing: str, images: Any) -> None:
     operations = ["INSERT", "UPDATE", "UPDATE", "DELETE", "TRUNCATE"]
     batch = batch_of(5, 9, operation=operations, images=images, tenant="acme")
     names = (
@@ -111,14 +110,14 @@ def test_the_puller_layout_holds_what_a_puller_has(
 
 
 @pytest.mark.parametrize("packing", ["change", "batch"])
-def test_debezium_keeps_what_an_update_changed(packing: str, batch_of: Any) -> None:
+def test_debezium_keeps_what_an_update_changed(packing: str) -> None:
     delta = {"updated": {"a": 1}, "removed": ["b"], "truncated": [{"field": "c", "new_size": 2}]}
     batch = batch_of(2, operation="UPDATE", delta=[None, orjson.dumps(delta).decode()])
     found = read_back(batch, layout="debezium", encoding="json", messages=packing)
     assert [change["delta"] for change in found] == [None, delta]
 
 
-def test_a_cut_off_arrow_stream_is_malformed(batch_of: Any) -> None:
+def test_a_cut_off_arrow_stream_is_malformed() -> None:
     settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
     messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
     (body,) = messages.bodies.to_pylist()

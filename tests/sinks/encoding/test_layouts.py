@@ -12,6 +12,7 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import batch_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 
@@ -24,7 +25,7 @@ def bodies(batch: Any, layout: str, packing: Any = "change", **fields: Any) -> l
     return [orjson.loads(body) for body in messages.bodies.to_pylist()]
 
 
-def test_an_update_as_debezium_has_it(batch_of: Any) -> None:
+def test_an_update_as_debezium_has_it() -> None:
     batch = batch_of(
         1, 0x1_6B37_48, operation="UPDATE", after='{"id":1,"name":"new"}', before='{"id":1}',
         unchanged=[["note"]],
@@ -60,19 +61,17 @@ def test_an_update_as_debezium_has_it(batch_of: Any) -> None:
     [("INSERT", "c", "false"), ("UPDATE", "u", "false"), ("REPLACE", "u", "false"),
      ("DELETE", "d", "false"), ("READ", "r", "true"), ("TRUNCATE", "t", "false")],
 )  # fmt: skip
-def test_operations_have_debeziums_letters(
-    operation: str, op: str, snapshot: str, batch_of: Any
-) -> None:
+def test_operations_have_debeziums_letters(operation: str, op: str, snapshot: str) -> None:
     (body,) = bodies(batch_of(1, operation=operation), "debezium")
     assert (body["op"], body["source"]["snapshot"]) == (op, snapshot)
 
 
-def test_a_deleted_row_is_its_key_where_the_source_sends_no_more(batch_of: Any) -> None:
+def test_a_deleted_row_is_its_key_where_the_source_sends_no_more() -> None:
     batch = batch_of(3, operation=["DELETE", "DELETE", "UPDATE"], before=[None, '{"id":7}', None])
     assert [body["before"] for body in bodies(batch, "debezium")] == [{"id": 0}, {"id": 7}, None]
 
 
-def test_a_logical_message_has_no_row(batch_of: Any) -> None:
+def test_a_logical_message_has_no_row() -> None:
     batch = batch_of(
         1, operation="MESSAGE", namespace=None, collection="p", relation_id=None, key=None,
         after='{"prefix":"p","content":"c"}', transaction=None, committed_at=None,
@@ -83,7 +82,7 @@ def test_a_logical_message_has_no_row(batch_of: Any) -> None:
     assert (body["source"]["txId"], body["source"]["ts_ms"]) == (None, None)
 
 
-def test_a_source_without_schemas_is_no_postgresql(batch_of: Any) -> None:
+def test_a_source_without_schemas_is_no_postgresql() -> None:
     batch = batch_of(1, namespace="shop", relation_id=None, transaction="lsid:7", cursor="abc")
     source = bodies(batch, "debezium")[0]["source"]
     assert (source["connector"], source["schema"], source["lsn"]) == ("mongodb", "", None)
@@ -91,14 +90,14 @@ def test_a_source_without_schemas_is_no_postgresql(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("connector", ["dynamodb", "postgresql", ""])
-def test_the_connector_is_what_the_pipeline_says(connector: str, batch_of: Any) -> None:
+def test_the_connector_is_what_the_pipeline_says(connector: str) -> None:
     """A change of DynamoDB has no database, and does not say what it is of."""
     batch = batch_of(1, namespace=None, database=None, relation_id=None)
     source = bodies(batch, "debezium", connector=connector)[0]["source"]
     assert source["connector"] == (connector or "unknown")
 
 
-def test_a_cloud_event_has_the_required_attributes(batch_of: Any) -> None:
+def test_a_cloud_event_has_the_required_attributes() -> None:
     batch = batch_of(1, 7, backend='my "db"', collection="a/b", document_id=["1"])
     (event,) = bodies(batch, "cloudevents")
     data = event.pop("data")
@@ -117,7 +116,7 @@ def test_a_cloud_event_has_the_required_attributes(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("layout", ["debezium", "cloudevents", "puller"])
-def test_several_are_an_array_of_the_same(layout: str, batch_of: Any) -> None:
+def test_several_are_an_array_of_the_same(layout: str) -> None:
     batch = batch_of(5, 3, operation=["INSERT", "INSERT", "INSERT", "DELETE", "DELETE"])
     one, other = bodies(batch, layout, "batch")
     assert [*one, *other] == bodies(batch, layout)
@@ -132,7 +131,7 @@ DELTA = {
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_what_an_update_changed_is_debeziums_update_description(images: Any, batch_of: Any) -> None:
+def test_what_an_update_changed_is_debeziums_update_description(images: Any) -> None:
     pack: Any = ormsgpack.packb if images == "msgpack" else lambda v: orjson.dumps(v).decode()
     few = {"updated": {"a": 1}, "removed": [], "truncated": []}
     batch = batch_of(3, operation="UPDATE", images=images, delta=[pack(DELTA), None, pack(few)])
@@ -147,7 +146,7 @@ def test_what_an_update_changed_is_debeziums_update_description(images: Any, bat
     }  # fmt: skip
 
 
-def test_a_document_as_a_puller_has_it(batch_of: Any) -> None:
+def test_a_document_as_a_puller_has_it() -> None:
     token = {"_data": "826921A5B3"}
     batch = batch_of(
         1, operation="REPLACE", backend="shop", tenant="acme", namespace="shop", relation_id=None,
@@ -174,7 +173,7 @@ def test_a_document_as_a_puller_has_it(batch_of: Any) -> None:
     ]
 
 
-def test_what_a_source_does_not_have_is_null_for_a_puller(batch_of: Any) -> None:
+def test_what_a_source_does_not_have_is_null_for_a_puller() -> None:
     (event,) = bodies(batch_of(1, committed_at=None, after=None, document_id=None), "puller")
     absent = [name for name, value in event.items() if value is None]
     assert absent == [
@@ -184,7 +183,7 @@ def test_what_a_source_does_not_have_is_null_for_a_puller(batch_of: Any) -> None
     assert event["partition_id"] == 0
 
 
-def test_sources_with_and_without_cluster_times_may_share_a_batch(batch_of: Any) -> None:
+def test_sources_with_and_without_cluster_times_may_share_a_batch() -> None:
     batch = batch_of(4, relation_id=[1, None, 1, None], namespace=["public", "shop"] * 2)
     time = {"t": 0, "i": 1}
     assert [event["cluster_time"] for event in bodies(batch, "puller")] == [None, time] * 2

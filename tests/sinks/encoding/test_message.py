@@ -28,6 +28,7 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.publisher import framed, framing, nats_framing
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import batch_of
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 Encoding = Literal["msgpack", "json"]
@@ -60,7 +61,7 @@ def encoder(
     return encoders.encoder(settings, TEMPLATE, nats_framing(ids=ids, limit=limit))
 
 
-def test_without_nats_headers_have_no_first_line_and_our_name_of_the_id(batch_of: Any) -> None:
+def test_without_nats_headers_have_no_first_line_and_our_name_of_the_id() -> None:
     """What a sink of another system gets from the shelf."""
     settings = SinkSettings(encoding="json")
     made = encoders.encoder(settings, TEMPLATE, Framing(limit=2000, remedy="ask the operator"))
@@ -82,7 +83,7 @@ def headers(messages: Messages, row: int = 0) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: Any) -> None:
+def test_a_message_has_every_field_of_the_change(encoding: Encoding) -> None:
     batch = batch_of(2, 0x16B3748, images=encoding, before=None, unchanged=[[], ["notes"]])
     messages = encoder(encoding).encode(Part.of(batch))
     assert messages.subjects.to_pylist() == [b"cdc.items.insert"] * 2
@@ -110,7 +111,7 @@ def test_a_message_has_every_field_of_the_change(encoding: Encoding, batch_of: A
     assert list(bodies(messages, encoding)[0]) == list(FIELDS)
 
 
-def test_the_headers_carry_id_position_and_content_type(batch_of: Any) -> None:
+def test_the_headers_carry_id_position_and_content_type() -> None:
     batch = batch_of(1, 7, backend="my db", partition="slot 1")
     assert headers(encoder().encode(Part.of(batch))) == {
         "Nats-Msg-Id": "my db:00000000/00000007:0",
@@ -122,7 +123,7 @@ def test_the_headers_carry_id_position_and_content_type(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_header_names_the_version_of_the_tables_schema(form: Any, batch_of: Any) -> None:
+def test_a_header_names_the_version_of_the_tables_schema(form: Any) -> None:
     batch = batch_of(4, 7, schema_version=["v1", "v1", None, "v2"])
     messages = encoder(**form).encode(Part.of(batch))
     found = [headers(messages, row) for row in range(len(messages))]
@@ -136,12 +137,12 @@ def test_a_header_names_the_version_of_the_tables_schema(form: Any, batch_of: An
     assert said == ["v1", "v1", None, "v2"]
 
 
-def test_a_header_of_a_version_stays_one_line(batch_of: Any) -> None:
+def test_a_header_of_a_version_stays_one_line() -> None:
     found = headers(encoder().encode(Part.of(batch_of(1, 7, schema_version="a\r\nb: c"))))
     assert found["Penstock-Table-Schema"] == "a%0D%0Ab:%20c"
 
 
-def test_without_ids_the_event_id_is_in_a_header_of_ours(batch_of: Any) -> None:
+def test_without_ids_the_event_id_is_in_a_header_of_ours() -> None:
     found = headers(encoder(ids=False).encode(Part.of(batch_of(1, 7))))
     assert found["Penstock-Event-Id"] == "default:00000000/00000007:0"
     assert "Nats-Msg-Id" not in found
@@ -152,7 +153,7 @@ def test_a_position_header_reads_back() -> None:
     assert read == (Origin("my db", PartitionId("slot 1")), Place("0/1 2:3", 4))
 
 
-def test_a_mark_is_in_a_header_of_the_change_that_has_one(batch_of: Any) -> None:
+def test_a_mark_is_in_a_header_of_the_change_that_has_one() -> None:
     batch = batch_of(3, 7, mark=['{"token":"ü1"}', None, '{"token":"3"}'])
     messages = encoder().encode(Part.of(batch))
     found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
@@ -165,7 +166,7 @@ def test_a_mark_is_in_a_header_of_the_change_that_has_one(batch_of: Any) -> None
         assert read_bookmark(headers) == (origin, bookmark)
 
 
-def test_a_message_of_several_changes_has_the_mark_of_the_last(batch_of: Any) -> None:
+def test_a_message_of_several_changes_has_the_mark_of_the_last() -> None:
     batch = batch_of(4, 7, mark=["{}", '{"n":1}', None, '{"n":3}'], tenant=["a", "a", "b", "b"])
     packing = JetStreamSettings(url="nats://h", messages="batch")
     made = encoders.encoder(packing, parse_template("cdc.{tenant}"), nats_framing())
@@ -176,7 +177,7 @@ def test_a_message_of_several_changes_has_the_mark_of_the_last(batch_of: Any) ->
     ]  # fmt: skip
 
 
-def test_a_mark_with_a_line_break_is_rejected(batch_of: Any) -> None:
+def test_a_mark_with_a_line_break_is_rejected() -> None:
     with pytest.raises(Rejected, match="mark with a line break"):
         encoder().encode(Part.of(batch_of(2, mark=[None, "{}\nX: y"])))
 
@@ -192,7 +193,7 @@ def test_another_position_header_is_not_ours(value: str) -> None:
     assert read_position({}) is None
 
 
-def test_images_of_the_other_encoding_are_converted(batch_of: Any) -> None:
+def test_images_of_the_other_encoding_are_converted() -> None:
     image = {"id": 2**60, "blob": b"\x00\xff", "list": [b"x", [None, 1.5]], "text": "ü"}
     packed = batch_of(1, images="msgpack", after=ormsgpack.packb(image))
     blob, x = (base64.b64encode(one).decode() for one in (b"\x00\xff", b"x"))
@@ -202,7 +203,7 @@ def test_images_of_the_other_encoding_are_converted(batch_of: Any) -> None:
     assert bodies(encoder("msgpack").encode(Part.of(text)), "msgpack")[0]["data"] == expected
 
 
-def test_an_image_that_cannot_be_converted_is_rejected(batch_of: Any) -> None:
+def test_an_image_that_cannot_be_converted_is_rejected() -> None:
     batch = batch_of(2, 9, images="json", after=["{}", "{broken s3cret"])
     with pytest.raises(Rejected, match="after image at 00000000/00000009:1 of shop") as caught:
         encoder("msgpack").encode(Part.of(batch))
@@ -211,7 +212,7 @@ def test_an_image_that_cannot_be_converted_is_rejected(batch_of: Any) -> None:
 
 @pytest.mark.parametrize("images", ["msgpack", "json"])
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
-def test_some_rows_may_have_no_image(encoding: Encoding, images: Any, batch_of: Any) -> None:
+def test_some_rows_may_have_no_image(encoding: Encoding, images: Any) -> None:
     full = batch_of(2, images=images)
     before = [None, full.column("after")[1].as_py()]
     batch = batch_of(2, images=images, before=before, after=before[::-1], key=None)
@@ -220,7 +221,7 @@ def test_some_rows_may_have_no_image(encoding: Encoding, images: Any, batch_of: 
     assert two["before"] == one["data"] == {"id": 1, "name": "n00000000/00000001:1"}
 
 
-def test_each_kind_of_a_batch_keeps_its_own_rows(batch_of: Any) -> None:
+def test_each_kind_of_a_batch_keeps_its_own_rows() -> None:
     batch = batch_of(
         5,
         collection=["a", "b.c", "a", None, "a"],
@@ -253,13 +254,13 @@ def test_each_kind_of_a_batch_keeps_its_own_rows(batch_of: Any) -> None:
     ],
 )
 def test_schema_is_null_where_the_namespace_is_the_database(
-    namespace: Any, database: str, relation: Any, expected: Any, batch_of: Any
+    namespace: Any, database: str, relation: Any, expected: Any
 ) -> None:
     batch = batch_of(1, namespace=namespace, database=database, relation_id=relation)
     assert bodies(encoder().encode(Part.of(batch)), "msgpack")[0]["schema"] == expected
 
 
-def test_a_change_without_times_or_transaction(batch_of: Any) -> None:
+def test_a_change_without_times_or_transaction() -> None:
     batch = batch_of(1, committed_at=None, captured_at=None, transaction=None, document_id=None)
     for encoding in ("msgpack", "json"):
         body = bodies(encoder(encoding).encode(Part.of(batch)), encoding)[0]  # type: ignore[arg-type]
@@ -268,7 +269,7 @@ def test_a_change_without_times_or_transaction(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("year", [1969, 2000, 2262, 9999])
-def test_times_have_six_digits_and_a_z(year: int, batch_of: Any) -> None:
+def test_times_have_six_digits_and_a_z(year: int) -> None:
     when = datetime(year, 12, 31, 23, 59, 59, 999999, UTC)
     body = bodies(encoder().encode(Part.of(batch_of(1, committed_at=when))), "msgpack")[0]
     assert body["committed_at"] == f"{year}-12-31T23:59:59.999999Z"
@@ -297,21 +298,21 @@ def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encodi
 
 
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 255, 256, 65535, 65536, 70000])
-def test_strings_of_every_header_size(length: int, batch_of: Any) -> None:
+def test_strings_of_every_header_size(length: int) -> None:
     body = bodies(
         encoder().encode(Part.of(batch_of(2, document_id=["x" * length, "y"]))), "msgpack"
     )
     assert [len(one["document_id"]) for one in body] == [length, 1]
 
 
-def test_a_slice_of_a_larger_batch_encodes_as_itself(batch_of: Any) -> None:
+def test_a_slice_of_a_larger_batch_encodes_as_itself() -> None:
     whole = encoder("json").encode(Part.of(batch_of(10, images="json")))
     part = encoder("json").encode(Part.of(batch_of(10, images="json").slice(4, 3)))
     assert part.bodies.to_pylist() == whole.bodies.to_pylist()[4:7]
     assert part.headers.to_pylist() == whole.headers.to_pylist()[4:7]
 
 
-def test_frames_are_what_the_protocol_says(batch_of: Any) -> None:
+def test_frames_are_what_the_protocol_says() -> None:
     messages = encoder().encode(Part.of(batch_of(30)))
     for part in (messages, messages.slice(3, 21)):
         rows = zip(
@@ -324,7 +325,7 @@ def test_frames_are_what_the_protocol_says(batch_of: Any) -> None:
         assert framed(part, formatter, **columns).tobytes() == one_by_one
 
 
-def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of: Any) -> None:
+def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place() -> None:
     secret = "s3cret" * 100
     batch = batch_of(3, 9, images="json", after=["{}", orjson.dumps({"a": secret}).decode(), "{}"])
     with pytest.raises(Rejected) as caught:
@@ -334,12 +335,12 @@ def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place(batch_of:
 
 
 @pytest.mark.parametrize("column", ["event_id", "cursor"])
-def test_a_line_break_cannot_forge_a_header(column: str, batch_of: Any) -> None:
+def test_a_line_break_cannot_forge_a_header(column: str) -> None:
     with pytest.raises(Rejected, match="line break"):
         encoder().encode(Part.of(batch_of(2, **{column: ["fine", "x\r\nNats-Rollup: all"]})))
 
 
-def test_messages_after_a_place(batch_of: Any) -> None:
+def test_messages_after_a_place() -> None:
     messages = encoder().encode(Part.of(batch_of(10, 5)))
     cursor, origin = "00000000/00000005", Origin("default", PartitionId("shop"))
     assert messages.after({origin: Place("00000000/00000004", 99)}) is messages
@@ -349,7 +350,7 @@ def test_messages_after_a_place(batch_of: Any) -> None:
     assert messages.place(-1) == Place(cursor, 9)
 
 
-def test_sizes_are_bytes_of_headers_and_body(batch_of: Any) -> None:
+def test_sizes_are_bytes_of_headers_and_body() -> None:
     messages = encoder().encode(Part.of(batch_of(3)))
     rows = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     assert np.array_equal(messages.sizes, [len(h) + len(b) for h, b in rows])

@@ -21,6 +21,7 @@ from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
 from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
 from penstock.sinks.subject import parse_template
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_of, read
 
 pytestmark = pytest.mark.live
 
@@ -29,22 +30,22 @@ ENCODINGS = ["msgpack", "json", "arrow"]
 
 
 @pytest.fixture
-def make(nats: Nats, settings_of: Callable[..., JetStreamSettings]) -> Callable[..., JetStreamSink]:
+def make(sink_of: Any) -> Callable[..., JetStreamSink]:
     def sink(**fields: Any) -> JetStreamSink:
         chosen = {"messages": "batch", "delivery": "exactly-once", **fields}
-        return JetStreamSink(settings_of(nats.url, **chosen))
+        return sink_of(**chosen)
 
     return sink
 
 
 @pytest.fixture
-def messages(nats: Nats, stream: str, read: Any) -> Callable[[], list[Any]]:
+def messages(nats: Nats, stream: str) -> Callable[[], list[Any]]:
     """The stream's messages and the changes in each."""
     return lambda: [(one, changes_of(one.headers, one.data)) for one in read(nats.url, stream)]
 
 
 @pytest.fixture
-def source(batch_of: Any) -> Callable[[int], list[pa.RecordBatch]]:
+def source() -> Callable[[int], list[pa.RecordBatch]]:
     """`source(size)`: the same 96 changes of three tables and a logical message now and then, in
     transactions of eight, cut into batches of `size`."""
     operations = ["INSERT", "INSERT", "UPDATE", "INSERT", "DELETE", "UPDATE", "INSERT", "MESSAGE"]
@@ -60,9 +61,7 @@ def source(batch_of: Any) -> Callable[[int], list[pa.RecordBatch]]:
     return lambda size: whole.to_batches(max_chunksize=size)
 
 
-def test_a_message_holds_changes_of_one_kind(
-    make: Any, messages: Any, batch_of: Any, stream: str
-) -> None:
+def test_a_message_holds_changes_of_one_kind(make: Any, messages: Any, stream: str) -> None:
     batch = batch_of(6, 9, collection=["a", "b", "a", "b", "a", "a"])
     receipt = make().write([batch], ignore)
     assert (receipt.published, receipt.duplicates) == (6, 0)
@@ -87,7 +86,7 @@ def test_a_message_holds_changes_of_one_kind(
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_the_limits_of_a_batch_are_those_of_a_message(
-    encoding: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
+    encoding: str, make: Any, messages: Any
 ) -> None:
     batch = batch_of(1000, 1, images="json" if encoding == "json" else "msgpack")
     make(encoding=encoding, batch={"max_size": 300}).write([batch], ignore)
@@ -100,9 +99,7 @@ def test_the_limits_of_a_batch_are_those_of_a_message(
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
-def test_messages_stay_below_what_the_server_takes(
-    encoding: str, make: Any, messages: Any, batch_of: Any
-) -> None:
+def test_messages_stay_below_what_the_server_takes(encoding: str, make: Any, messages: Any) -> None:
     """Its max_payload is 1 MiB; the settings would allow more."""
     batches = [batch_of(500, n, document_id="x" * 5000) for n in range(1, 4)]
     make(encoding=encoding, batch={"max_bytes": "64MiB"}).write(batches, ignore)
@@ -113,7 +110,7 @@ def test_messages_stay_below_what_the_server_takes(
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_change_that_is_too_large_alone_is_rejected_by_its_place(
-    encoding: str, make: Any, batch_of: Any
+    encoding: str, make: Any
 ) -> None:
     ids = ["small", "s3cret" * 200_000, "small"]
     with pytest.raises(Rejected, match="00000000/00000009:1 of shop") as caught:
@@ -195,10 +192,10 @@ def test_after_a_crash_anywhere_every_change_is_stored_once(
 
 
 def test_a_lost_acknowledgement_does_not_repeat_a_change(
-    proxy: Any, settings_of: Any, messages: Any, source: Any
+    proxy: Any, messages: Any, source: Any, sink_of: Any
 ) -> None:
     between = proxy(trigger=b'{"stream":', remaining=1)
-    sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", messages="batch"))
+    sink = sink_of(between.url, delivery="exactly-once", messages="batch")
     receipt = sink.write(source(10), ignore)
     assert between.lost == 1
     assert (receipt.published, receipt.duplicates) == (96, 0)
@@ -206,9 +203,7 @@ def test_a_lost_acknowledgement_does_not_repeat_a_change(
 
 
 @pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
-def test_single_acknowledgements_count_changes(
-    delivery: str, make: Any, messages: Any, batch_of: Any, ids_of: Any
-) -> None:
+def test_single_acknowledgements_count_changes(delivery: str, make: Any, messages: Any) -> None:
     batches = [batch_of(40, n) for n in range(1, 6)]
     receipt = make(delivery=delivery, batch={"max_size": 7}).write(batches, ignore)
     assert (receipt.published, receipt.duplicates) == (200, 0)
@@ -219,7 +214,7 @@ def test_single_acknowledgements_count_changes(
         assert (again.published, again.duplicates) == (0, 200)
 
 
-def test_messages_wait_for_more_while_the_server_is_busy(batch_of: Any) -> None:
+def test_messages_wait_for_more_while_the_server_is_busy() -> None:
     """Each batch costs the server its time, whatever is in it."""
     settings = JetStreamSettings(url="nats://h", messages="batch")
     template = parse_template(settings.subject)
@@ -244,9 +239,7 @@ def test_messages_wait_for_more_while_the_server_is_busy(batch_of: Any) -> None:
     assert atomic._is_ready  # there is enough of it
 
 
-def test_nothing_waits_for_changes_that_do_not_come(
-    make: Any, messages: Any, batch_of: Any
-) -> None:
+def test_nothing_waits_for_changes_that_do_not_come(make: Any, messages: Any) -> None:
     """The source goes on only once what it gave is in the stream."""
     seen: list[int] = []
 

@@ -23,6 +23,7 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
 from tests.progress import Noted
 from tests.servers import Nats, free_port
+from tests.sinks.changes import batch_of, ids_in, ids_of, read
 
 # `test_versions` has a kill with the other delivery, too.
 SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
@@ -162,11 +163,11 @@ class Writing:
 
 
 @pytest.fixture
-def writing(settings_of: Any, batch_of: Any) -> Iterator[Callable[..., Writing]]:
+def writing(sink_of: Any) -> Iterator[Callable[..., Writing]]:
     started: list[Writing] = []
 
     def make(url: str, *, size: int = 100, **settings: Any) -> Writing:
-        sink = JetStreamSink(settings_of(url, **{"timeout": "2s", **settings}))
+        sink = sink_of(url, **{"timeout": "2s", **settings})
         one = Writing(sink, batch_of, size)
         started.append(one)
         wait_until(lambda: one.told)
@@ -179,12 +180,10 @@ def writing(settings_of: Any, batch_of: Any) -> Iterator[Callable[..., Writing]]
 
 @pytest.mark.live
 @pytest.mark.parametrize("delivery", [*SURE, "at-least-once"])
-def test_a_healthy_server_is_never_under_pressure(
-    delivery: str, nats: Nats, settings_of: Any, batch_of: Any
-) -> None:
+def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -> None:
     # A busy machine is no slow server.
     pressure = {"slow_threshold": "10s", "critical_threshold": "20s"}
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, pressure=pressure))
+    sink = sink_of(delivery=delivery, pressure=pressure)
     told: list[Any] = []
     receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], Noted(told.append))
     assert receipt.published == 60_000
@@ -197,7 +196,7 @@ def test_a_healthy_server_is_never_under_pressure(
 @pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_stutters_is_given_rest_and_gets_everything(
-    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+    delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
     """It answers only between freezes of 0.7 s: slow, or worse; and normal afterwards. A batch
     is more than it can store between two of them, however late we are to freeze it again."""
@@ -214,7 +213,7 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     wait_until(lambda: write.said("pressure")[-1] == "normal")
     receipt = write.finish()
     assert receipt.numbers["pressure"] == "normal"
-    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+    assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
 @pytest.mark.live
@@ -222,9 +221,8 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
 @pytest.mark.parametrize("messages", ["change", "batch"])
 @pytest.mark.parametrize("delivery", SURE)
 def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_change(
-    delivery: str, messages: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any,
-    read: Any, stream: str,
-) -> None:  # fmt: skip
+    delivery: str, messages: str, own_nats: Any, stream: str, sink_of: Any
+) -> None:
     """The source has no more for now: what waited for more during a slow answer is all."""
     server: Nats = own_nats()
     batches = [batch_of(100, number) for number in range(1, 5)]
@@ -246,22 +244,18 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
             os.kill(server.pid, signal.SIGCONT)
         wait_until(stored)
 
-    sink = JetStreamSink(
-        settings_of(
-            server.url, delivery=delivery, messages=messages, timeout="60s",
-            pressure={"pause": "3s"},
-        )
-    )  # fmt: skip
+    sink = sink_of(server.url, delivery=delivery, messages=messages, timeout="60s",
+            pressure={"pause": "3s"},)  # fmt: skip
     assert sink.write(changes(), Noted(told.append)).published == 400
     if messages == "change":
-        assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
+        assert ids_in(server.url, stream) == ids_of(*batches)
 
 
 @pytest.mark.live
 @pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
-    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+    delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
     server: Nats = own_nats()
     write = writing(server.url, delivery=delivery, timeout="20s", pressure={"pause": "100ms"})
@@ -275,17 +269,17 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     wait_until(lambda: write.said("pressure")[-1] == "normal")
     write.finish()
     assert not [note for note in write.told if note.get("connected") is False]
-    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+    assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
 @pytest.mark.live
 @pytest.mark.fault
 def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
-    own_nats: Any, settings_of: Any, batch_of: Any
+    own_nats: Any, sink_of: Any
 ) -> None:
     """A write begins with a request: what was stored of suspended tables."""
     server: Nats = own_nats()
-    sink = JetStreamSink(settings_of(server.url, timeout="20s"))
+    sink = sink_of(server.url, timeout="20s")
     sink.write([batch_of(1, 1)], ignore)
     told: list[Any] = []
     thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], Noted(told.append)))
@@ -303,11 +297,11 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
 @pytest.mark.live
 @pytest.mark.fault
 def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
-    own_nats: Any, settings_of: Any, batch_of: Any
+    own_nats: Any, sink_of: Any
 ) -> None:
     """The kernel accepts the connection, and the server says nothing."""
     server: Nats = own_nats()
-    sink = JetStreamSink(settings_of(server.url, timeout="2s", pressure={"pause": "100ms"}))
+    sink = sink_of(server.url, timeout="2s", pressure={"pause": "100ms"})
     told: list[Any] = []
     receipts: list[Any] = []
 
@@ -329,7 +323,7 @@ def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
 @pytest.mark.fault
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
-    delivery: str, own_nats: Any, writing: Any, ids_of: Any, read: Any, stream: str
+    delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
     """Under load: what is waiting does not pile up, and everything is delivered afterwards."""
     server: Nats = own_nats()
@@ -351,12 +345,12 @@ def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     assert said[:2] == ["open", "half-open"]
     assert said == ["open", "half-open"] * (len(said) // 2) + ["closed"]
     assert receipt.numbers["breaker"] == "closed"
-    assert [message.event_id for message in read(server.url, stream)] == ids_of(*write.batches)
+    assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
 @pytest.mark.live
 @pytest.mark.fault
-def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any) -> None:
+def test_an_open_breaker_leaves_the_server_alone(sink_of: Any) -> None:
     """A server that hangs up on everybody is called `threshold` times, and then once a timeout."""
     calls: list[float] = []
     listener = socket.create_server(("127.0.0.1", free_port()))
@@ -372,7 +366,7 @@ def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any
 
     threading.Thread(target=hang_up, daemon=True).start()
     url = f"nats://127.0.0.1:{listener.getsockname()[1]}"
-    sink = JetStreamSink(settings_of(url, breaker={"threshold": 3, "timeout": "700ms"}))
+    sink = sink_of(url, breaker={"threshold": 3, "timeout": "700ms"})
     told: list[Any] = []
 
     class Enough(Exception):
@@ -393,9 +387,7 @@ def test_an_open_breaker_leaves_the_server_alone(settings_of: Any, batch_of: Any
 
 @pytest.mark.live
 @pytest.mark.parametrize("delivery", SURE)
-def test_a_probe_is_one_batch(
-    delivery: str, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
-) -> None:
+def test_a_probe_is_one_batch(delivery: str, nats: Nats, settings_of: Any, stream: str) -> None:
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session
 
@@ -430,9 +422,9 @@ def sizes_of_batches(messages: list[Any]) -> list[int]:
     [({}, 1000), ({"max_size": 200}, 200), ({"max_size": 1000, "max_bytes": "20KiB"}, 60)],
 )
 def test_limits_of_a_batch_that_are_set_hold_for_a_backlog_too(
-    batch: Any, largest: int, nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
+    batch: Any, largest: int, nats: Nats, stream: str, sink_of: Any
 ) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", batch=batch))
+    sink = sink_of(delivery="exactly-once", batch=batch)
     sink.write([batch_of(1000, n) for n in range(1, 4)], ignore)
     sizes = sizes_of_batches(read(nats.url, stream))
     assert sum(sizes) == 3000
@@ -441,11 +433,9 @@ def test_limits_of_a_batch_that_are_set_hold_for_a_backlog_too(
 
 @pytest.mark.live
 def test_a_change_larger_than_a_batch_may_be_goes_alone(
-    nats: Nats, settings_of: Any, batch_of: Any, read: Any, stream: str
+    nats: Nats, stream: str, sink_of: Any
 ) -> None:
-    sink = JetStreamSink(
-        settings_of(nats.url, delivery="exactly-once", batch={"max_bytes": "20KiB"})
-    )
+    sink = sink_of(delivery="exactly-once", batch={"max_bytes": "20KiB"})
     images = ['{"a":"x"}'] * 9
     images[4] = '{"a":"' + "x" * 40_000 + '"}'
     assert sink.write([batch_of(9, after=images)], ignore).published == 9
@@ -454,7 +444,7 @@ def test_a_change_larger_than_a_batch_may_be_goes_alone(
 
 @pytest.mark.live
 def test_a_write_that_was_given_up_while_the_breaker_was_open_leaves_it_open(
-    settings_of: Any, batch_of: Any
+    settings_of: Any,
 ) -> None:
     settings = settings_of(
         f"nats://127.0.0.1:{free_port()}", breaker={"threshold": 1, "timeout": "300ms"}

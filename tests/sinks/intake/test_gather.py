@@ -17,6 +17,7 @@ from penstock.sinks.intake.gather import Gather
 from penstock.sinks.intake.order import Order
 from penstock.sinks.intake.prefetch import Prefetch
 from penstock.sinks.settings import BatchSettings
+from tests.sinks.changes import batch_of, ids_of
 
 LIMITS = BatchSettings(max_size=10, max_wait=1.0, max_bytes=1 << 30)
 
@@ -26,7 +27,7 @@ def test_nothing_is_never_due() -> None:
     assert Gather(LIMITS).take() == []
 
 
-def test_a_batch_is_due_by_size(batch_of: Any) -> None:
+def test_a_batch_is_due_by_size() -> None:
     gather = Gather(LIMITS)
     gather.add(batch_of(9, 1), now=0)
     assert not gather.is_due(now=0.5)
@@ -34,7 +35,7 @@ def test_a_batch_is_due_by_size(batch_of: Any) -> None:
     assert gather.is_due(now=0.5)
 
 
-def test_a_batch_is_due_by_the_wait_of_its_first_change(batch_of: Any) -> None:
+def test_a_batch_is_due_by_the_wait_of_its_first_change() -> None:
     gather = Gather(LIMITS)
     gather.add(batch_of(1, 1), now=5)
     gather.add(batch_of(1, 2), now=5.9)
@@ -45,7 +46,7 @@ def test_a_batch_is_due_by_the_wait_of_its_first_change(batch_of: Any) -> None:
     assert not gather.is_due(now=7.9)
 
 
-def test_a_batch_is_due_by_bytes(batch_of: Any) -> None:
+def test_a_batch_is_due_by_bytes() -> None:
     gather = Gather(BatchSettings(max_size=1000, max_wait=1.0, max_bytes=50_000))
     gather.add(batch_of(1, 1, after="x" * 40_000), now=0)
     assert not gather.is_due(now=0)
@@ -53,7 +54,7 @@ def test_a_batch_is_due_by_bytes(batch_of: Any) -> None:
     assert gather.is_due(now=0)
 
 
-def test_limits_are_those_of_one_message_where_changes_are_divided(batch_of: Any) -> None:
+def test_limits_are_those_of_one_message_where_changes_are_divided() -> None:
     """Sixteen hash partitions: sixteen messages are to be full, and wait no longer."""
     gather = Gather(LIMITS)
     gather.spread = 16
@@ -64,7 +65,7 @@ def test_limits_are_those_of_one_message_where_changes_are_divided(batch_of: Any
     assert gather.is_full()
 
 
-def test_what_is_divided_is_gathered_up_to_some_megabytes(batch_of: Any) -> None:
+def test_what_is_divided_is_gathered_up_to_some_megabytes() -> None:
     gather = Gather(BatchSettings(max_size=1000, max_wait=1.0, max_bytes=1 << 20))
     gather.spread = 1000
     gather.add(batch_of(3, 1, after="x" * (1 << 20)), now=0)
@@ -77,7 +78,7 @@ def test_what_is_divided_is_gathered_up_to_some_megabytes(batch_of: Any) -> None
     assert not large.is_full()
 
 
-def test_what_gathered_comes_out_as_one_batch_in_order(batch_of: Any, ids_of: Any) -> None:
+def test_what_gathered_comes_out_as_one_batch_in_order() -> None:
     gather = Gather(LIMITS)
     for n in range(1, 4):
         gather.add(batch_of(2, n), now=0)
@@ -87,7 +88,7 @@ def test_what_gathered_comes_out_as_one_batch_in_order(batch_of: Any, ids_of: An
 
 
 @pytest.mark.parametrize(("pace", "left"), [(Pace(), 0.95), (Pace(patience=4), 3.95)])
-def test_a_first_batch_says_when_it_is_due(pace: Pace, left: float, batch_of: Any) -> None:
+def test_a_first_batch_says_when_it_is_due(pace: Pace, left: float) -> None:
     gather = Gather(LIMITS)
     assert gather.due_in(now=1, pace=pace) == math.inf
     gather.add(batch_of(1, 1), now=1)
@@ -96,7 +97,7 @@ def test_a_first_batch_says_when_it_is_due(pace: Pace, left: float, batch_of: An
     assert gather.due_in(now=9, pace=pace) == 0
 
 
-def test_batches_of_two_encodings_do_not_mix(batch_of: Any) -> None:
+def test_batches_of_two_encodings_do_not_mix() -> None:
     gather = Gather(LIMITS)
     gather.add(batch_of(1, 1, images="json"), now=0)
     assert gather.takes(batch_of(1, 2, images="json"))
@@ -104,7 +105,7 @@ def test_batches_of_two_encodings_do_not_mix(batch_of: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [list, iter])
-def test_pulling_gives_everything_and_ends(make: Any, batch_of: Any) -> None:
+def test_pulling_gives_everything_and_ends(make: Any) -> None:
     batches = [batch_of(1, n) for n in range(1, 20)]
     with Prefetch(make(batches)) as pull:
         found: list[pa.RecordBatch] = []
@@ -115,7 +116,7 @@ def test_pulling_gives_everything_and_ends(make: Any, batch_of: Any) -> None:
             pull.take(10)
 
 
-def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
+def test_a_source_that_is_silent_is_not_waited_for() -> None:
     go_on = threading.Event()
 
     def silent() -> Iterator[pa.RecordBatch]:
@@ -128,7 +129,7 @@ def test_a_source_that_is_silent_is_not_waited_for(batch_of: Any) -> None:
         assert pull.take(None)
 
 
-def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -> None:
+def test_a_readable_socket_ends_the_waiting_for_a_silent_source() -> None:
     go_on = threading.Event()
     ours, theirs = socket.socketpair()
 
@@ -144,7 +145,7 @@ def test_a_readable_socket_ends_the_waiting_for_a_silent_source(batch_of: Any) -
         assert pull.take(None, ours.fileno())
 
 
-def test_nothing_stays_open_when_the_source_has_ended(batch_of: Any) -> None:
+def test_nothing_stays_open_when_the_source_has_ended() -> None:
     with Prefetch(iter([batch_of(1)])) as pull:
         assert pull.take(10)
     pull._thread.join(10)
@@ -165,7 +166,7 @@ def test_what_the_source_raises_is_raised() -> None:
         pull.take(10)
 
 
-def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> None:
+def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost() -> None:
     taken = 0
 
     def counted() -> Iterator[pa.RecordBatch]:
@@ -186,7 +187,7 @@ def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost(batch_of: Any) -> N
     assert found == [batch_of(1, number).column("cursor")[0].as_py() for number in range(1, 41)]
 
 
-def test_small_batches_that_are_there_are_taken_together(batch_of: Any, ids_of: Any) -> None:
+def test_small_batches_that_are_there_are_taken_together() -> None:
     batches = [batch_of(3, number) for number in range(1, 1001)]
     waiting = threading.Event()
 
@@ -207,7 +208,7 @@ def test_small_batches_that_are_there_are_taken_together(batch_of: Any, ids_of: 
     assert len(found[1]) == 166
 
 
-def test_the_thread_ends_when_nobody_wants_more(batch_of: Any) -> None:
+def test_the_thread_ends_when_nobody_wants_more() -> None:
     def endless() -> Iterator[pa.RecordBatch]:
         while True:
             yield batch_of(1)
@@ -222,26 +223,26 @@ def arranged(order: Order, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     return [part.batch for batch in batches for part in order.arrange(batch)]
 
 
-def test_a_tidy_batch_stays_as_it_is(batch_of: Any) -> None:
+def test_a_tidy_batch_stays_as_it_is() -> None:
     batch = batch_of(10)
     assert arranged(Order(), batch) == [batch]
 
 
-def test_a_large_batch_is_cut(batch_of: Any, ids_of: Any) -> None:
+def test_a_large_batch_is_cut() -> None:
     batch = batch_of(2500)
     parts = arranged(Order(), batch)
     assert [len(part) for part in parts] == [1000, 1000, 500]
     assert ids_of(*parts) == ids_of(batch)
 
 
-def test_a_batch_of_large_changes_is_cut_smaller(batch_of: Any, ids_of: Any) -> None:
+def test_a_batch_of_large_changes_is_cut_smaller() -> None:
     batch = batch_of(40, after="x" * (1 << 20))
     parts = arranged(Order(), batch)
     assert max(sum(map(len, part.column("after").to_pylist())) for part in parts) <= 4 << 20
     assert ids_of(*parts) == ids_of(batch)
 
 
-def test_shuffled_rows_are_sorted_and_doubled_ones_dropped(batch_of: Any) -> None:
+def test_shuffled_rows_are_sorted_and_doubled_ones_dropped() -> None:
     batch = batch_of(50, 3)
     mixed = batch.take(pa.array([*range(49, -1, -1), 7, 7, 30]))
     assert arranged(Order(), mixed) == [batch]
@@ -251,7 +252,7 @@ def joined(*batches: pa.RecordBatch) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def test_changes_of_many_origins_stay_together_as_they_came(batch_of: Any) -> None:
+def test_changes_of_many_origins_stay_together_as_they_came() -> None:
     parts = [
         batch_of(3, 5, backend=backend, partition=partition)
         for backend in ("one", "two")
@@ -267,21 +268,21 @@ def test_changes_of_many_origins_stay_together_as_they_came(batch_of: Any) -> No
     assert arranged(order, batch_of(1, 4, backend="three"))
 
 
-def test_an_origin_may_come_again_later_in_a_batch(batch_of: Any) -> None:
+def test_an_origin_may_come_again_later_in_a_batch() -> None:
     pages = [batch_of(2, n, partition="ab"[n % 2]) for n in range(1, 5)]
     (part,) = Order().arrange(joined(*pages))
     assert part.batch == joined(*pages)
     assert len(part.runs) == 4
 
 
-def test_pages_in_the_wrong_order_are_sorted(batch_of: Any, ids_of: Any) -> None:
+def test_pages_in_the_wrong_order_are_sorted() -> None:
     pages = [batch_of(2, n, partition=name) for n, name in ((3, "a"), (7, "b"), (2, "a"))]
     (part,) = Order().arrange(joined(*pages))
     assert ids_of(part.batch) == ids_of(pages[2], pages[0], pages[1])
 
 
 @pytest.mark.parametrize("commit", [4, 5])
-def test_going_back_is_an_error_that_names_both_places(commit: int, batch_of: Any) -> None:
+def test_going_back_is_an_error_that_names_both_places(commit: int) -> None:
     order = Order()
     arranged(order, batch_of(3, 5))
     with pytest.raises(SettingsError) as caught:

@@ -1,6 +1,6 @@
-"""A sink that is exactly once, its stream, and what is in it."""
+"""A sink that is exactly once, and the API of its server."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,12 +20,7 @@ def api(nats: Nats) -> Iterator[JetStream]:
 
 
 @pytest.fixture
-def sink(nats: Nats, settings_of: Callable[..., JetStreamSettings]) -> JetStreamSink:
-    one = JetStreamSink(settings_of(nats.url, delivery="exactly-once"))
+def sink(sink_of: Any) -> JetStreamSink:
+    one: JetStreamSink = sink_of(delivery="exactly-once")
     one.prepare()
     return one
-
-
-@pytest.fixture
-def stored(nats: Nats, stream: str, read: Any) -> Callable[[], list[str]]:
-    return lambda: [message.event_id for message in read(nats.url, stream)]

@@ -17,6 +17,7 @@ from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats, free_port
+from tests.sinks.changes import batch_of, ids_in, ids_of, read
 from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -69,7 +70,7 @@ def leader(settings: JetStreamSettings) -> int:
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_the_leader_dies_in_the_middle_of_a_write(
-    delivery: str, cluster: list[Nats], settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    delivery: str, cluster: list[Nats], settings_of: Any
 ) -> None:
     url = ",".join(server.url for server in cluster)
     settings = settings_of(url, delivery=delivery, replicas=3, timeout="2s")
@@ -88,8 +89,7 @@ def test_the_leader_dies_in_the_middle_of_a_write(
     assert receipt.published + receipt.duplicates >= 15_000
     assert receipt.numbers["delivery"] == delivery
     survivor = cluster[cluster.index(victim) - 1]
-    stored = [message.event_id for message in read(survivor.url, settings.stream)]
-    assert stored == ids_of(*batches)
+    assert ids_in(survivor.url, settings.stream) == ids_of(*batches)
     again = sink.write(batches[-3:], ignore)
     assert (again.published, again.duplicates) == (0, 1500)
 
@@ -99,12 +99,12 @@ def urls(cluster: list[Nats]) -> str:
 
 
 @pytest.fixture
-def three(cluster: list[Nats], settings_of: Any) -> Callable[..., JetStreamSink]:
+def three(cluster: list[Nats], sink_of: Any) -> Callable[..., JetStreamSink]:
     """A sink over a stream with three copies, which is there."""
 
     def make(**settings: Any) -> JetStreamSink:
         fields = {"replicas": 3, "timeout": "2s", "delivery": "exactly-once", **settings}
-        sink = JetStreamSink(settings_of(urls(cluster), **fields))
+        sink = sink_of(urls(cluster), **fields)
         prepared(sink)
         return sink
 
@@ -113,7 +113,7 @@ def three(cluster: list[Nats], settings_of: Any) -> Callable[..., JetStreamSink]
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_the_leader_steps_down_in_the_middle_of_a_write(
-    delivery: str, cluster: list[Nats], three: Any, batch_of: Any, ids_of: Any, read: Any
+    delivery: str, cluster: list[Nats], three: Any
 ) -> None:
     sink = three(delivery=delivery)
     batches = [batch_of(500, n) for n in range(1, 21)]
@@ -127,7 +127,7 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
                 raw.connection.close()
 
     sink.write(led_by_others(), ignore)
-    stored = [message.event_id for message in read(cluster[0].url, sink.settings.stream)]
+    stored = ids_in(cluster[0].url, sink.settings.stream)
     # Single messages in flight that the old leader drops are stored behind those that the new one
     # already has: only batches behind a fence keep the order then.
     assert sorted(stored) == sorted(ids_of(*batches))
@@ -137,7 +137,7 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
-    delivery: str, cluster: list[Nats], three: Any, batch_of: Any, ids_of: Any, read: Any
+    delivery: str, cluster: list[Nats], three: Any
 ) -> None:
     sink = three(delivery=delivery, breaker={"timeout": "2s"})
     batches = [batch_of(200, n) for n in range(1, 11)]
@@ -155,13 +155,12 @@ def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
 
     sink.write(without_two(), mending(told, mend, after=3))
     assert len([note for note in told if note.get("connected") is False]) >= 3
-    stored = [message.event_id for message in read(cluster[2].url, sink.settings.stream)]
-    assert stored == ids_of(*batches)
+    assert ids_in(cluster[2].url, sink.settings.stream) == ids_of(*batches)
 
 
 @pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{source_partition}.{collection}"])
 def test_10071_a_zombie_is_fenced_on_three_servers_too(
-    tokens: str, cluster: list[Nats], stream: str, three: Any, batch_of: Any, ids_of: Any, read: Any
+    tokens: str, cluster: list[Nats], stream: str, three: Any
 ) -> None:
     subject = f"{stream}.{tokens}"
     zombie, owner = (three(subject=subject, window=window) for window in (8000, 1))
@@ -175,19 +174,17 @@ def test_10071_a_zombie_is_fenced_on_three_servers_too(
 
     with pytest.raises(LeaseLost):
         zombie.write(woken_late(), ignore)
-    stored = [message.event_id for message in read(cluster[0].url, stream)]
-    assert stored == ids_of(batch_of(10, 1), batch_of(5, 2))
+    assert ids_in(cluster[0].url, stream) == ids_of(batch_of(10, 1), batch_of(5, 2))
 
 
 def test_10201_ids_that_are_remembered_do_not_stop_a_batch_on_three_servers(
-    cluster: list[Nats], stream: str, three: Any, batch_of: Any, ids_of: Any, read: Any
+    cluster: list[Nats], stream: str, three: Any
 ) -> None:
     sink = three()
     sink.write([batch_of(10, 1)], ignore)
     Raw(cluster[0].url).api._call(f"STREAM.PURGE.{stream}", {})
     assert sink.write([batch_of(10, 1), batch_of(10, 2)], ignore).published == 20
-    stored = [message.event_id for message in read(cluster[0].url, stream)]
-    assert stored == ids_of(batch_of(10, 1), batch_of(10, 2))
+    assert ids_in(cluster[0].url, stream) == ids_of(batch_of(10, 1), batch_of(10, 2))
 
 
 def test_10164_a_second_expectation_while_the_first_is_in_process(
@@ -217,7 +214,7 @@ def test_10005_more_copies_than_servers_is_a_settings_error(three: Any, stream: 
 
 
 def test_10176_a_batch_that_its_leader_lost_is_sent_again(
-    cluster: list[Nats], stream: str, three: Any, batch_of: Any, ids_of: Any, read: Any
+    cluster: list[Nats], stream: str, three: Any
 ) -> None:
     """A leader keeps the messages of an open batch; the next leader knows nothing of it."""
     three()

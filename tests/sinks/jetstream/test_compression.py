@@ -10,8 +10,9 @@ from penstock.consumer.tail.message import Message
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.change import ERROR
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 
@@ -20,8 +21,8 @@ LONG = orjson.dumps({"text": "all work and no play " * 40}).decode()
 
 
 @pytest.fixture
-def make(nats: Nats, settings_of: Callable[..., JetStreamSettings]) -> Make:
-    return lambda **fields: JetStreamSink(settings_of(nats.url, compression="zstd", **fields))
+def make(sink_of: Any) -> Make:
+    return lambda **fields: sink_of(compression="zstd", **fields)
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def changes(nats: Nats, stream: str) -> Callable[[int], list[Message]]:
     ],
 )
 def test_each_change_is_stored_once(
-    form: Any, delivery: str, make: Make, changes: Callable[[int], list[Message]], batch_of: Any
+    form: Any, delivery: str, make: Make, changes: Callable[[int], list[Message]]
 ) -> None:
     after = [LONG, '{"id":1}', LONG]
     batches = [batch_of(3, n, after=after, collection=["a", "b", "a"]) for n in range(1, 5)]
@@ -67,7 +68,7 @@ def test_each_change_is_stored_once(
 
 
 def test_a_replayed_dead_letter_is_read(
-    make: Make, changes: Callable[[int], list[Message]], batch_of: Any
+    make: Make, changes: Callable[[int], list[Message]]
 ) -> None:
     why = orjson.dumps({"reason": "not-utf8", "error": "e", "raw": "cmF3", "context": "Yw=="})
     bad = batch_of(
@@ -86,7 +87,7 @@ def test_a_replayed_dead_letter_is_read(
 
 
 def test_a_change_that_is_too_large_as_it_is_may_fit(
-    make: Make, changes: Callable[[int], list[Message]], batch_of: Any
+    make: Make, changes: Callable[[int], list[Message]]
 ) -> None:
     large = orjson.dumps({"text": "x" * (2 << 20)}).decode()
     make().write([batch_of(2, after=[large, "{}"])], ignore)

@@ -19,6 +19,7 @@ from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 
@@ -69,7 +70,7 @@ class Place:
 
 
 @pytest.fixture
-def place(own_nats: Callable[..., Nats], tmp_path: Path, batch_of: Any) -> Iterator[Place]:
+def place(own_nats: Callable[..., Nats], tmp_path: Path) -> Iterator[Place]:
     made = Place(own_nats().url, tmp_path, batch_of)
     yield made
     made.connection.close()

@@ -10,11 +10,12 @@ from pydantic import ValidationError
 
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.stream import TargetStream
 from tests.progress import Noted
 from tests.servers import Nats, free_port
+from tests.sinks.changes import batch_of
 
 ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
 USUAL = {"sync_interval": 120_000_000_000}
@@ -143,11 +144,9 @@ def servers() -> Iterator[Any]:
 
 
 @pytest.mark.live
-def test_a_real_server_that_syncs_always_is_verified_and_told(
-    servers: Any, settings_of: Any, batch_of: Any
-) -> None:
+def test_a_real_server_that_syncs_always_is_verified_and_told(servers: Any, sink_of: Any) -> None:
     server, monitoring = servers("always", {"sync_interval": "always"})
-    sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
+    sink = sink_of(server.url, durability="fsync", monitoring=monitoring)
     told: list[Any] = []
     assert sink.write([batch_of(10)], Noted(told.append)).published == 10
     assert told[0]["durability"] == "fsync"
@@ -156,11 +155,9 @@ def test_a_real_server_that_syncs_always_is_verified_and_told(
 
 
 @pytest.mark.live
-def test_a_real_server_with_the_default_is_refused(
-    servers: Any, settings_of: Any, batch_of: Any
-) -> None:
+def test_a_real_server_with_the_default_is_refused(servers: Any, sink_of: Any) -> None:
     server, monitoring = servers("usual", {})
-    sink = JetStreamSink(settings_of(server.url, durability="fsync", monitoring=monitoring))
+    sink = sink_of(server.url, durability="fsync", monitoring=monitoring)
     with pytest.raises(SettingsError, match="does not sync always"):
         sink.write([batch_of(10)], ignore)
     with pytest.raises(SettingsError):
@@ -171,13 +168,11 @@ def test_a_real_server_with_the_default_is_refused(
 
 @pytest.mark.live
 def test_a_restart_without_syncing_is_noticed_at_the_next_connection(
-    own_nats: Any, settings_of: Any, batch_of: Any
+    own_nats: Any, sink_of: Any
 ) -> None:
     port = free_port()
     server: Nats = own_nats({"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}})
-    sink = JetStreamSink(
-        settings_of(server.url, durability="fsync", monitoring=f"http://127.0.0.1:{port}")
-    )
+    sink = sink_of(server.url, durability="fsync", monitoring=f"http://127.0.0.1:{port}")
     assert sink.write([batch_of(1, 1)], ignore).published == 1
     server.stop()
     server.config = {"http": f"127.0.0.1:{port}"}
@@ -187,7 +182,7 @@ def test_a_restart_without_syncing_is_noticed_at_the_next_connection(
 
 
 @pytest.mark.live
-def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of: Any) -> None:
+def test_every_server_of_a_replicated_stream_is_asked(sink_of: Any) -> None:
     ports = [(free_port(), free_port()) for _ in range(3)]
     routes = [f"nats://127.0.0.1:{port}" for port, _ in ports]
     with ExitStack() as stack:
@@ -208,7 +203,7 @@ def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of
         ]  # fmt: skip
         urls = [f"http://127.0.0.1:{http}" for _, http in ports]
         fields = {"durability": "fsync", "replicas": 3, "timeout": "5s"}
-        sink = JetStreamSink(settings_of(nodes[0].url, monitoring=",".join(urls), **fields))
+        sink = sink_of(nodes[0].url, monitoring=",".join(urls), **fields)
         deadline = time.monotonic() + 120
         while True:
             try:
@@ -219,6 +214,6 @@ def test_every_server_of_a_replicated_stream_is_asked(settings_of: Any, batch_of
                 time.sleep(0.1)
         told: list[Any] = []
         assert sink.write([batch_of(100)], Noted(told.append)).published == 100
-        lone = JetStreamSink(settings_of(nodes[0].url, monitoring=urls[0], **fields))
+        lone = sink_of(nodes[0].url, monitoring=urls[0], **fields)
         with pytest.raises(SettingsError, match="could not be asked"):
             lone.prepare()

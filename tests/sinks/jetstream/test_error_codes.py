@@ -24,6 +24,7 @@ from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_in, ids_of, read
 from tests.sinks.jetstream.raw import Raw, mending, reload
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -41,7 +42,7 @@ def raw(nats: Nats) -> Raw:
 
 
 @pytest.fixture
-def interrupted(batch_of: Any, read: Any) -> Callable[..., Iterator[pa.RecordBatch]]:
+def interrupted(stream: str) -> Callable[..., Iterator[pa.RecordBatch]]:
     """`interrupted(url, stream, act, *batches)`: `act()` once the first batch is stored."""
 
     def changes(
@@ -63,9 +64,8 @@ def outages(told: list[Any]) -> list[str]:
 @pytest.mark.parametrize("delivery", SURE)
 @pytest.mark.parametrize("limit", ["max_bytes", "max_msgs"])
 def test_10077_a_full_stream_is_waited_for(
-    delivery: str, limit: str, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
-) -> None:  # fmt: skip
+    delivery: str, limit: str, nats: Nats, stream: str, raw: Raw, settings_of: Any, stored: Any
+) -> None:
     raw.make(stream, discard="new", **{limit: 30_000 if limit == "max_bytes" else 100})
     told: list[Any] = []
     progress = mending(told, lambda: raw.update(stream, **{limit: -1}))
@@ -73,7 +73,7 @@ def test_10077_a_full_stream_is_waited_for(
     settings = settings_of(nats.url, delivery=delivery, breaker=BREAKER)
     JetStreamSink(settings).write(batches, progress)
     assert any("10077" in error and "the stream is full" in error for error in outages(told))
-    assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
+    assert stored() == ids_of(*batches)
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,8 @@ def test_10077_a_full_stream_is_waited_for(
     ids=["account", "server"],
 )  # fmt: skip
 def test_a_full_account_and_a_full_server_are_waited_for(
-    delivery: str, tokens: str, code: int, config: Any, stream: str,
-    own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
-) -> None:  # fmt: skip
+    delivery: str, tokens: str, code: int, config: Any, stream: str, own_nats: Any, settings_of: Any
+) -> None:
     url = own_nats(config).url
     if "accounts" in config:
         url = url.replace("//", "//a:p@")
@@ -107,7 +106,7 @@ def test_a_full_account_and_a_full_server_are_waited_for(
     JetStreamSink(settings).write(batches, progress)
     # A batch that hits the limit while it is stored is not answered at all.
     assert any(str(code) in error and "is full" in error for error in outages(told))
-    assert [message.event_id for message in read(url, stream)] == ids_of(*batches)
+    assert ids_in(url, stream) == ids_of(*batches)
 
 
 @pytest.mark.parametrize("delivery", SURE)
@@ -120,12 +119,20 @@ def test_a_full_account_and_a_full_server_are_waited_for(
     ids=["10109 sealed", "10054 too large"],
 )
 def test_a_stream_that_is_changed_under_us_refuses_what_it_takes_no_more(
-    delivery: str, change: Any, images: str, error: type[PenstockError], says: str, nats: Nats,
-    stream: str, raw: Raw, settings_of: Any, batch_of: Any, interrupted: Any,
-) -> None:  # fmt: skip
+    delivery: str,
+    change: Any,
+    images: str,
+    error: type[PenstockError],
+    says: str,
+    nats: Nats,
+    stream: str,
+    raw: Raw,
+    interrupted: Any,
+    sink_of: Any,
+) -> None:
     raw.make(stream)
     batches = [batch_of(3, 1), batch_of(3, 2, after=images)]
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    sink = sink_of(delivery=delivery)
     with pytest.raises(error) as caught:
         sink.write(
             interrupted(nats.url, stream, lambda: raw.update(stream, **change), *batches), ignore
@@ -135,9 +142,8 @@ def test_a_stream_that_is_changed_under_us_refuses_what_it_takes_no_more(
 
 @pytest.mark.parametrize("count", [1, 100])
 def test_10210_too_many_batches_of_others_are_waited_for(
-    count: int, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any, batch_of: Any, ids_of: Any, read: Any,
-) -> None:  # fmt: skip
+    count: int, stream: str, raw: Raw, stored: Any, nats: Nats, settings_of: Any
+) -> None:
     """Fifty a stream may be open, and the server gives the others' up after ten seconds. The first
     message is refused for it; the last one then may be of an unknown batch (10176)."""
     raw.make(stream)
@@ -151,11 +157,11 @@ def test_10210_too_many_batches_of_others_are_waited_for(
     receipt = JetStreamSink(settings).write([batch_of(count, 1)], Noted(told.append))
     assert receipt.numbers["resent"] > 0
     assert "10210" in outages(told)[0] or "10176" in outages(told)[0]
-    assert [message.event_id for message in read(nats.url, stream)] == ids_of(batch_of(count, 1))
+    assert stored() == ids_of(batch_of(count, 1))
 
 
 def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    nats: Nats, stream: str, settings_of: Any
 ) -> None:
     """The network stalls in the middle of a batch for longer than the server's ten seconds."""
     proxy = Proxy(nats.host, nats.port)
@@ -188,23 +194,21 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
     receipt = sink.write(changes(), Noted(told.append))
     proxy.close()
     assert receipt.numbers["resent"] == 1000
-    stored = [message.event_id for message in read(nats.url, stream)]
-    assert stored == ids_of(batch_of(1, 1), batch_of(1000, 2))
+    assert ids_in(nats.url, stream) == ids_of(batch_of(1, 1), batch_of(1000, 2))
 
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_503_a_stream_that_is_deleted_under_us_is_made_again(
-    delivery: str, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any, batch_of: Any, ids_of: Any, read: Any, interrupted: Any,
-) -> None:  # fmt: skip
+    delivery: str, nats: Nats, stream: str, raw: Raw, interrupted: Any, sink_of: Any, stored: Any
+) -> None:
     delete = lambda: raw.api._call(f"STREAM.DELETE.{stream}", {})  # noqa: E731
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery))
+    sink = sink_of(delivery=delivery)
     sink.prepare()
     told: list[Any] = []
     batches = [batch_of(10, 1), batch_of(10, 2)]
     sink.write(interrupted(nats.url, stream, delete, *batches), Noted(told.append))
     assert len(outages(told)) == 1
-    assert [message.event_id for message in read(nats.url, stream)] == ids_of(batches[1])
+    assert stored() == ids_of(batches[1])
     assert any(note.get("stream_made") for note in told)
 
 
@@ -216,13 +220,12 @@ def test_503_a_stream_that_is_deleted_under_us_is_made_again(
     ],
 )
 def test_a_stream_that_cannot_be_made_is_a_settings_error(
-    settings: dict[str, Any], code: int, remedy: str, nats: Nats, stream: str, raw: Raw,
-    settings_of: Any,
-) -> None:  # fmt: skip
+    settings: dict[str, Any], code: int, remedy: str, stream: str, raw: Raw, sink_of: Any
+) -> None:
     if "stream" in settings:
         raw.make(stream)
     with pytest.raises(SettingsError, match=str(code)) as caught:
-        JetStreamSink(settings_of(nats.url, **settings)).prepare()
+        sink_of(**settings).prepare()
     assert remedy in caught.value.hint
 
 
@@ -233,11 +236,11 @@ def test_10058_a_stream_that_somebody_else_made_meanwhile(stream: str, raw: Raw)
 
 
 def test_10039_an_account_without_jetstream_is_a_settings_error(
-    own_nats: Any, settings_of: Any
+    own_nats: Any, sink_of: Any
 ) -> None:
     users = {"users": [{"user": "a", "password": "p"}]}
     server: Nats = own_nats({"accounts": {"A": users, "B": {"jetstream": "enabled"}}})
-    sink = JetStreamSink(settings_of(server.url.replace("//", "//a:p@")))
+    sink = sink_of(server.url.replace("//", "//a:p@"))
     with pytest.raises(SettingsError, match="10039") as caught:
         sink.prepare()
     assert "enable JetStream" in caught.value.hint
@@ -267,16 +270,15 @@ def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: An
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
-    delivery: str, stream: str,
-    own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any, interrupted: Any,
-) -> None:  # fmt: skip
+    delivery: str, stream: str, own_nats: Any, interrupted: Any, sink_of: Any
+) -> None:
     server: Nats = own_nats({"max_payload": 65536})
 
     def change(limit: int) -> None:
         says = f"max_payload = {limit}"
         reload(server, {"max_payload": limit}, lambda: server.log.count(says) > 0)
 
-    sink = JetStreamSink(settings_of(server.url, delivery=delivery))
+    sink = sink_of(server.url, delivery=delivery)
     sink.prepare()
     batches = [batch_of(3, 1), batch_of(1, 2, after='{"a":"' + "x" * 20000 + '"}')]
     told: list[Any] = []
@@ -285,7 +287,7 @@ def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
         mending(told, lambda: change(65536)),
     )
     assert "Maximum Payload Violation" in " ".join(outages(told))
-    assert [message.event_id for message in read(server.url, stream)] == ids_of(*batches)
+    assert ids_in(server.url, stream) == ids_of(*batches)
 
 
 def login(**user: Any) -> dict[str, Any]:
@@ -303,9 +305,14 @@ def login(**user: Any) -> dict[str, Any]:
     ids=["password", "permission"],
 )
 def test_credentials_that_end_under_us_are_a_settings_error(
-    delivery: str, change: dict[str, Any], says: str, stream: str,
-    own_nats: Any, settings_of: Any, batch_of: Any, interrupted: Any,
-) -> None:  # fmt: skip
+    delivery: str,
+    change: dict[str, Any],
+    says: str,
+    stream: str,
+    own_nats: Any,
+    interrupted: Any,
+    sink_of: Any,
+) -> None:
     server: Nats = own_nats(login())
 
     def revoke() -> None:
@@ -313,7 +320,7 @@ def test_credentials_that_end_under_us_are_a_settings_error(
 
     url = server.url.replace("//", "//u:s3cret@")
     reader = server.url.replace("//", "//reader:reader@")
-    sink = JetStreamSink(settings_of(url, delivery=delivery))
+    sink = sink_of(url, delivery=delivery)
     sink.prepare()
     with pytest.raises(SettingsError, match=says) as caught:
         sink.write(interrupted(reader, stream, revoke, batch_of(3, 1), batch_of(3, 2)), ignore)

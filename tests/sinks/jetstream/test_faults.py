@@ -15,6 +15,7 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_in, ids_of, read
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -69,9 +70,9 @@ class Story:
 
 
 @pytest.fixture
-def story(settings_of: Any, batch_of: Any) -> Callable[..., Story]:
+def story(sink_of: Any) -> Callable[..., Story]:
     def make(url: str, **settings: Any) -> Story:
-        sink = JetStreamSink(settings_of(url, **{"timeout": "5s", **settings}))
+        sink = sink_of(url, **{"timeout": "5s", **settings})
         one = Story(sink, [batch_of(400, n) for n in range(1, BATCHES + 1)])
         one.thread.start()
         return one
@@ -81,14 +82,13 @@ def story(settings_of: Any, batch_of: Any) -> Callable[..., Story]:
 
 def arrived(story: Story, ids_of: Any, read: Any, url: str) -> None:
     """Every change is in the stream once, and in order."""
-    stored = [message.event_id for message in read(url, story.sink.settings.stream)]
-    assert stored == ids_of(*story.batches)
+    assert ids_in(url, story.sink.settings.stream) == ids_of(*story.batches)
 
 
 @pytest.mark.parametrize("delivery", SURE)
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_server_that_is_restarted_in_the_middle(
-    delivery: str, end: str, own_nats: Any, story: Any, ids_of: Any, read: Any
+    delivery: str, end: str, own_nats: Any, story: Any
 ) -> None:
     server: Nats = own_nats()
     writing = story(server.url, delivery=delivery, timeout="30s")
@@ -107,10 +107,10 @@ def test_a_server_that_is_restarted_in_the_middle(
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
-    end: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    end: str, own_nats: Any, sink_of: Any
 ) -> None:
     server: Nats = own_nats()
-    sink = JetStreamSink(settings_of(server.url, delivery="exactly-once"))
+    sink = sink_of(server.url, delivery="exactly-once")
     batches = [batch_of(30, n) for n in range(1, 4)]
     sink.write([batches[0]], ignore)
     getattr(server, end)()
@@ -118,20 +118,17 @@ def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
     time.sleep(0.3)  # longer than its duplicate window
     told: list[Any] = []
     sink.write([batches[0], batches[1]], Noted(told.append))
-    JetStreamSink(settings_of(server.url, delivery="exactly-once", timeout="4s")).write(
-        batches, ignore
-    )
-    stored = [message.event_id for message in read(server.url, sink.settings.stream)]
-    assert stored == ids_of(*batches)
+    sink_of(server.url, delivery="exactly-once", timeout="4s").write(batches, ignore)
+    assert ids_in(server.url, sink.settings.stream) == ids_of(*batches)
     assert {note["delivery"] for note in told if "delivery" in note} == {"exactly-once"}
 
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_is_killed_again_and_again_under_load(
-    delivery: str, own_nats: Any, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    delivery: str, own_nats: Any, sink_of: Any
 ) -> None:
     server: Nats = own_nats()
-    sink = JetStreamSink(settings_of(server.url, delivery=delivery, timeout="1s"))
+    sink = sink_of(server.url, delivery=delivery, timeout="1s")
     batches = [batch_of(500, n) for n in range(1, 121)]
     writing = Story(sink, batches)
     writing.go_on.set()
@@ -146,9 +143,7 @@ def test_a_server_that_is_killed_again_and_again_under_load(
 
 
 @pytest.mark.parametrize("delivery", SURE)
-def test_a_server_that_hangs_is_noticed(
-    delivery: str, own_nats: Any, story: Any, ids_of: Any, read: Any
-) -> None:
+def test_a_server_that_hangs_is_noticed(delivery: str, own_nats: Any, story: Any) -> None:
     server: Nats = own_nats()
     writing = story(server.url, delivery=delivery)
     assert writing.middle.wait(60)
@@ -164,7 +159,7 @@ def test_a_server_that_hangs_is_noticed(
 
 @pytest.mark.parametrize("delivery", SURE)
 def test_a_network_that_freezes_and_never_comes_back(
-    delivery: str, proxy: Any, nats: Nats, story: Any, ids_of: Any, read: Any
+    delivery: str, proxy: Any, nats: Nats, story: Any
 ) -> None:
     """Nothing is closed: packets just stop. The second address is the way out."""
     between = proxy()
@@ -179,12 +174,12 @@ def test_a_network_that_freezes_and_never_comes_back(
 
 @pytest.mark.parametrize("losing", [1, 2])
 def test_lost_acknowledgements_of_single_messages_are_settled_by_ids(
-    losing: int, proxy: Any, nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    losing: int, proxy: Any, nats: Nats, sink_of: Any
 ) -> None:
     between = proxy(trigger=b'"seq":1', remaining=losing)
     writing = Story(
         # A slow machine is no outage: only what the proxy cuts is.
-        JetStreamSink(settings_of(between.url, delivery="deduplicated", timeout="60s")),
+        sink_of(between.url, delivery="deduplicated", timeout="60s"),
         [batch_of(700, n) for n in range(1, 5)],
     )
     writing.thread.start()
@@ -197,7 +192,7 @@ def test_lost_acknowledgements_of_single_messages_are_settled_by_ids(
 
 
 def test_who_is_no_longer_alone_sends_nothing_again_that_the_server_forgot(
-    proxy: Any, nats: Nats, story: Any, api: Any, ids_of: Any, read: Any
+    proxy: Any, nats: Nats, story: Any, api: Any
 ) -> None:
     """Stored, but the acknowledgement is lost; and when we look, somebody else's is the last."""
     between = proxy()
@@ -219,7 +214,7 @@ def test_who_is_no_longer_alone_sends_nothing_again_that_the_server_forgot(
 
 
 def test_who_is_no_longer_alone_in_one_shard_sends_nothing_of_another_again(
-    proxy: Any, nats: Nats, settings_of: Any, batch_of: Any, api: Any, ids_of: Any, read: Any
+    proxy: Any, nats: Nats, settings_of: Any, api: Any
 ) -> None:
     between = proxy()
     settings = settings_of(between.url, delivery="auto", timeout="60s")
@@ -248,10 +243,10 @@ def test_who_is_no_longer_alone_in_one_shard_sends_nothing_of_another_again(
 
 
 def test_an_idle_connection_that_the_server_closed_is_opened_again(
-    own_nats: Any, settings_of: Any, batch_of: Any
+    own_nats: Any, sink_of: Any
 ) -> None:
     server: Nats = own_nats()
-    sink = JetStreamSink(settings_of(server.url))
+    sink = sink_of(server.url)
     sink.write([batch_of(1, 1)], ignore)
     server.stop()
     server.start()
@@ -262,10 +257,10 @@ def test_an_idle_connection_that_the_server_closed_is_opened_again(
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
 def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
-    delivery: str, own_nats: Any, settings_of: Any, batch_of: Any
+    delivery: str, own_nats: Any, sink_of: Any
 ) -> None:
     server: Nats = own_nats({"max_payload": 4096})
-    sink = JetStreamSink(settings_of(server.url, delivery=delivery))
+    sink = sink_of(server.url, delivery=delivery)
     images = ["{}", '{"a":"' + "s3cret" * 1000 + '"}', "{}"]
     with pytest.raises(Rejected) as caught:
         sink.write([batch_of(3, 7, after=images)], ignore)
@@ -276,10 +271,10 @@ def test_a_change_larger_than_the_server_takes_is_rejected_by_its_place(
 
 
 def test_a_change_larger_than_the_stream_takes_is_rejected(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any
+    nats: Nats, stream: str, sink_of: Any
 ) -> None:
     Raw(nats.url).make(stream, max_msg_size=2000)
-    sink = JetStreamSink(settings_of(nats.url, encoding="json"))
+    sink = sink_of(encoding="json")
     with pytest.raises(Rejected, match="00000000/00000007:0 of shop"):
         sink.write([batch_of(1, 7, after='{"a":"' + "x" * 3000 + '"}')], ignore)
 
@@ -314,10 +309,8 @@ def of(user: str, server: Nats, password: str = SECRET) -> str:
 
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
-def test_the_right_password_works(
-    delivery: str, guarded: Nats, settings_of: Any, batch_of: Any
-) -> None:
-    sink = JetStreamSink(settings_of(of("writer", guarded), delivery=delivery))
+def test_the_right_password_works(delivery: str, guarded: Nats, sink_of: Any) -> None:
+    sink = sink_of(of("writer", guarded), delivery=delivery)
     assert sink.write([batch_of(10)], ignore).published == 10
 
 
@@ -332,9 +325,9 @@ def test_the_right_password_works(
     ],
 )
 def test_what_the_server_denies_is_a_settings_error_without_secrets(
-    user: str, password: str, says: str, guarded: Nats, settings_of: Any, batch_of: Any
+    user: str, password: str, says: str, guarded: Nats, sink_of: Any
 ) -> None:
-    sink = JetStreamSink(settings_of(of(user, guarded, password)))
+    sink = sink_of(of(user, guarded, password))
     told: list[Any] = []
     with pytest.raises(SettingsError) as caught:
         sink.write([batch_of(10)], Noted(told.append))
@@ -348,8 +341,8 @@ def test_what_the_server_denies_is_a_settings_error_without_secrets(
         assert "wr0ng-one" not in text
 
 
-def test_no_server_at_all_is_unavailable_and_names_the_addresses(settings_of: Any) -> None:
-    sink = JetStreamSink(settings_of("nats://u:s3cret@127.0.0.1:1,nats://127.0.0.1:2"))
+def test_no_server_at_all_is_unavailable_and_names_the_addresses(sink_of: Any) -> None:
+    sink = sink_of("nats://u:s3cret@127.0.0.1:1,nats://127.0.0.1:2")
     with pytest.raises(Unavailable) as caught:
         sink.prepare()
     assert "127.0.0.1:1" in str(caught.value)

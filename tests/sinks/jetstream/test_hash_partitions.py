@@ -8,13 +8,14 @@ import pytest
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_of, read
 
 pytestmark = pytest.mark.live
 
 PARTITIONS, ROWS = 16, 6000
 
 
-def of_documents(batch_of: Any, commit: int, operations: list[str], rows: int = ROWS) -> Any:
+def of_documents(commit: int, operations: list[str], rows: int = ROWS) -> Any:
     """Changes of 97 documents in turns, with these operations in turns."""
     documents = [n % 97 for n in range(rows)]
     return batch_of(
@@ -32,23 +33,18 @@ def changes_of(message: Any) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def sink(nats: Nats, settings_of: Any, stream: str) -> JetStreamSink:
+def sink(stream: str, sink_of: Any) -> JetStreamSink:
     subject = f"{stream}.{{partition}}"
-    return JetStreamSink(
-        settings_of(
-            nats.url, subject=subject, messages="batch", encoding="json", delivery="exactly-once"
-        )
-    )
+    return sink_of(subject=subject, messages="batch", encoding="json", delivery="exactly-once")
 
 
 @pytest.mark.parametrize("operations", [["UPDATE"], ["INSERT", "UPDATE"]], ids=["one", "two"])
 def test_each_document_is_in_order_and_a_repeat_adds_nothing(
-    operations: list[str], sink: JetStreamSink, nats: Nats, batch_of: Any, ids_of: Any, read: Any,
-    stream: str,
-) -> None:  # fmt: skip
+    operations: list[str], sink: JetStreamSink, nats: Nats, stream: str
+) -> None:
     """Two operations in turns make thousands of messages of a part: more than may be stored
     together."""
-    batches = [of_documents(batch_of, commit, operations) for commit in (1, 2)]
+    batches = [of_documents(commit, operations) for commit in (1, 2)]
     sink.write(iter(batches), ignore)
     found = read(nats.url, stream)
     sink.write(iter(batches), ignore)
@@ -71,10 +67,10 @@ def test_each_document_is_in_order_and_a_repeat_adds_nothing(
 
 
 def test_messages_are_as_full_as_without_hash_partitions(
-    sink: JetStreamSink, nats: Nats, batch_of: Any, read: Any, stream: str
+    sink: JetStreamSink, nats: Nats, stream: str
 ) -> None:
     """A backlog of pages of 500 changes: each message has more than a sixteenth of a page."""
-    pages = [of_documents(batch_of, commit, ["UPDATE"], 500) for commit in range(1, 61)]
+    pages = [of_documents(commit, ["UPDATE"], 500) for commit in range(1, 61)]
     sink.write(pages, ignore)
     sizes = [len(changes_of(message)) for message in read(nats.url, stream)]
     assert sum(sizes) == 30_000

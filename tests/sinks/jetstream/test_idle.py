@@ -14,7 +14,7 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.server import JetStreamServer
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.conftest import MakeBatch
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 
@@ -33,9 +33,7 @@ def settings(nats: Nats, stream: str, delivery: str) -> JetStreamSettings:
 
 
 @pytest.mark.parametrize("delivery", SURE)
-def test_a_pause_between_writes_is_no_fault(
-    nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
-) -> None:
+def test_a_pause_between_writes_is_no_fault(nats: Nats, stream: str, delivery: str) -> None:
     sink = JetStreamSink(settings(nats, stream, delivery))
     told: list[Any] = []
     for commit in range(1, 3):
@@ -45,9 +43,7 @@ def test_a_pause_between_writes_is_no_fault(
 
 
 @pytest.mark.parametrize("delivery", SURE)
-def test_a_pause_inside_an_open_end_is_no_fault(
-    nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
-) -> None:
+def test_a_pause_inside_an_open_end_is_no_fault(nats: Nats, stream: str, delivery: str) -> None:
     def slowly() -> Iterator[pa.RecordBatch]:
         for commit in range(1, 3):
             yield batch_of(500, commit)
@@ -84,9 +80,7 @@ def test_a_question_while_the_server_is_away_is_unavailable(
         JetStreamServer(sink.settings).stream_info(stream)
 
 
-def test_a_process_that_never_wrote_says_nothing_of_a_delivery(
-    nats: Nats, stream: str, batch_of: MakeBatch
-) -> None:
+def test_a_process_that_never_wrote_says_nothing_of_a_delivery(nats: Nats, stream: str) -> None:
     sink = JetStreamSink(settings(nats, stream, "auto"))
     assert "delivery" not in sink.write(iter([]), ignore).numbers
     assert sink.write([batch_of(1)], ignore).numbers["delivery"] == "exactly-once"

@@ -1,15 +1,14 @@
 """Operations that a layout does not publish: the position passes them all the same."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
 import pytest
 
 from penstock.model.position import PartitionId, Place
-from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, read
 
 pytestmark = pytest.mark.live
 
@@ -17,7 +16,7 @@ pytestmark = pytest.mark.live
 OPERATIONS = ["INSERT", "DROP", "REPLACE", "RENAME", "DELETE", "DROP_DATABASE", "INVALIDATE"]
 
 
-def _changes(batch_of: Callable[..., Any]) -> Any:
+def _changes() -> Any:
     nothing = {"DROP", "RENAME", "DROP_DATABASE", "INVALIDATE"}
     return batch_of(
         len(OPERATIONS),
@@ -31,15 +30,10 @@ def _changes(batch_of: Callable[..., Any]) -> Any:
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated"])
 @pytest.mark.parametrize("messages", ["change", "batch"])
 def test_a_puller_gets_documents_only_and_the_position_passes_the_rest(
-    messages: str, delivery: str, settings_of: Any, nats: Nats, stream: str, read: Any,
-    batch_of: Callable[..., Any],
-) -> None:  # fmt: skip
-    sink = JetStreamSink(
-        settings_of(
-            nats.url, layout="puller", encoding="json", messages=messages, delivery=delivery
-        )
-    )
-    batch = _changes(batch_of)
+    messages: str, delivery: str, nats: Nats, stream: str, sink_of: Any
+) -> None:
+    sink = sink_of(layout="puller", encoding="json", messages=messages, delivery=delivery)
+    batch = _changes()
     (partition,) = set(batch.column("partition").to_pylist())
     last = Place(batch.column("cursor")[-1].as_py(), batch.column("ordinal")[-1].as_py())
     for _ in range(2):  # the same again is once
@@ -51,10 +45,8 @@ def test_a_puller_gets_documents_only_and_the_position_passes_the_rest(
         assert [event["type"] for event in events] == ["INSERT", "UPDATE", "DELETE"]
 
 
-def test_nothing_but_what_is_omitted_is_passed_too(
-    settings_of: Any, nats: Nats, batch_of: Callable[..., Any]
-) -> None:
-    sink = JetStreamSink(settings_of(nats.url, layout="puller", encoding="json"))
-    batch = _changes(batch_of).slice(5)
+def test_nothing_but_what_is_omitted_is_passed_too(sink_of: Any) -> None:
+    sink = sink_of(layout="puller", encoding="json")
+    batch = _changes().slice(5)
     (position,) = sink.write([batch], Noted()).position.values()
     assert position.ordinal == batch.column("ordinal")[-1].as_py()

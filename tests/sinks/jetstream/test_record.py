@@ -10,6 +10,7 @@ from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.sinks import Record, ReportsPositions, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of
 from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
@@ -39,9 +40,7 @@ def test_a_new_stream_has_no_record(sink: JetStreamSink) -> None:
     assert record_of(sink) == Record()
 
 
-def test_the_last_message_says_how_far_a_partition_is(
-    sink: JetStreamSink, batch_of: MakeBatch
-) -> None:
+def test_the_last_message_says_how_far_a_partition_is(sink: JetStreamSink) -> None:
     sink.write([batch_of(3, 7)], ignore)
     place = Place("00000000/00000007", 2)
     assert record_of(sink) == Record(bookmark=Bookmark(place, {}), begun=True)
@@ -49,7 +48,7 @@ def test_the_last_message_says_how_far_a_partition_is(
 
 
 def test_a_stream_that_was_emptied_is_no_new_one(
-    sink: JetStreamSink, nats: Nats, stream: str, batch_of: MakeBatch
+    sink: JetStreamSink, nats: Nats, stream: str
 ) -> None:
     sink.write([batch_of(3, 7)], ignore)
     Raw(nats.url).api._call(f"STREAM.PURGE.{stream}", {})
@@ -58,7 +57,7 @@ def test_a_stream_that_was_emptied_is_no_new_one(
 
 @pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
 def test_where_a_change_may_be_stored_behind_later_ones_the_last_says_nothing(
-    nats: Nats, stream: str, batch_of: MakeBatch, delivery: str
+    nats: Nats, stream: str, delivery: str
 ) -> None:
     sink = sink_of(nats, stream, delivery=delivery)
     sink.write([batch_of(3, 7)], ignore)

@@ -16,6 +16,7 @@ from penstock.model.page import Page
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, read
 
 pytestmark = pytest.mark.live
 
@@ -29,7 +30,7 @@ def sink_of(settings_of: Callable[..., Any], nats: Nats) -> Callable[..., JetStr
     )
 
 
-def spoilt(batch_of: Any, commit: int = 1) -> pa.RecordBatch:
+def spoilt(commit: int = 1) -> pa.RecordBatch:
     """Three changes, the second an error."""
     good = batch_of(3, commit)
     why = orjson.dumps({"reason": "not-utf8", "error": "e", "raw": "cmF3", "context": "Yw=="})
@@ -53,7 +54,7 @@ class Feed:
         return [self.good]
 
 
-def stored(read: Any, nats: Nats, stream: str) -> list[tuple[str, str]]:
+def stored(nats: Nats, stream: str) -> list[tuple[str, str]]:
     """(event id, the place that the header says), without what they share."""
     return [
         (message.event_id[-10:], message.headers["Penstock-Position"][-10:])
@@ -63,10 +64,10 @@ def stored(read: Any, nats: Nats, stream: str) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
-    delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+    delivery: str, sink_of: Any, nats: Nats, stream: str
 ) -> None:
     sink = sink_of(delivery=delivery)
-    sink.write([spoilt(batch_of), batch_of(1, 2)], ignore)
+    sink.write([spoilt(), batch_of(1, 2)], ignore)
     (letter,) = sink.dead_letters()
     feed = Feed(batch_of(3).slice(1, 1))
     done = sink.replay(letter["event_id"], feed.decode)
@@ -76,10 +77,8 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     assert list(sink.dead_letters()) == []
     # A session that was open goes on, and a new one begins behind what was stored.
     sink.write([batch_of(1, 3)], ignore)
-    sink_of(delivery=delivery, timeout=4).write(
-        [spoilt(batch_of), batch_of(1, 3), batch_of(1, 4)], ignore
-    )
-    ids = [event for event, _ in stored(read, nats, stream)]
+    sink_of(delivery=delivery, timeout=4).write([spoilt(), batch_of(1, 3), batch_of(1, 4)], ignore)
+    ids = [event for event, _ in stored(nats, stream)]
     assert ids == [
         "00000001:0", "00000001:2", "00000002:0", "00000001:1", "00000003:0", "00000004:0",
     ]  # fmt: skip
@@ -87,14 +86,14 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     assert replayed.headers["Penstock-Replayed"] == letter["position"]
     assert orjson.loads(replayed.data)["position"] == letter["position"]
     if delivery == "exactly-once":
-        assert stored(read, nats, stream)[3][1] == "00000002:0"
+        assert stored(nats, stream)[3][1] == "00000002:0"
 
 
 def test_a_replayed_change_does_not_move_the_mark_either(
-    sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+    sink_of: Any, nats: Nats, stream: str
 ) -> None:
     sink = sink_of()
-    bad = spoilt(batch_of)
+    bad = spoilt()
     marks = pa.array(['{"token":"0"}', '{"token":"1"}', '{"token":"2"}'])
     bad = bad.set_column(bad.schema.get_field_index("mark"), bad.schema.field("mark"), marks)
     sink.write([bad], ignore)
@@ -107,9 +106,7 @@ def test_a_replayed_change_does_not_move_the_mark_either(
     assert before["shop"].bookmark.mark == {"token": "2"}
 
 
-def test_what_was_replayed_is_not_set_aside_again(
-    sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
-) -> None:
+def test_what_was_replayed_is_not_set_aside_again(sink_of: Any, nats: Nats, stream: str) -> None:
     sink_of().write([spoilt(batch_of)], ignore)
     (letter,) = sink_of().dead_letters()
     sink_of().replay(str(letter["id"]), Feed(batch_of(3).slice(1, 1)).decode)
@@ -119,7 +116,7 @@ def test_what_was_replayed_is_not_set_aside_again(
     assert orjson.loads(note.data)["replayed"] == letter["event_id"]
 
 
-def test_what_still_cannot_be_read_stays(sink_of: Any, batch_of: Any, nats: Nats) -> None:
+def test_what_still_cannot_be_read_stays(sink_of: Any) -> None:
     sink = sink_of()
     sink.write([spoilt(batch_of)], ignore)
     (letter,) = sink.dead_letters()
@@ -128,7 +125,7 @@ def test_what_still_cannot_be_read_stays(sink_of: Any, batch_of: Any, nats: Nats
     assert list(sink.dead_letters()) == [letter]
 
 
-def test_what_was_cut_cannot_be_replayed(sink_of: Any, batch_of: Any, nats: Nats) -> None:
+def test_what_was_cut_cannot_be_replayed(sink_of: Any) -> None:
     sink = sink_of()
     sink.write([batch_of(1, after=orjson.dumps({"t": "x" * 1_200_000}).decode())], ignore)
     (letter,) = sink.dead_letters()
@@ -138,7 +135,7 @@ def test_what_was_cut_cannot_be_replayed(sink_of: Any, batch_of: Any, nats: Nats
 
 
 def test_a_change_that_could_not_be_encoded_is_replayed_when_it_can(
-    sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+    sink_of: Any, nats: Nats, stream: str
 ) -> None:
     after = '{"id":1'  # no JSON, so it has no MessagePack; as JSON nobody looks into it
     sink_of(encoding="msgpack").write([batch_of(1, after=after)], ignore)
@@ -166,7 +163,7 @@ JetStreamSink(settings).replay(sys.argv[1], None)
 
 @pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_replay_that_died_is_not_stored_twice(
-    delivery: str, sink_of: Any, batch_of: Any, nats: Nats, stream: str, read: Any
+    delivery: str, sink_of: Any, nats: Nats, stream: str
 ) -> None:
     broken = sink_of(encoding="msgpack", delivery=delivery, duplicate_window="100ms")
     broken.write([batch_of(1, after='{"id":1')], ignore)
@@ -179,12 +176,12 @@ def test_a_replay_that_died_is_not_stored_twice(
     time.sleep(0.3)  # the server forgot the id
     done = sink.replay(str(letter["id"]), Feed(None).decode)
     assert (done["sequence"], done["duplicate"]) == (1, True)
-    assert [message.event_id for message in read(nats.url, stream)].count(letter["event_id"]) == 1
+    assert stored().count(letter["event_id"]) == 1
     assert list(sink.dead_letters()) == []
     assert len(read(nats.url, f"{stream}_DLQ")) == 1  # the note of how far the partition is
 
 
-def test_a_letter_shows_its_bytes(sink_of: Any, batch_of: Any, nats: Nats) -> None:
+def test_a_letter_shows_its_bytes(sink_of: Any) -> None:
     sink = sink_of()
     sink.write([spoilt(batch_of)], ignore)
     shown = sink.dead_letter("default:00000000/00000001:1")
@@ -194,9 +191,7 @@ def test_a_letter_shows_its_bytes(sink_of: Any, batch_of: Any, nats: Nats) -> No
             sink.dead_letter(id)
 
 
-def test_tables_that_are_not_suspended_cannot_resume(
-    sink_of: Any, batch_of: Any, nats: Nats
-) -> None:
+def test_tables_that_are_not_suspended_cannot_resume(sink_of: Any) -> None:
     sink = sink_of()
     assert list(sink.tables()) == []
     sink.write([batch_of(1, operation="DELETE", key=[None])], ignore)

@@ -16,6 +16,7 @@ from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of
 
 pytestmark = pytest.mark.live
 DAY = 86_400 * 10**9
@@ -31,9 +32,9 @@ def api(nats: Nats) -> Iterator[JetStream]:
 
 
 @pytest.fixture
-def check(nats: Nats, stream: str, settings_of: Any) -> Any:
+def check(sink_of: Any) -> Any:
     def run(**settings: Any) -> list[Finding]:
-        return list(JetStreamSink(settings_of(nats.url, **settings)).check())
+        return list(sink_of(**settings).check())
 
     return run
 
@@ -60,7 +61,7 @@ def test_a_missing_stream_is_made_once(nats: Nats, api: JetStream, settings_of: 
     assert config["num_replicas"] == 1
 
 
-def test_the_defaults_keep_everything_for_ever(settings_of: Any) -> None:
+def test_the_defaults_keep_everything_for_ever() -> None:
     config = wanted(JetStreamSettings(url="nats://h"), TEMPLATE, (2, 10))
     assert (config["max_age"], config["max_bytes"]) == (0, -1)
     assert config["duplicate_window"] == 120 * 10**9
@@ -86,29 +87,29 @@ def test_message_ids_are_remembered_where_something_relies_on_them(
 
 
 def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
-    nats: Nats, api: JetStream, stream: str, settings_of: Any, batch_of: Any
+    nats: Nats, api: JetStream, stream: str, settings_of: Any, sink_of: Any
 ) -> None:
     def window() -> float:
         info = api.stream(stream)
         assert info is not None
         return float(info["config"]["duplicate_window"]) / 10**9
 
-    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3)], ignore)
+    sink_of(delivery="exactly-once").write([batch_of(3)], ignore)
     assert window() == 0.1
     chosen = settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
     JetStreamSink(chosen).write([batch_of(3, 2)], ignore)
     assert window() == 0.1
-    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(3, 3)], ignore)
+    sink_of(delivery="deduplicated").write([batch_of(3, 3)], ignore)
     assert window() == 120
-    JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(3, 4)], ignore)
+    sink_of(delivery="exactly-once").write([batch_of(3, 4)], ignore)
     assert window() == 120
 
 
 def test_who_is_not_alone_relies_on_ids_that_are_remembered(
-    nats: Nats, api: JetStream, stream: str, settings_of: Any, batch_of: Any
+    api: JetStream, stream: str, sink_of: Any
 ) -> None:
     told: list[Any] = []
-    sink = JetStreamSink(settings_of(nats.url, delivery="auto"))
+    sink = sink_of(delivery="auto")
     sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], Noted(told.append))
     assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
     info = api.stream(stream)
@@ -117,32 +118,30 @@ def test_who_is_not_alone_relies_on_ids_that_are_remembered(
     assert info["state"]["messages"] == 9
 
 
-def test_a_stream_that_exists_is_not_changed(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
-) -> None:
+def test_a_stream_that_exists_is_not_changed(stream: str, api: JetStream, sink_of: Any) -> None:
     before = api.create({"name": stream, "subjects": [f"{stream}.>"], "max_msgs": 77})
-    JetStreamSink(settings_of(nats.url, max_age="1h")).write([batch_of(3)], ignore)
+    sink_of(max_age="1h").write([batch_of(3)], ignore)
     after = api.stream(stream)
     assert after is not None
     assert after["config"] == before["config"]
 
 
 def test_a_stream_with_other_subjects_is_a_settings_error(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, check: Any
+    stream: str, api: JetStream, check: Any, sink_of: Any
 ) -> None:
     api.create({"name": stream, "subjects": [f"{stream}.only.this"]})
     with pytest.raises(SettingsError, match=rf"does not take {stream}\.\*\.\*") as caught:
-        JetStreamSink(settings_of(nats.url)).write([batch_of(1)], ignore)
+        sink_of().write([batch_of(1)], ignore)
     assert "--subjects" in caught.value.hint
     assert any("does not take" in message for message in levels(check(), "error"))
 
 
 def test_subjects_that_another_stream_has_are_a_settings_error(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, check: Any
+    stream: str, api: JetStream, check: Any, sink_of: Any
 ) -> None:
     api.create({"name": f"{stream}OTHER", "subjects": [f"{stream}.users.*"]})
     with pytest.raises(SettingsError, match="subjects overlap"):
-        JetStreamSink(settings_of(nats.url)).prepare()
+        sink_of().prepare()
     assert any("as well" in message for message in levels(check(), "error"))
 
 
@@ -172,22 +171,16 @@ def make_unfit(api: JetStream, name: str, subject: str, config: dict[str, Any]) 
 
 @pytest.mark.parametrize(("config", "says"), UNFIT)
 def test_a_stream_that_cannot_be_written_safely_is_a_settings_error(
-    config: dict[str, Any],
-    says: str,
-    nats: Nats,
-    stream: str,
-    api: JetStream,
-    settings_of: Any,
-    check: Any,
+    config: dict[str, Any], says: str, stream: str, api: JetStream, check: Any, sink_of: Any
 ) -> None:
     make_unfit(api, stream, f"{stream}.>", config)
     errors = levels(check(), "error")
     assert len(errors) == bool(says) and all(says in message for message in errors)
     if says:
         with pytest.raises(SettingsError, match=says):
-            JetStreamSink(settings_of(nats.url)).prepare()
+            sink_of().prepare()
     else:
-        JetStreamSink(settings_of(nats.url)).prepare()
+        sink_of().prepare()
 
 
 @pytest.mark.parametrize(("config", "says"), [one for one in UNFIT if "subject" not in str(one)])
@@ -207,16 +200,14 @@ def test_so_is_one_for_what_is_set_aside(
 
 
 def test_a_stream_that_keeps_messages_for_less_than_their_ids_is_written_to(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
+    stream: str, api: JetStream, sink_of: Any
 ) -> None:
     second = 10**9
     subjects = [f"{stream}.>"]
     api.create(
         {"name": stream, "subjects": subjects, "max_age": second, "duplicate_window": second // 10}
     )
-    receipt = JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write(
-        [batch_of(3)], ignore
-    )
+    receipt = sink_of(delivery="deduplicated").write([batch_of(3)], ignore)
     info = api.stream(stream)
     assert receipt.published == 3 and info is not None
     assert info["config"]["duplicate_window"] == second
@@ -235,19 +226,19 @@ def test_check_makes_nothing_and_says_what_will_be_made(
 
 
 def test_check_warns_where_nothing_can_be_set_aside_and_no_lease_kept(
-    own_nats: Callable[..., Nats], stream: str, settings_of: Any
+    own_nats: Callable[..., Nats], stream: str, sink_of: Any
 ) -> None:
     permissions = {"publish": [f"{stream}.>", "$JS.API.>"]}
     user = {"user": "u", "password": "p", "permissions": permissions}
     server = own_nats({"authorization": {"users": [user]}})
-    findings = list(JetStreamSink(settings_of(server.url, user="u", password="p")).check())
+    findings = list(sink_of(server.url, user="u", password="p").check())
     assert levels(findings, "error") == []
     (warning,) = levels(findings, "warning")
     assert warning.startswith("may not publish to penstock.>")
 
 
 def test_a_stream_is_made_with_the_retention_that_was_asked_for(
-    nats: Nats, api: JetStream, settings_of: Any, batch_of: Any
+    nats: Nats, api: JetStream, settings_of: Any
 ) -> None:
     settings = settings_of(nats.url, retention="interest")
     sink = JetStreamSink(settings)
@@ -279,19 +270,17 @@ def test_a_stream_is_made_with_the_retention_that_was_asked_for(
     ],
 )
 def test_check_says_what_a_stream_that_exists_does_not_have(
-    nats: Nats, settings_of: Any, asked: dict[str, Any], said: str | None
+    asked: dict[str, Any], said: str | None, sink_of: Any
 ) -> None:
-    JetStreamSink(settings_of(nats.url, max_age="1h")).prepare()
-    findings = JetStreamSink(settings_of(nats.url, **asked)).check()
+    sink_of(max_age="1h").prepare()
+    findings = sink_of(**asked).check()
     found = [each for each in findings if "was made with" in each.message]
     assert [each.level for each in found] == (["warning"] if said else [])
     assert all(said in each.message for each in found if said)
 
 
-def test_check_stores_nothing(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, check: Any
-) -> None:
-    JetStreamSink(settings_of(nats.url)).prepare()
+def test_check_stores_nothing(stream: str, api: JetStream, check: Any, sink_of: Any) -> None:
+    sink_of().prepare()
     check()
     info = api.stream(stream)
     assert info is not None

@@ -15,6 +15,7 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_in, ids_of
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
@@ -42,8 +43,8 @@ def version(told: list[Any]) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", said)[:3]))
 
 
-def test_auto_picks_the_best_and_says_why(server: Nats, settings_of: Any, batch_of: Any) -> None:
-    sink = JetStreamSink(settings_of(server.url))
+def test_auto_picks_the_best_and_says_why(server: Nats, sink_of: Any) -> None:
+    sink = sink_of(server.url)
     told: list[Any] = []
     receipt = sink.write([batch_of(1500, 1)], Noted(told.append))
     assert receipt.published == 1500
@@ -54,9 +55,7 @@ def test_auto_picks_the_best_and_says_why(server: Nats, settings_of: Any, batch_
         assert receipt.numbers["delivery"] == "deduplicated"
         assert "has no atomic batches" in receipt.numbers["reason"]
         with pytest.raises(SettingsError, match="exactly-once is not possible"):
-            JetStreamSink(settings_of(server.url, delivery="exactly-once")).write(
-                [batch_of(1)], ignore
-            )
+            sink_of(server.url, delivery="exactly-once").write([batch_of(1)], ignore)
     assert {note["delivery"] for note in told if "delivery" in note} == {
         receipt.numbers["delivery"]
     }
@@ -64,7 +63,7 @@ def test_auto_picks_the_best_and_says_why(server: Nats, settings_of: Any, batch_
 
 @pytest.mark.parametrize("delivery", ["auto", "deduplicated"])
 def test_a_kill_in_the_middle_loses_doubles_and_reorders_nothing(
-    delivery: str, server: Nats, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    delivery: str, server: Nats, settings_of: Any
 ) -> None:
     settings = settings_of(server.url, delivery=delivery, timeout="1s")
     sink = JetStreamSink(settings)
@@ -80,13 +79,11 @@ def test_a_kill_in_the_middle_loses_doubles_and_reorders_nothing(
     sink.write(killed(), ignore)
     again = sink.write(batches[-5:], ignore)
     assert (again.published, again.duplicates) == (0, 2000)
-    assert [message.event_id for message in read(server.url, settings.stream)] == ids_of(*batches)
+    assert ids_in(server.url, settings.stream) == ids_of(*batches)
 
 
-def test_at_least_once_stores_everything(
-    server: Nats, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
-) -> None:
+def test_at_least_once_stores_everything(server: Nats, settings_of: Any) -> None:
     settings = settings_of(server.url, delivery="at-least-once")
     batches = [batch_of(400, n) for n in range(1, 6)]
     assert JetStreamSink(settings).write(batches, ignore).published == 2000
-    assert [message.event_id for message in read(server.url, settings.stream)] == ids_of(*batches)
+    assert ids_in(server.url, settings.stream) == ids_of(*batches)

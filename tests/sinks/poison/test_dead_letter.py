@@ -1,6 +1,5 @@
 """A dead letter's body: whole if it fits, cut if not, and read back."""
 
-from collections.abc import Callable
 from typing import Any
 
 import orjson
@@ -9,6 +8,7 @@ import pytest
 
 from penstock.model.errors import Malformed
 from penstock.sinks.poison.dead_letter import Letter, page_of, row_letter, row_of
+from tests.sinks.changes import batch_of
 
 
 def letter(raw: bytes, **more: Any) -> Letter:
@@ -45,7 +45,7 @@ def test_a_page_holds_the_letters_change_alone() -> None:
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_a_change_reads_back_as_it_was(images: Any, batch_of: Callable[..., Any]) -> None:
+def test_a_change_reads_back_as_it_was(images: Any) -> None:
     batch: pa.RecordBatch = batch_of(3, images=images, unchanged=[["big"]] * 3).slice(1, 1)
     (row,) = batch.to_pylist()
     kept = Letter.parse(row_letter(row, images, "too-large", "e").body(1 << 20))
@@ -54,7 +54,7 @@ def test_a_change_reads_back_as_it_was(images: Any, batch_of: Callable[..., Any]
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-def test_a_letter_of_an_older_version_reads_back(images: Any, batch_of: Callable[..., Any]) -> None:
+def test_a_letter_of_an_older_version_reads_back(images: Any) -> None:
     batch: pa.RecordBatch = batch_of(1, images=images)
     (row,) = batch.to_pylist()
     old = {name: row[name] for name in row if name not in ("delta", "mark", "route")}

@@ -17,24 +17,23 @@ from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_of, read
 
 pytestmark = pytest.mark.live
 
 
-def test_a_backlog_goes_in_batches_of_a_thousand(sink: JetStreamSink, batch_of: Any) -> None:
+def test_a_backlog_goes_in_batches_of_a_thousand(sink: JetStreamSink) -> None:
     receipt = sink.write([batch_of(5000, 1), batch_of(300, 2)], ignore)
     assert receipt.numbers["batches"] == 6
 
 
-def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink, batch_of: Any) -> None:
+def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink) -> None:
     receipt = sink.write([batch_of(1, n) for n in range(1, 2001)], ignore)
     assert receipt.published == 2000
     assert receipt.numbers["batches"] < 1500
 
 
-def test_a_batch_waits_for_more_no_longer_than_it_may(
-    sink: JetStreamSink, batch_of: Any, stored: Any
-) -> None:
+def test_a_batch_waits_for_more_no_longer_than_it_may(sink: JetStreamSink, stored: Any) -> None:
     """The iterator stops and waits until what it gave is in the stream."""
     seen: list[int] = []
 
@@ -53,7 +52,7 @@ def test_a_batch_waits_for_more_no_longer_than_it_may(
 
 
 def test_an_open_ended_write_says_how_far_it_is(
-    sink: JetStreamSink, batch_of: Any, monkeypatch: pytest.MonkeyPatch
+    sink: JetStreamSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
     told: list[Any] = []
@@ -70,23 +69,17 @@ def test_an_open_ended_write_says_how_far_it_is(
     assert said["latency_p50_ms"] <= said["latency_p99_ms"]
 
 
-def test_a_restart_goes_on_behind_what_is_stored(
-    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
-) -> None:
+def test_a_restart_goes_on_behind_what_is_stored(sink: JetStreamSink, stored: Any) -> None:
     sink.write([batch_of(10, 1)], ignore)
     receipt = sink.write([batch_of(10, 1), batch_of(10, 2)], ignore)
     assert (receipt.published, receipt.duplicates) == (10, 10)
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
 
-def test_a_replay_longer_than_the_duplicate_window_is_still_once(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
-) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery="exactly-once", duplicate_window="100ms"))
+def test_a_replay_longer_than_the_duplicate_window_is_still_once(stored: Any, sink_of: Any) -> None:
+    sink = sink_of(delivery="exactly-once", duplicate_window="100ms")
     sink.write([batch_of(1200, 1)], ignore)
-    control = JetStreamSink(
-        settings_of(nats.url, delivery="deduplicated", duplicate_window="100ms")
-    )
+    control = sink_of(delivery="deduplicated", duplicate_window="100ms")
     # Until the window has passed for sure: then message ids alone store a change twice.
     last = batch_of(1, 1, start=1199)
     while control.write([last], ignore).duplicates:
@@ -98,11 +91,11 @@ def test_a_replay_longer_than_the_duplicate_window_is_still_once(
 
 @pytest.mark.parametrize("losing", [1, 3])
 def test_a_lost_acknowledgement_is_settled_by_reading_back(
-    losing: int, proxy: Any, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+    losing: int, proxy: Any, stored: Any, sink_of: Any
 ) -> None:
     between = proxy(trigger=b'{"stream":', remaining=losing)
     # A slow machine is no outage: only what the proxy cuts is.
-    sink = JetStreamSink(settings_of(between.url, delivery="exactly-once", timeout="60s"))
+    sink = sink_of(between.url, delivery="exactly-once", timeout="60s")
     told: list[Any] = []
     batches = [batch_of(1000, n) for n in range(1, 9)]
     receipt = sink.write(batches, Noted(told.append))
@@ -115,13 +108,9 @@ def test_a_lost_acknowledgement_is_settled_by_reading_back(
     assert stored() == ids_of(*batches)
 
 
-def test_a_batch_that_another_attempt_stored_is_not_stored_again(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
-) -> None:
+def test_a_batch_that_another_attempt_stored_is_not_stored_again(stored: Any, sink_of: Any) -> None:
     """Two attempts of one task: the second stores everything while the first is held up."""
-    first, second = (
-        JetStreamSink(settings_of(nats.url, delivery="exactly-once", window=n)) for n in (8000, 1)
-    )
+    first, second = (sink_of(delivery="exactly-once", window=n) for n in (8000, 1))
     first.prepare()
     batches = [batch_of(100, n) for n in range(1, 6)]
 
@@ -149,16 +138,11 @@ def woken_late(
 
 
 @pytest.mark.parametrize("window", ["100ms", "120s"])
-def test_a_zombie_that_is_behind_is_stopped(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any, window: str
-) -> None:
+def test_a_zombie_that_is_behind_is_stopped(stored: Any, window: str, sink_of: Any) -> None:
     """Its first message is refused by the sequence, or inside a window taken for stored already.
     What else it had in flight can only be stored as the very changes that come next; it stops."""
     zombie, owner = (
-        JetStreamSink(
-            settings_of(nats.url, delivery="exactly-once", window=n, duplicate_window=window)
-        )
-        for n in (8000, 1)
+        sink_of(delivery="exactly-once", window=n, duplicate_window=window) for n in (8000, 1)
     )
     zombie.prepare()
     zombie.leases().put(Lease(name="owner:shop", owner="host:7:ab"))
@@ -185,21 +169,12 @@ def after(changes: Iterator[pa.RecordBatch], *, pause: float) -> Iterator[pa.Rec
 
 @pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{source_partition}.{collection}"])
 def test_the_fence_holds_where_message_ids_would_let_pass(
-    tokens: str,
-    nats: Nats,
-    stream: str,
-    settings_of: Any,
-    batch_of: Any,
-    ids_of: Any,
-    stored: Any,
+    tokens: str, stored: Any, sink_of: Any, stream: str
 ) -> None:
     """The zombie's next batch shares no id with what the owner stored: only its expected sequence
     (the stream's in a chain, the shard's with a subject for each partition) keeps it out."""
     subject = f"{stream}.{tokens}"
-    zombie, owner = (
-        JetStreamSink(settings_of(nats.url, delivery="exactly-once", subject=subject, window=n))
-        for n in (8000, 1)
-    )
+    zombie, owner = (sink_of(delivery="exactly-once", subject=subject, window=n) for n in (8000, 1))
     zombie.prepare()
 
     def woken_late() -> Iterator[pa.RecordBatch]:
@@ -215,7 +190,7 @@ def test_the_fence_holds_where_message_ids_would_let_pass(
 
 
 def test_two_writers_at_once_never_store_a_change_twice_or_out_of_order(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any, stored: Any
+    nats: Nats, settings_of: Any, stored: Any
 ) -> None:
     batches = [batch_of(37, n) for n in range(1, 60)]
     lost: list[LeaseLost] = []
@@ -241,16 +216,12 @@ def test_two_writers_at_once_never_store_a_change_twice_or_out_of_order(
 
 
 def test_others_in_the_stream_do_not_disturb(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+    nats: Nats, stream: str, api: JetStream, sink_of: Any
 ) -> None:
     """Batches chain on the stream's sequence until somebody else is seen to move it."""
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
-    mine = JetStreamSink(
-        settings_of(nats.url, subject=f"{stream}.mine.{{collection}}", delivery="exactly-once")
-    )
-    other = JetStreamSink(
-        settings_of(nats.url, subject=f"{stream}.other.{{collection}}", delivery="exactly-once")
-    )
+    mine = sink_of(subject=f"{stream}.mine.{{collection}}", delivery="exactly-once")
+    other = sink_of(subject=f"{stream}.other.{{collection}}", delivery="exactly-once")
 
     def interleaved() -> Iterator[pa.RecordBatch]:
         for n in range(1, 6):
@@ -266,7 +237,7 @@ def test_others_in_the_stream_do_not_disturb(
 
 
 def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_one_pass(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+    nats: Nats, stream: str, api: JetStream, settings_of: Any
 ) -> None:
     """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
     is refused, and the stream is now where the second expects it."""
@@ -294,7 +265,7 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
 
 
 def test_an_answer_that_was_read_while_sending_is_taken_at_once(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, monkeypatch: Any
+    monkeypatch: Any, nats: Nats, settings_of: Any
 ) -> None:
     """The server's buffer was full, so sending read what was there. No poll shows it any more."""
     from penstock.nats.connection import Connection
@@ -321,10 +292,10 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
 
 
 def test_partitions_with_subjects_of_their_own_are_exact_each(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any, ids_of: Any
+    nats: Nats, stream: str, sink_of: Any
 ) -> None:
     subject = f"{stream}.{{source_partition}}.{{collection}}"
-    sink = JetStreamSink(settings_of(nats.url, subject=subject, delivery="exactly-once"))
+    sink = sink_of(subject=subject, delivery="exactly-once")
     batches = [
         pa.Table.from_batches(
             [batch_of(9, n, partition="a"), batch_of(9, n + 100, partition="b")]
@@ -343,53 +314,49 @@ def test_partitions_with_subjects_of_their_own_are_exact_each(
         assert [m.event_id for m in found if f".{name}." in m.subject] == expected
 
 
-def two_partitions(batch_of: Any) -> list[pa.RecordBatch]:
+def two_partitions() -> list[pa.RecordBatch]:
     return [batch_of(9, 1, partition="a"), batch_of(9, 2, partition="b")]
 
 
-def test_two_partitions_in_one_shard_are_refused_with_the_remedy(
-    sink: JetStreamSink, batch_of: Any
-) -> None:
+def test_two_partitions_in_one_shard_are_refused_with_the_remedy(sink: JetStreamSink) -> None:
     with pytest.raises(SettingsError) as caught:
-        sink.write(two_partitions(batch_of), ignore)
+        sink.write(two_partitions(), ignore)
     assert "default/a and default/b both write to" in str(caught.value)
     assert "{source_partition}" in caught.value.hint
 
 
-def test_the_shard_of_another_partition_is_refused(sink: JetStreamSink, batch_of: Any) -> None:
+def test_the_shard_of_another_partition_is_refused(sink: JetStreamSink) -> None:
     sink.write([batch_of(1, partition="before")], ignore)
     with pytest.raises(SettingsError, match="before and default/after"):
         sink.write([batch_of(1, partition="after")], ignore)
 
 
-def test_auto_uses_message_ids_when_two_partitions_share_a_shard(
-    nats: Nats, settings_of: Any, batch_of: Any, stored: Any
-) -> None:
+def test_auto_uses_message_ids_when_two_partitions_share_a_shard(stored: Any, sink_of: Any) -> None:
     told: list[Any] = []
-    sink = JetStreamSink(settings_of(nats.url))
-    receipt = sink.write(two_partitions(batch_of), Noted(told.append))
+    sink = sink_of()
+    receipt = sink.write(two_partitions(), Noted(told.append))
     assert receipt.published == 18
     assert receipt.numbers["delivery"] == "deduplicated"
     assert "both write to" in receipt.numbers["reason"]
     assert [each["delivery"] for each in told if "delivery" in each][-1] == "deduplicated"
-    again = sink.write(two_partitions(batch_of), ignore)
+    again = sink.write(two_partitions(), ignore)
     assert (again.published, again.duplicates) == (0, 18)
     assert len(stored()) == 18
 
 
 def test_a_shard_with_strangers_messages_is_refused(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any, batch_of: Any
+    stream: str, api: JetStream, sink_of: Any
 ) -> None:
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
     api._connection.request(f"{stream}.some.thing", b"not ours")
     with pytest.raises(SettingsError, match="is not from penstock"):
-        JetStreamSink(settings_of(nats.url, delivery="exactly-once")).write([batch_of(1)], ignore)
-    receipt = JetStreamSink(settings_of(nats.url)).write([batch_of(1)], ignore)
+        sink_of(delivery="exactly-once").write([batch_of(1)], ignore)
+    receipt = sink_of().write([batch_of(1)], ignore)
     assert receipt.numbers["delivery"] == "deduplicated"
 
 
 def test_after_a_purge_the_rest_is_stored_although_ids_are_remembered(
-    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
 ) -> None:
     """The server still knows the ids and refuses the batch (10201); the fence is enough."""
     sink.write([batch_of(10, 1)], ignore)
@@ -400,7 +367,7 @@ def test_after_a_purge_the_rest_is_stored_although_ids_are_remembered(
 
 
 def test_a_purge_in_the_middle_of_a_write_goes_on(
-    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
 ) -> None:
     def purged() -> Iterator[pa.RecordBatch]:
         yield batch_of(10, 1)
@@ -414,7 +381,7 @@ def test_a_purge_in_the_middle_of_a_write_goes_on(
 
 
 def test_a_stream_that_is_deleted_in_the_middle_is_made_again(
-    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, ids_of: Any, stored: Any
+    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
 ) -> None:
     def deleted() -> Iterator[pa.RecordBatch]:
         yield batch_of(10, 1)
@@ -430,7 +397,7 @@ def test_a_stream_that_is_deleted_in_the_middle_is_made_again(
 
 
 def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
-    sink: JetStreamSink, stream: str, api: JetStream, batch_of: Any, stored: Any
+    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
 ) -> None:
     """A chain needs no batches; what must be an atomic batch is refused."""
     sink.write([batch_of(10, 1)], ignore)
@@ -446,7 +413,7 @@ def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
 
 
 def test_changes_out_of_order_are_refused_before_they_are_stored(
-    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
+    sink: JetStreamSink, stored: Any
 ) -> None:
     with pytest.raises(SettingsError, match="out of order") as caught:
         sink.write([batch_of(500, 2), batch_of(500, 1)], ignore)  # too many to be sorted together
@@ -456,9 +423,7 @@ def test_changes_out_of_order_are_refused_before_they_are_stored(
     assert found == ids_of(batch_of(500, 2))[: len(found)]
 
 
-def test_a_shuffled_batch_is_sorted(
-    sink: JetStreamSink, batch_of: Any, ids_of: Any, stored: Any
-) -> None:
+def test_a_shuffled_batch_is_sorted(sink: JetStreamSink, stored: Any) -> None:
     tidy = batch_of(50, 1)
     twice = pa.concat_tables(map(pa.Table.from_batches, ([tidy], [tidy]))).combine_chunks()
     receipt = sink.write([twice.to_batches()[0].take(pa.array([*range(99, -1, -1)]))], ignore)

@@ -11,6 +11,7 @@ from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats, free_port
+from tests.sinks.changes import batch_of, ids_of, read
 
 pytestmark = pytest.mark.live
 
@@ -25,17 +26,17 @@ def configuration(api: JetStream, stream: str) -> dict[str, Any]:
     return dict(info["config"])
 
 
-def headers(nats: Nats, stream: str, read: Any) -> list[dict[str, str]]:
+def headers(nats: Nats, stream: str) -> list[dict[str, str]]:
     return [dict(message.headers) for message in read(nats.url, stream)]
 
 
 def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
-    sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
+    sink: JetStreamSink, nats: Nats, stream: str
 ) -> None:
     batches = [batch_of(3, 1), batch_of(2, 2)]
     sink.write(batches, ignore)
     ids = ids_of(*batches)
-    found = headers(nats, stream, read)
+    found = headers(nats, stream)
     assert all(BATCH not in one for one in found)
     assert [one["Nats-Msg-Id"] for one in found] == ids
     # The first of a write knows the sequence only.
@@ -45,20 +46,19 @@ def test_each_message_names_the_one_before_it_and_none_is_in_a_batch(
 
 
 def test_the_first_of_the_next_chain_names_both(
-    sink: JetStreamSink, nats: Nats, stream: str, read: Any, batch_of: Any, ids_of: Any
+    sink: JetStreamSink, nats: Nats, stream: str
 ) -> None:
     sink.write([batch_of(1000, 1), batch_of(1000, 2)], ignore)
-    first = headers(nats, stream, read)[1000]
+    first = headers(nats, stream)[1000]
     assert (first[SEQUENCE], first[BEFORE]) == ("1000", ids_of(batch_of(1000, 1))[-1])
 
 
 def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
-    sink: JetStreamSink, api: JetStream, nats: Nats, stream: str, read: Any, batch_of: Any,
-    ids_of: Any,
-) -> None:  # fmt: skip
+    sink: JetStreamSink, api: JetStream, nats: Nats, stream: str
+) -> None:
     def disturbed() -> Iterator[pa.RecordBatch]:
         yield batch_of(5, 1)
-        while len(headers(nats, stream, read)) < 5:
+        while len(headers(nats, stream)) < 5:
             yield batch_of(0)
         # Not under the sink's own subjects: another application of the stream.
         config = configuration(api, stream)
@@ -68,12 +68,12 @@ def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
         yield batch_of(5, 2)
 
     assert sink.write(disturbed(), ignore).published == 10
-    found = [one.get("Nats-Msg-Id") for one in headers(nats, stream, read)]
+    found = [one.get("Nats-Msg-Id") for one in headers(nats, stream)]
     assert found == [*ids_of(batch_of(5, 1)), None, *ids_of(batch_of(5, 2))]
 
 
 def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
-    sink: JetStreamSink, api: JetStream, stream: str, batch_of: Any, ids_of: Any, stored: Any
+    sink: JetStreamSink, api: JetStream, stream: str, stored: Any
 ) -> None:
     """The server says nothing of a message without a reply: the batch after it finds out."""
     small, large = batch_of(5, 1), batch_of(1, 2, document_id="x" * 20_000)
@@ -94,11 +94,11 @@ def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
 
 @pytest.mark.parametrize("known", ["monitoring", "assume_synced"])
 def test_a_server_that_syncs_each_message_gets_atomic_batches(
-    known: str, own_nats: Any, settings_of: Any, stream: str, read: Any, batch_of: Any
+    known: str, own_nats: Any, stream: str, sink_of: Any
 ) -> None:
     port = free_port()
     config = {"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}}
     server: Nats = own_nats(config)
     said = {"monitoring": f"http://127.0.0.1:{port}", "assume_synced": True}
-    JetStreamSink(settings_of(server.url, **{known: said[known]})).write([batch_of(3)], ignore)
-    assert all(BATCH in one for one in headers(server, stream, read))
+    sink_of(server.url, **{known: said[known]}).write([batch_of(3)], ignore)
+    assert all(BATCH in one for one in headers(server, stream))

@@ -20,6 +20,7 @@ from penstock.sinks.jetstream.stream import ensure
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_in, ids_of, read
 
 pytestmark = pytest.mark.live
 
@@ -29,25 +30,16 @@ pytestmark = pytest.mark.live
     "window", [{"window": 1}, {"window": 7}, {"window_bytes": 1}, {"window_bytes": "2KiB"}, {}]
 )
 def test_order_holds_in_any_window(
-    delivery: str,
-    window: dict[str, Any],
-    nats: Nats,
-    stream: str,
-    settings_of: Any,
-    batch_of: Any,
-    ids_of: Any,
-    read: Any,
+    delivery: str, window: dict[str, Any], sink_of: Any, stored: Any
 ) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery=delivery, **window))
+    sink = sink_of(delivery=delivery, **window)
     batches = [batch_of(60, n) for n in range(1, 6)]
     assert sink.write(batches, ignore).published == 300
-    assert [message.event_id for message in read(nats.url, stream)] == ids_of(*batches)
+    assert stored() == ids_of(*batches)
 
 
-def test_the_event_id_is_the_message_id(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any
-) -> None:
-    JetStreamSink(settings_of(nats.url, delivery="deduplicated")).write([batch_of(1, 9)], ignore)
+def test_the_event_id_is_the_message_id(nats: Nats, stream: str, sink_of: Any) -> None:
+    sink_of(delivery="deduplicated").write([batch_of(1, 9)], ignore)
     (message,) = read(nats.url, stream)
     assert message.headers == {
         "Nats-Msg-Id": "default:00000000/00000009:0",
@@ -58,10 +50,8 @@ def test_the_event_id_is_the_message_id(
     assert message.subject == f"{stream}.items.insert"
 
 
-def test_without_ids_a_replay_is_stored_again(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any
-) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery="at-least-once"))
+def test_without_ids_a_replay_is_stored_again(nats: Nats, stream: str, sink_of: Any) -> None:
+    sink = sink_of(delivery="at-least-once")
     sink.write([batch_of(3)], ignore)
     assert sink.write([batch_of(3)], ignore).published == 3
     stored = read(nats.url, stream)
@@ -69,10 +59,8 @@ def test_without_ids_a_replay_is_stored_again(
     assert not [message for message in stored if "Nats-Msg-Id" in message.headers]
 
 
-def test_a_replay_inside_the_duplicate_window_is_counted(
-    nats: Nats, settings_of: Any, batch_of: Any
-) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery="deduplicated"))
+def test_a_replay_inside_the_duplicate_window_is_counted(sink_of: Any) -> None:
+    sink = sink_of(delivery="deduplicated")
     sink.write([batch_of(900, 1)], ignore)
     receipt = sink.write([batch_of(900, 1), batch_of(50, 2)], ignore)
     assert (receipt.published, receipt.duplicates) == (50, 900)
@@ -81,7 +69,7 @@ def test_a_replay_inside_the_duplicate_window_is_counted(
 
 
 def test_the_streams_of_both_deliveries_have_the_same_bodies(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, read: Any
+    nats: Nats, stream: str, settings_of: Any
 ) -> None:
     bodies = []
     for delivery in ("deduplicated", "exactly-once"):
@@ -96,7 +84,7 @@ def test_the_streams_of_both_deliveries_have_the_same_bodies(
 
 
 def test_what_is_behind_a_refused_message_is_not_stored_before_it(
-    own_nats: Any, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    own_nats: Any, stream: str, settings_of: Any
 ) -> None:
     """The stream has room for the small changes behind a large one, and not for that."""
     server: Nats = own_nats()
@@ -115,17 +103,16 @@ def test_what_is_behind_a_refused_message_is_not_stored_before_it(
         if note.get("connected") is False:
             told.append(note)
         if len(told) == 2 and note is told[-1]:
-            stored = [message.event_id for message in read(server.url, stream)]
-            assert stored == ids_of(batch)[:5]
+            assert ids_in(server.url, stream) == ids_of(batch)[:5]
             api._call(f"STREAM.UPDATE.{stream}", {**config, "max_bytes": -1})
 
     JetStreamSink(settings).write([batch], Noted(notify))
     connection.close()
-    assert [message.event_id for message in read(server.url, stream)] == ids_of(batch)
+    assert ids_in(server.url, stream) == ids_of(batch)
 
 
 def test_others_that_write_between_cost_a_few_chains_and_no_change(
-    nats: Nats, stream: str, settings_of: Any, batch_of: Any, ids_of: Any, read: Any
+    nats: Nats, stream: str, settings_of: Any
 ) -> None:
     settings = settings_of(nats.url, delivery="deduplicated", window=20)
     JetStreamSink(settings).prepare()
@@ -152,10 +139,8 @@ def test_others_that_write_between_cost_a_few_chains_and_no_change(
     assert sorted(ours) == sorted(ids_of(*batches))
 
 
-def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(
-    nats: Nats, settings_of: Any, batch_of: Any
-) -> None:
-    sink = JetStreamSink(settings_of(nats.url, delivery="deduplicated"))
+def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(sink_of: Any) -> None:
+    sink = sink_of(delivery="deduplicated")
     sink.write([batch_of(500, 1)], ignore)
     receipt = sink.write([batch_of(500, 1), batch_of(100, 2)], ignore)
     assert (receipt.published, receipt.duplicates, receipt.numbers["resent"]) == (100, 500, 0)
@@ -174,9 +159,7 @@ def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
         publisher._count(connection, [answer])
 
 
-def test_what_is_not_acknowledged_is_released(
-    nats: Nats, settings_of: Any, batch_of: Any, ids_of: Any
-) -> None:
+def test_what_is_not_acknowledged_is_released(nats: Nats, settings_of: Any) -> None:
     """The first of two parts is stored, the second was not sent yet."""
     settings = settings_of(nats.url, delivery="deduplicated")
     template = parse_template(settings.subject)

@@ -19,6 +19,7 @@ from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
 from tests.servers import Nats
+from tests.sinks.changes import batch_of, ids_of, read
 
 pytestmark = pytest.mark.live
 
@@ -32,10 +33,10 @@ def subject(stream: str) -> str:
 
 
 @pytest.fixture
-def make(nats: Nats, settings_of: Any, subject: str) -> MakeSink:
+def make(nats: Nats, subject: str, sink_of: Any) -> MakeSink:
     def made(url: str = nats.url, **settings: Any) -> JetStreamSink:
         fields = {"subject": subject, "delivery": "exactly-once", **settings}
-        sink = JetStreamSink(settings_of(url, **fields))
+        sink = sink_of(url, **fields)
         sink.prepare()
         return sink
 
@@ -43,7 +44,7 @@ def make(nats: Nats, settings_of: Any, subject: str) -> MakeSink:
 
 
 @pytest.fixture
-def order_of(nats: Nats, stream: str, read: Any) -> Callable[[], dict[str, list[str]]]:
+def order_of(stream: str, nats: Nats) -> Callable[[], dict[str, list[str]]]:
     """The event ids of each partition in the stream's order, by `backend.partition`."""
 
     def made() -> dict[str, list[str]]:
@@ -57,7 +58,7 @@ def order_of(nats: Nats, stream: str, read: Any) -> Callable[[], dict[str, list[
 
 
 def pages(
-    batch_of: MakeBatch, *, partitions: int, rounds: int, rows: int = 2, backend: str = "default"
+    *, partitions: int, rounds: int, rows: int = 2, backend: str = "default"
 ) -> list[pa.RecordBatch]:
     """A page of some rows of each partition, round after round."""
     return [
@@ -77,14 +78,14 @@ def expected(*batches: pa.RecordBatch) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize("form", ["change", "batch", "arrow"])
 def test_small_pages_of_many_partitions_go_out_together(
-    form: str, make: MakeSink, batch_of: MakeBatch, order_of: Any, stream: str, read: Any, nats: Any
+    form: str, make: MakeSink, order_of: Any, stream: str, nats: Any
 ) -> None:
     settings = {
         "change": {}, "batch": {"messages": "batch"},
         "arrow": {"messages": "batch", "encoding": "arrow"},
     }[form]  # fmt: skip
     sink = make(**settings)
-    given = pages(batch_of, partitions=200, rounds=5)
+    given = pages(partitions=200, rounds=5)
     receipt = sink.write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (2000, 0)
     assert receipt.numbers["batches"] < 100, "2,000 changes in 1,000 pages"
@@ -102,9 +103,9 @@ def test_small_pages_of_many_partitions_go_out_together(
 
 @pytest.mark.parametrize("messages", ["change", "batch"])
 def test_a_restart_in_the_middle_stores_the_rest_of_each_partition(
-    messages: str, make: MakeSink, batch_of: MakeBatch, order_of: Any
+    messages: str, make: MakeSink, order_of: Any
 ) -> None:
-    given = pages(batch_of, partitions=30, rounds=4)
+    given = pages(partitions=30, rounds=4)
     make(messages=messages).write(given[:47], ignore)
     receipt = make(messages=messages, window=1).write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (240 - 94, 94)
@@ -113,10 +114,10 @@ def test_a_restart_in_the_middle_stores_the_rest_of_each_partition(
 
 
 def test_the_places_of_many_partitions_are_read_in_a_few_requests(
-    make: MakeSink, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    make: MakeSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = make()
-    given = pages(batch_of, partitions=300, rounds=1)
+    given = pages(partitions=300, rounds=1)
     sink.write(given, ignore)
     asked: list[str] = []
     requests, many = Connection.requests, Connection.request_many
@@ -141,40 +142,36 @@ def test_the_places_of_many_partitions_are_read_in_a_few_requests(
 
 
 def test_places_are_read_where_the_stream_allows_no_direct_requests(
-    nats: Nats, api: JetStream, stream: str, make: MakeSink, batch_of: MakeBatch
+    api: JetStream, stream: str, make: MakeSink
 ) -> None:
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
-    given = pages(batch_of, partitions=40, rounds=1)
+    given = pages(partitions=40, rounds=1)
     make().write(given, ignore)
     assert make(window=1).write(given, ignore).duplicates == 80
 
 
 def test_places_are_read_by_an_account_that_may_not_ask_directly(
-    own_nats: Callable[..., Nats], settings_of: Any, subject: str, batch_of: MakeBatch
+    own_nats: Callable[..., Nats], settings_of: Any, subject: str
 ) -> None:
     denied = {"deny": "$JS.API.DIRECT.GET.>"}
     user = {"user": "u", "password": "p", "permissions": {"publish": denied}}
     server = own_nats({"authorization": {"users": [user]}})
     url = server.url.replace("//", "//u:p@")
-    given = pages(batch_of, partitions=40, rounds=3)
+    given = pages(partitions=40, rounds=3)
     for window in (8000, 1):
         settings = settings_of(url, subject=subject, delivery="exactly-once", window=window)
         receipt = JetStreamSink(settings).write(given, ignore)
     assert (receipt.published, receipt.duplicates) == (0, 240)
 
 
-def test_a_shard_of_more_subjects_than_one_answer_holds_is_read(
-    make: MakeSink, batch_of: MakeBatch
-) -> None:
+def test_a_shard_of_more_subjects_than_one_answer_holds_is_read(make: MakeSink) -> None:
     many = batch_of(1100, 1, partition="a", collection=[f"t{n}" for n in range(1100)])
     given = [many, batch_of(3, 2, partition="b"), batch_of(3, 3, partition="c")]
     make().write(given, ignore)
     assert make(window=1).write(given, ignore).duplicates == 1106
 
 
-def test_new_partitions_join_while_batches_are_in_flight(
-    make: MakeSink, batch_of: MakeBatch, order_of: Any
-) -> None:
+def test_new_partitions_join_while_batches_are_in_flight(make: MakeSink, order_of: Any) -> None:
     given = [
         batch_of(2, number * 100 + n, partition=f"p{n:04}")
         for number in range(1, 60)
@@ -188,12 +185,12 @@ def test_new_partitions_join_while_batches_are_in_flight(
 @pytest.mark.parametrize("losing", [1, 3])
 @pytest.mark.parametrize("form", ["chain", "atomic"])
 def test_lost_acknowledgements_are_settled_for_every_partition(
-    losing: int, form: str, proxy: Any, make: MakeSink, batch_of: MakeBatch, order_of: Any
+    losing: int, form: str, proxy: Any, make: MakeSink, order_of: Any
 ) -> None:
     between = proxy(trigger=b'{"stream":', remaining=losing)
     synced = {"durability": "fsync", "assume_synced": True} if form == "atomic" else {}
     sink = make(between.url, timeout="60s", **synced)
-    given = pages(batch_of, partitions=150, rounds=12, rows=4)
+    given = pages(partitions=150, rounds=12, rows=4)
     receipt = sink.write(given, ignore)
     assert between.lost == losing
     assert (receipt.published, receipt.duplicates) == (7200, 0)
@@ -201,12 +198,10 @@ def test_lost_acknowledgements_are_settled_for_every_partition(
     assert receipt.position[PartitionId("p0149")] == Place("00000000/0001D555", 3)
 
 
-def test_several_backends_share_a_stream(
-    make: MakeSink, batch_of: MakeBatch, order_of: Any
-) -> None:
+def test_several_backends_share_a_stream(make: MakeSink, order_of: Any) -> None:
     """Each has a writer of its own, so nobody's batches follow each other on the stream."""
     given = {
-        name: pages(batch_of, partitions=40, rounds=12, rows=5, backend=name)
+        name: pages(partitions=40, rounds=12, rows=5, backend=name)
         for name in ("one", "two", "three")
     }
     found: dict[str, Receipt] = {}
@@ -228,7 +223,7 @@ def test_several_backends_share_a_stream(
 
 @pytest.mark.parametrize("tokens", ["{backend}.x", "{backend}.{source_partition}"])
 def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
-    tokens: str, nats: Nats, stream: str, settings_of: Any, batch_of: MakeBatch, order_of: Any
+    tokens: str, nats: Nats, stream: str, settings_of: Any, order_of: Any
 ) -> None:
     """Two atomic batches are in flight, and another backend stores as many messages as the first
     has: it is refused, and the stream is now where the second expects it."""
@@ -253,10 +248,8 @@ def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
     assert order_of()["default.x"] == expected(*batches)["default.x"]
 
 
-def test_what_another_attempt_stored_is_not_stored_again(
-    make: MakeSink, batch_of: MakeBatch, order_of: Any
-) -> None:
-    given = pages(batch_of, partitions=20, rounds=3)
+def test_what_another_attempt_stored_is_not_stored_again(make: MakeSink, order_of: Any) -> None:
+    given = pages(partitions=20, rounds=3)
     first, second = make(), make(window=1)
 
     def held_up() -> Iterator[pa.RecordBatch]:
@@ -272,13 +265,13 @@ def test_what_another_attempt_stored_is_not_stored_again(
 
 
 def test_only_what_is_new_of_the_position_is_reported(
-    make: MakeSink, batch_of: MakeBatch, monkeypatch: pytest.MonkeyPatch
+    make: MakeSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
     progress = Noted()
 
     def slow() -> Iterator[pa.RecordBatch]:
-        yield from pages(batch_of, partitions=50, rounds=1)
+        yield from pages(partitions=50, rounds=1)
         while len(progress.position) < 50:
             yield batch_of(0)
         progress.position.clear()
@@ -291,9 +284,9 @@ def test_only_what_is_new_of_the_position_is_reported(
 
 
 def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
-    make: MakeSink, batch_of: MakeBatch, order_of: Any
+    make: MakeSink, order_of: Any
 ) -> None:
-    given = pages(batch_of, partitions=10, rounds=2)
+    given = pages(partitions=10, rounds=2)
     bad = batch_of(3, 90_000, partition="p0004", after=["{}", "x" * 2_000_000, "{}"])
     sink = make(on_error="dead-letter")
     receipt = sink.write([*given, bad], ignore)
@@ -307,15 +300,15 @@ def test_a_change_that_cannot_be_stored_is_set_aside_for_its_partition_alone(
 
 
 def test_hash_partitions_are_one_chain_in_the_sources_order(
-    nats: Nats, stream: str, settings_of: Any, batch_of: MakeBatch, ids_of: Any, read: Any
+    nats: Nats, stream: str, sink_of: Any
 ) -> None:
     given = {"subject": f"{stream}.{{partition}}.{{collection}}", "delivery": "exactly-once"}
-    sink = JetStreamSink(settings_of(nats.url, **given))
+    sink = sink_of(**given)
     sink.prepare()
     routes = [number * 5 % 16 for number in range(60)]
     batches = [batch_of(60, commit, route=routes) for commit in range(1, 6)]
     sink.write(batches[:3], ignore)
-    receipt = JetStreamSink(settings_of(nats.url, timeout=4, **given)).write(batches, ignore)
+    receipt = sink_of(timeout=4, **given).write(batches, ignore)
     assert (receipt.published, receipt.duplicates) == (120, 180)
     stored = read(nats.url, stream)
     assert [message.event_id for message in stored] == ids_of(*batches)

@@ -1,0 +1,105 @@
+"""Batches of changes, and an independent reader of what became of them."""
+
+import asyncio
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import nats as nats_py
+import orjson
+import ormsgpack
+import pyarrow as pa
+
+from penstock.model.change import Images, event_id, schema
+from penstock.model.position import Place
+
+COMMITTED = datetime(2026, 11, 21, 10, 2, 3, 4, UTC)
+CAPTURED = datetime(2026, 11, 21, 10, 2, 4, 0, UTC)
+
+
+def batch_of(
+    count: int,
+    commit: int = 1,
+    *,
+    start: int = 0,
+    images: Images = "json",
+    backend: str = "default",
+    partition: str = "shop",
+    **columns: Any,
+) -> pa.RecordBatch:
+    """Changes with ordinals from `start` in one transaction; a column given by name has that value
+    in every row, or a list of one for each."""
+    places = [Place(f"00000000/{commit:08X}", start + n) for n in range(count)]
+    pack = ormsgpack.packb if images == "msgpack" else lambda v: orjson.dumps(v).decode()
+    values: dict[str, Any] = {
+        "backend": backend,
+        "partition": partition,
+        "cursor": [place.cursor for place in places],
+        "ordinal": [place.ordinal for place in places],
+        "event_id": [event_id(backend, place) for place in places],
+        "operation": "INSERT",
+        "tenant": None,
+        "database": "shop",
+        "namespace": "public",
+        "collection": "items",
+        "relation_id": 16385,
+        "schema_version": None,
+        "document_id": [f'["{place.ordinal}"]' for place in places],
+        "key": [pack({"id": place.ordinal}) for place in places],
+        "before": None,
+        "after": [pack({"id": place.ordinal, "name": f"n{place}"}) for place in places],
+        "unchanged": [[]] * count,
+        "transaction": str(commit),
+        "committed_at": COMMITTED,
+        "captured_at": CAPTURED,
+        "delta": None,
+        "mark": None,
+        "route": None,
+        **columns,
+    }
+    listed = {k: v if isinstance(v, list) else [v] * count for k, v in values.items()}
+    return pa.RecordBatch.from_pydict(listed, schema=schema(images))
+
+
+def ids_of(*batches: pa.RecordBatch) -> list[str]:
+    return [one for batch in batches for one in batch.column("event_id").to_pylist()]
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    sequence: int
+    subject: str
+    headers: dict[str, str]
+    data: bytes
+
+    @property
+    def event_id(self) -> str:
+        return self.headers.get("Nats-Msg-Id") or self.headers["Penstock-Event-Id"]
+
+
+async def _read(url: str, stream: str) -> list[Read]:
+    client = await nats_py.connect(url)
+    try:
+        context = client.jetstream(timeout=60)
+        state = (await context.stream_info(stream)).state
+        found: list[Read] = []
+        if not state.messages:
+            return found
+        subscription = await context.subscribe(">", stream=stream, ordered_consumer=True)
+        while len(found) < state.messages:
+            message = await subscription.next_msg(timeout=60)
+            sequence = message.metadata.sequence.stream
+            found.append(Read(sequence, message.subject, dict(message.headers or {}), message.data))
+        return found
+    finally:
+        await client.close()
+
+
+def read(url: str, stream: str) -> list[Read]:
+    """Every message of a stream, by nats-py, which shares no code with us."""
+    return asyncio.run(_read(url, stream))
+
+
+def ids_in(url: str, stream: str) -> list[str]:
+    """The event ids of a stream's messages."""
+    return [message.event_id for message in read(url, stream)]
