@@ -20,8 +20,8 @@ from rich.table import Table
 from penstock.model.change import Images, schema
 from penstock.native import describe
 from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.flow.flow import Flow
-from penstock.sinks.intake.order import Order
+from penstock.sinks.flow import Flow
+from penstock.sinks.intake import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing

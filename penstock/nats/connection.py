@@ -67,7 +67,7 @@ class Connection:
         self.quiet_at = 0.0  # monotonic time at which the socket was last known to be empty
         self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
-        self.watch: Callable[[float], None] = _nothing
+        self.watch: Callable[[float], None] = lambda _: None
         self.inbox = f"_INBOX.{secrets.token_hex(11)}"  # the same over all sockets
         self.info: dict[str, Any] = {}  # the server's last; kept when the socket is lost
         self.address = ""  # of the server that was connected to last
@@ -353,10 +353,6 @@ class Connection:
 
     def _lost(self, error: OSError) -> Unavailable:
         return Unavailable(f"the connection to {self.address} is lost: {reason_of(error)}")
-
-
-def _nothing(_: float) -> None:
-    """Nobody watches."""
 
 
 def version_of(text: str) -> tuple[int, ...]:

@@ -63,7 +63,8 @@ class Template:
 
     def render(self, values: Mapping[str, str | None]) -> str:
         """The subject of a change; `operation` in lower case."""
-        return _FIELD.sub(lambda m: escape(_cased(m[1], values.get(m[1]))), self.text)
+        cased = {**values, "operation": (values.get("operation") or "").lower()}
+        return _FIELD.sub(lambda m: escape(cased.get(m[1])), self.text)
 
     def _filled(self, known: Mapping[str, str]) -> str:
         tokens = []
@@ -72,10 +73,6 @@ class Template:
             whole = names <= known.keys()
             tokens.append(_FIELD.sub(lambda m: escape(known[m[1]]), token) if whole else "*")
         return ".".join(tokens)
-
-
-def _cased(field: str, value: str | None) -> str | None:
-    return value.lower() if value and field == "operation" else value
 
 
 def parse_template(text: str) -> Template:

@@ -1,6 +1,8 @@
-"""Batches of changes, and an independent reader of what became of them."""
+"""Batches of changes, their messages, and an independent reader of what became of them."""
 
 import asyncio
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +14,12 @@ import pyarrow as pa
 
 from penstock.model.change import Images, event_id, schema
 from penstock.model.position import Place
+from penstock.sinks.encoding.encoders import encoder
+from penstock.sinks.encoding.message import Messages
+from penstock.sinks.encoding.part import Part
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
+from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.subject import parse_template
 
 COMMITTED = datetime(2026, 11, 21, 10, 2, 3, 4, UTC)
 CAPTURED = datetime(2026, 11, 21, 10, 2, 4, 0, UTC)
@@ -65,6 +73,22 @@ def ids_of(*batches: pa.RecordBatch) -> list[str]:
     return [one for batch in batches for one in batch.column("event_id").to_pylist()]
 
 
+def encoded(
+    changes: pa.RecordBatch,
+    template: str = "cdc.{collection}.{operation}",
+    dictionaries: Any = None,
+    *,
+    ids: bool = True,
+    limit: int = 1 << 20,
+    **settings: Any,
+) -> Messages:
+    """The messages of a batch, with these settings of the sink."""
+    chosen = JetStreamSettings(url="nats://h", **settings)
+    framing = nats_framing(ids=ids, limit=limit)
+    made = encoder(chosen, parse_template(template), framing, dictionaries)
+    return made.encode(Part.of(changes))
+
+
 @dataclass(frozen=True, slots=True)
 class Read:
     sequence: int
@@ -103,3 +127,10 @@ def read(url: str, stream: str) -> list[Read]:
 def ids_in(url: str, stream: str) -> list[str]:
     """The event ids of a stream's messages."""
     return [message.event_id for message in read(url, stream)]
+
+
+def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.01)

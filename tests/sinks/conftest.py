@@ -15,6 +15,12 @@ from tests.servers import Nats
 from tests.sinks.changes import ids_in
 
 
+# `test_versions` has a kill with the other delivery, too.
+@pytest.fixture(params=["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture
 def settings_of(stream: str) -> Callable[..., JetStreamSettings]:
     """Settings with a stream and subjects of this test's own."""

@@ -40,7 +40,7 @@ from penstock.nats.protocol import Msg
 from penstock.nats.settings import NatsSettings
 from penstock.ops.reporter import Reporter
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.intake.order import Order
+from penstock.sinks.intake import Order
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch

@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.sinks.encoding.compression import Compression
-from penstock.sinks.encoding.destinations import Destinations, destinations
-from penstock.sinks.encoding.grouping import Group, Sizes, grouped, lined_up
-from penstock.sinks.encoding.kinds import KindFinder
+from penstock.sinks.encoding.destinations import Destinations
+from penstock.sinks.encoding.grouping import Group, Sizes, lined_up
+from penstock.sinks.encoding.kinds import KindFinder, RowKinds
 from penstock.sinks.encoding.layout import SHARED
-from penstock.sinks.encoding.message import Framing, Headers, Messages
+from penstock.sinks.encoding.message import Framing, Headers
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.several import collected, largest_body
+from penstock.sinks.encoding.several import Grouped
 from penstock.sinks.subject import Template
 
 VERSION = b"1"
@@ -35,50 +34,33 @@ _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
 _CACHED = 10_000
 
 
-class Tabular:
-    """An `Encoder`: a message is an IPC stream of one record batch."""
+class Tabular(Grouped):
+    """A message is an IPC stream of one record batch."""
 
-    def __init__(
-        self, template: Template, framing: Framing, *, most: int, largest: int,
-        compression: Compression | None = None,
-    ) -> None:  # fmt: skip
-        self._compression = compression
-        self._most, self._largest = most, largest_body(framing.limit, largest)
-        self._headers = Headers(framing, version=VERSION, content_type=CONTENT_TYPE, counted=True)
-        self._kinds = KindFinder(template.segments, lambda _: b"")
-        self._joints = template.joints
+    def __init__(self, template: Template, framing: Framing, **limits: Any) -> None:
+        headers = Headers(framing, version=VERSION, content_type=CONTENT_TYPE, counted=True)
+        super().__init__(template, headers, KindFinder(template.segments, None), **limits)
         self._schemas: dict[tuple[Any, ...], bytes] = {}
 
-    def encode(self, part: Part) -> Messages:
-        """See Encoder."""
-        batch, row_kinds = part.batch, self._kinds.of(part.columns)
-        where = destinations(part, row_kinds, self._joints)
-        groups = grouped(
-            where.numbers, where.tables, _sizes(batch), most=self._most, largest=self._largest
-        )
-        shown = pa.RecordBatch.from_arrays(
-            [_shown(batch, name) for name in COLUMNS.values()], names=list(COLUMNS)
-        )
-        bodies = list(self._bodies(shown, groups, where))
-        return collected(
-            part, groups, where,
-            bodies=bodies, headers=self._headers, compression=self._compression,
-        )  # fmt: skip
+    def _rows(self, part: Part, row_kinds: RowKinds) -> tuple[pa.RecordBatch, Sizes]:
+        columns = [_shown(part.batch, name) for name in COLUMNS.values()]
+        return pa.RecordBatch.from_arrays(columns, names=list(COLUMNS)), _sizes(part.batch)
 
     def _bodies(
-        self, shown: pa.RecordBatch, groups: Sequence[Group], where: Destinations
+        self, rows: pa.RecordBatch, groups: Sequence[Group], where: Destinations
     ) -> Iterator[bytes]:
         order = lined_up(groups)
-        rows = shown if order is None else shown.take(order)
+        ordered = rows if order is None else rows.take(order)
         start = 0
         for group in groups:
-            part = rows.slice(start, group.count)
-            yield b"".join([self._schema(shown, group, where), part.serialize(), _END])
+            part = ordered.slice(start, group.count)
+            yield b"".join([self._schema(rows, group, where), part.serialize(), _END])
             start += group.count
 
     def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
         values = where.kinds[group.number].values
-        images = images_of_column(shown)
+        # How `key`, `data` and `before` are encoded.
+        images = "msgpack" if pa.types.is_binary(shown.schema.field("data").type) else "json"
         key = images, shown.schema.field("delta").type, *values.values()
         if key not in self._schemas:
             if len(self._schemas) >= _CACHED:
@@ -94,11 +76,6 @@ def _shown(batch: pa.RecordBatch, name: str) -> Any:
     if name == "delta" and column.null_count == len(column):
         return pa.array([None] * len(column), pa.null())  # which takes no bytes
     return column
-
-
-def images_of_column(shown: pa.RecordBatch) -> str:
-    """How `key`, `data` and `before` are encoded."""
-    return "msgpack" if pa.types.is_binary(shown.schema.field("data").type) else "json"
 
 
 def _sizes(batch: pa.RecordBatch) -> Sizes:

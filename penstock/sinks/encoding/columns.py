@@ -25,7 +25,7 @@ BINARY = pa.binary()
 # The kernel has the change's columns first, then the items of its one list, then what is added.
 _SLOTS = {name: number for number, name in enumerate(COLUMNS)}
 _FIRST_EXTRA = 2 * len(COLUMNS)
-_ITEMS = len(COLUMNS)
+ITEMS = len(COLUMNS)  # the kernel's number of the items of the change's one list
 
 
 class Values:
@@ -89,11 +89,6 @@ def slot(name: str, extras: Sequence[str], *, batch: bool) -> int:
     if name in extras:
         return (_FIRST_EXTRA if batch else 0) + extras.index(name)
     return _SLOTS[name]
-
-
-def items_slot() -> int:
-    """The kernel's number of the items of the change's one list."""
-    return _ITEMS
 
 
 def binary(values: Iterable[bytes]) -> Column:

@@ -6,7 +6,6 @@ MessagePack can't hold (a number of 30 digits) becomes what it is in a pipeline 
 
 import base64
 import ctypes
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -37,7 +36,7 @@ def converted(column: Column, wanted: Images) -> Column:
         found = _by_kernel(column)
         if found is not None:
             return found
-    convert = _CONVERSIONS[wanted]
+    convert = _to_msgpack if wanted == "msgpack" else _to_json
     images: list[bytes | None] = []
     for row, image in enumerate(column.to_pylist()):
         try:
@@ -81,8 +80,3 @@ def _without_bytes(value: Any) -> Any:
             return [_without_bytes(item) for item in value]
         case _:
             return value
-
-
-_CONVERSIONS: Mapping[Images, Callable[[bytes], bytes]] = {
-    "msgpack": _to_msgpack, "json": _to_json,
-}  # fmt: skip

@@ -1,6 +1,6 @@
 """The two encodings of a message body that are made change by change: MessagePack and JSON."""
 
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import ormsgpack
@@ -9,40 +9,9 @@ from penstock.model.change import Images
 from penstock.sinks.encoding.pieces import Form
 
 
-class Dialect(Protocol):
-    """How values look in a body."""
+class Dialect:
+    """How values look in a body: in MessagePack, and `_Json` says what differs."""
 
-    content_type: bytes
-    images: Images
-    form: Form
-    nil: bytes
-    end: bytes
-    list_end: bytes
-    separator: bytes
-
-    def start(self, fields: int) -> bytes:
-        """What a map of that many fields begins with; `end` ends it."""
-        ...
-
-    def list_start(self, count: int) -> bytes:
-        """What an array of that many values begins with; `list_end` ends it, and `separator`
-        stands between its values."""
-        ...
-
-    def name(self, name: str, *, first: bool = False) -> bytes:
-        """A field's name with what stands around it."""
-        ...
-
-    def value(self, value: Any) -> bytes:
-        """Any plain value."""
-        ...
-
-    def image(self, image: bytes) -> Any:
-        """A row image as a part of a plain value."""
-        ...
-
-
-class _MessagePack:
     content_type = b"application/msgpack"
     images: Images = "msgpack"
     form: Form = "msgpack"
@@ -50,29 +19,33 @@ class _MessagePack:
     end = list_end = separator = b""
 
     def start(self, fields: int) -> bytes:
+        """What a map of that many fields begins with; `end` ends it."""
         return b"\xde" + fields.to_bytes(2, "big")
 
     def list_start(self, count: int) -> bytes:
+        """What an array of that many values begins with; `list_end` ends it, and `separator`
+        stands between its values."""
         return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
     def name(self, name: str, *, first: bool = False) -> bytes:
+        """A field's name with what stands around it."""
         return ormsgpack.packb(name)
 
     def value(self, value: Any) -> bytes:
+        """Any plain value."""
         return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def image(self, image: bytes) -> Any:
+        """A row image as a part of a plain value."""
         return ormsgpack.unpackb(image, option=ormsgpack.OPT_NON_STR_KEYS)
 
 
-class _Json:
+class _Json(Dialect):
     content_type = b"application/json"
     images: Images = "json"
     form: Form = "json"
     nil = b"null"
-    end = b"}"
-    list_end = b"]"
-    separator = b","
+    end, list_end, separator = b"}", b"]", b","
 
     def start(self, fields: int) -> bytes:
         return b"{"
@@ -90,7 +63,7 @@ class _Json:
         return orjson.Fragment(image)  # numbers keep their digits
 
 
-_DIALECTS: dict[str, Dialect] = {"msgpack": _MessagePack(), "json": _Json()}
+_DIALECTS = {"msgpack": Dialect(), "json": _Json()}
 
 
 def dialect(encoding: str) -> Dialect:

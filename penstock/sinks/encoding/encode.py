@@ -44,8 +44,7 @@ class Bodies:
             pieces = self._separator, *columnar.pieces(element=element)
             self._formatters[False] = Formatter(pieces, names)
             self._formatters[True] = Formatter(pieces, (*names, *IMAGES))
-        shared = columnar.shared if columnar is not None else lambda _: b""
-        self.kinds = KindFinder(template.segments, shared)
+        self.kinds = KindFinder(template.segments, columnar)
 
     def of(self, columns: Columns, row_kinds: RowKinds) -> Column:
         """The bytes of each change. Raises Rejected."""
@@ -73,9 +72,8 @@ class Singles:
         """See Encoder."""
         batch, columns = part.batch, part.columns
         row_kinds = self._bodies.kinds.of(columns)
-        schemas = (
-            None if row_kinds.schema_lines is None else (row_kinds.numbers, row_kinds.schema_lines)
-        )
+        lines = row_kinds.schema_lines
+        schemas = None if lines is None else (row_kinds.numbers, lines)
         headers = self._headers.of(part.runs, columns, schemas)
         bodies = self._bodies.of(columns, row_kinds)
         if self._compression is not None:

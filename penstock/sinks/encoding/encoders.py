@@ -1,5 +1,7 @@
 """Which encoder the settings ask for."""
 
+from typing import Any
+
 from penstock.nats.compression import Dictionaries
 from penstock.process.plugins import plugin
 from penstock.sinks.encoding.arrow import Tabular
@@ -21,9 +23,12 @@ def encoder(
 ) -> Encoder:
     """Of messages for a system that asks for `framing`."""
     compression = Compression(dictionaries) if settings.compression == "zstd" else None
-    most, largest = settings.batch.max_size, settings.batch.max_bytes
+    limits: dict[str, Any] = {
+        "most": settings.batch.max_size, "largest": settings.batch.max_bytes,
+        "compression": compression,
+    }  # fmt: skip
     if settings.encoding == "arrow":
-        return Tabular(template, framing, most=most, largest=largest, compression=compression)
+        return Tabular(template, framing, **limits)
     layout: Layout = plugin("layouts", settings.layout)
     many, chosen = settings.messages == "batch", dialect(settings.encoding)
     # The layout `penstock` came first: its versions have no name.
@@ -34,8 +39,5 @@ def encoder(
     )  # fmt: skip
     bodies = Bodies(layout, chosen, settings.connector, template, element=many)
     if many:
-        return Several(
-            template, layout, chosen, bodies, headers,
-            most=most, largest=largest, compression=compression,
-        )  # fmt: skip
+        return Several(template, layout, chosen, bodies, headers, **limits)
     return Singles(template, bodies, headers, compression)

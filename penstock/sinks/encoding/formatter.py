@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.sinks.encoding import kernel as native
 from penstock.sinks.encoding import plain
-from penstock.sinks.encoding.columns import BINARY, Column, Columns, items_slot, slot
+from penstock.sinks.encoding.columns import BINARY, ITEMS, Column, Columns, slot
 from penstock.sinks.encoding.kernel import UNKNOWN, NativePiece
 from penstock.sinks.encoding.pieces import (
     Behind,
@@ -103,7 +103,7 @@ def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:
         ):
             made = NativePiece(kind, number(column), 0, _FORMS[form], null, len(null))
         case Strings(column, form, null):
-            made = NativePiece(kind, number(column), items_slot(), _FORMS[form], null, len(null))
+            made = NativePiece(kind, number(column), ITEMS, _FORMS[form], null, len(null))
         case PlacePiece(cursor, ordinal, form):
             made = NativePiece(kind, number(cursor), number(ordinal), _FORMS[form], None, 0)
         case Pick(one, other):

@@ -5,20 +5,15 @@ once and kept. The partition is no part of a kind, because there may be thousand
 """
 
 import ctypes
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from penstock.nats.subjects import escape
 from penstock.sinks.encoding import kernel as native
-from penstock.sinks.encoding.columns import (
-    Columns,
-    Numbers,
-    Values,
-    address,
-    slot,
-)
+from penstock.sinks.encoding.columns import Columns, Numbers, Values, address, slot
+from penstock.sinks.encoding.layout import PenstockColumns
 from penstock.sinks.subject import Template
 
 KIND = (
@@ -66,12 +61,10 @@ _Described = tuple[tuple[MessageKind, ...], tuple[Values, ...], Values, Values |
 
 class KindFinder:
     """Finds the kinds of batches. `subjects` are the parts of the subject that a kind determines,
-    `shared` gives the bytes of the fields that its changes share."""
+    `columnar` has the bytes of the fields that its changes share."""
 
-    def __init__(
-        self, subjects: Sequence[Template], shared: Callable[[Mapping[str, Any]], bytes]
-    ) -> None:
-        self._subjects, self._shared = subjects, shared
+    def __init__(self, subjects: Sequence[Template], columnar: PenstockColumns | None) -> None:
+        self._subjects, self._columnar = subjects, columnar
         self._known: dict[tuple[Any, ...], MessageKind] = {}
         self._sets: dict[bytes, _Described] = {}
         self._key = ctypes.create_string_buffer(_KEY_BYTES)
@@ -121,7 +114,7 @@ class KindFinder:
         is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
         self._known[key] = kind = MessageKind(
             subject,
-            self._shared(values),
+            b"" if self._columnar is None else self._columnar.shared(values),
             None if is_moment else table,
             values,
             _schema_line(values),

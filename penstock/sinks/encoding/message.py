@@ -10,6 +10,7 @@ schemas), `Penstock-Schema` (the version of the body's format) and `Content-Type
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -111,18 +112,10 @@ class Messages:
         """Messages `start` to before `stop`, with no copy."""
         if start == 0 and stop == len(self):
             return self
-        rows = start, stop - start
         return Messages(
             tuple(self._runs(start, stop)),
-            self.cursors.slice(*rows),
-            self.ordinals.slice(*rows),
-            self.ids.slice(*rows),
-            self.subjects.slice(*rows),
-            self.headers.slice(*rows),
-            self.bodies.slice(*rows),
-            self.sizes[start:stop],
-            None if self.counts is None else self.counts[start:stop],
-            None if self.ends is None else self.ends[start:stop],
+            *[column.slice(start, stop - start) for column in _COLUMNS(self)],
+            *[None if each is None else each[start:stop] for each in _NUMBERS(self)],
         )
 
     def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
@@ -155,15 +148,8 @@ class Messages:
             runs += [run._replace(start=run.start + at, stop=run.stop + at) for run in found]
         return Messages(
             tuple(runs),
-            self.cursors.take(rows),
-            self.ordinals.take(rows),
-            self.ids.take(rows),
-            self.subjects.take(rows),
-            self.headers.take(rows),
-            self.bodies.take(rows),
-            self.sizes[rows],
-            None if self.counts is None else self.counts[rows],
-            None if self.ends is None else self.ends[rows],
+            *[column.take(rows) for column in _COLUMNS(self)],
+            *[None if each is None else each[rows] for each in _NUMBERS(self)],
         )
 
     def whole(self, count: int) -> int:
@@ -189,6 +175,11 @@ class Messages:
     def least(self) -> int:
         """The smallest number of first messages after which what is stored may end."""
         return 1 if self.ends is None else int(self.ends.argmax()) + 1
+
+
+# Of Messages: what each has of its own, but for the runs.
+_COLUMNS: Any = attrgetter("cursors", "ordinals", "ids", "subjects", "headers", "bodies")
+_NUMBERS: Any = attrgetter("sizes", "counts", "ends")
 
 
 def unstored(
@@ -226,11 +217,8 @@ class Headers:
     ) -> None:
         self.framing = framing
         self._start = framing.start + f"{framing.event_id}: ".encode()
-        self._rest = b"\r\n%b: %b\r\nContent-Type: %b\r\n" % (
-            SCHEMA.encode(),
-            version,
-            content_type,
-        )
+        schema = SCHEMA.encode()
+        self._rest = b"\r\n%b: %b\r\nContent-Type: %b\r\n" % (schema, version, content_type)
         self._counted = counted
         self._formatters: dict[tuple[Origin | None, bool, bool], Formatter] = {}
         self._names: dict[Origin, bytes] = {}

@@ -157,7 +157,8 @@ def change_maps(
 
 def _field(name: str, columns: Columns, dialect: Dialect) -> list[Any]:
     if name in _IMAGES:
-        return _images(columns[_IMAGES[name]], dialect)
+        images = _bytes(columns[_IMAGES[name]])
+        return [None if one is None else dialect.image(one) for one in images]
     match name:
         case "position":
             places: list[Any] = _positions(columns["cursor"], columns["ordinal"]).to_pylist()
@@ -172,10 +173,6 @@ def _field(name: str, columns: Columns, dialect: Dialect) -> list[Any]:
             return list(hashes_of(columns["route"]).tolist())
     found: list[Any] = columns[name].to_pylist()
     return found
-
-
-def _images(column: Column, dialect: Dialect) -> list[Any]:
-    return [None if one is None else dialect.image(one) for one in _bytes(column)]
 
 
 def _positions(cursors: Column, ordinals: Column) -> Column:

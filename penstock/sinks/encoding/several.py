@@ -1,7 +1,9 @@
 """A batch of changes -> messages that hold several changes each: `messages: batch`."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,8 +14,8 @@ from penstock.sinks.encoding.compression import Compression
 from penstock.sinks.encoding.destinations import Destinations, destinations
 from penstock.sinks.encoding.dialect import Dialect
 from penstock.sinks.encoding.encode import Bodies, fitting, sizes_of
-from penstock.sinks.encoding.grouping import Group, ends_of, grouped, lined_up
-from penstock.sinks.encoding.kinds import MessageKind, schema_lines
+from penstock.sinks.encoding.grouping import Group, Sizes, ends_of, grouped, lined_up
+from penstock.sinks.encoding.kinds import KindFinder, MessageKind, RowKinds, schema_lines
 from penstock.sinks.encoding.layout import Layout
 from penstock.sinks.encoding.message import Headers, Messages, OriginRun
 from penstock.sinks.encoding.part import Part
@@ -24,33 +26,81 @@ _AROUND = 4096
 _CACHED = 10_000  # pairs of a kind and a number of changes
 
 
-class Several:
+class Grouped(ABC):
     """An `Encoder`: up to `most` changes and `largest` bytes of one kind are one message."""
 
     def __init__(
-        self, template: Template, layout: Layout, dialect: Dialect, rows: Bodies, headers: Headers,
-        *, most: int, largest: int, compression: Compression | None = None,
+        self, template: Template, headers: Headers, kinds: KindFinder,
+        *, most: int, largest: int, compression: Compression | None,
     ) -> None:  # fmt: skip
-        self._compression = compression
-        self._layout, self._dialect, self._rows, self._headers = layout, dialect, rows, headers
-        self._most, self._largest = most, largest_body(headers.framing.limit, largest)
+        self._headers, self._kinds, self._compression = headers, kinds, compression
+        # Bytes that the changes of one message may have together.
+        self._largest = max(min(largest, headers.framing.limit - _AROUND), 1)
+        self._most = most
         self._joints = template.joints
-        self._skip = len(dialect.separator)
-        self._known: dict[tuple[int, int], tuple[bytes, bytes, MessageKind]] = {}
+
+    @abstractmethod
+    def _rows(self, part: Part, row_kinds: RowKinds) -> tuple[Any, Sizes]:
+        """The changes as `_bodies` takes them, and their bytes."""
+
+    @abstractmethod
+    def _bodies(self, rows: Any, groups: Sequence[Group], where: Destinations) -> Iterator[bytes]:
+        """The body of each message."""
 
     def encode(self, part: Part) -> Messages:
         """See Encoder."""
-        row_kinds = self._rows.kinds.of(part.columns)
-        rows = self._rows.of(part.columns, row_kinds)
+        row_kinds = self._kinds.of(part.columns)
+        rows, sizes = self._rows(part, row_kinds)
         where = destinations(part, row_kinds, self._joints)
-        groups = grouped(
-            where.numbers, where.tables, sizes_of(rows), most=self._most, largest=self._largest
+        groups = grouped(where.numbers, where.tables, sizes, most=self._most, largest=self._largest)
+        return self._collected(part, groups, where, list(self._bodies(rows, groups, where)))
+
+    def _collected(
+        self, part: Part, groups: Sequence[Group], where: Destinations, bodies: Sequence[bytes]
+    ) -> Messages:
+        """Messages of groups and their bodies. Raises Rejected."""
+        lasts = [group.last for group in groups]
+        taken = {
+            name: _taken(part.batch.column(name), lasts)
+            for name in ("event_id", "cursor", "ordinal", "mark")
+        }
+        event_id, cursor, ordinal, _ = taken.values()
+        count = pa.array([b"%d" % group.count for group in groups], BINARY)
+        lines = schema_lines(where.kinds)
+        runs = tuple(_runs(groups, where, cursor, ordinal))
+        numbers = np.array([one.number for one in groups], np.int32)
+        formatted = self._headers.of(
+            runs,
+            Columns(len(groups), **taken, count=count),
+            None if lines is None else (numbers, lines),
         )
-        bodies = list(self._bodies(rows, groups, where))
-        return collected(
-            part, groups, where,
-            bodies=bodies, headers=self._headers, compression=self._compression,
+        sent = pa.array(bodies, BINARY)
+        if self._compression is not None:
+            formatted, sent = self._compression.of(formatted, sent, numbers, where.kinds)
+        messages = Messages(
+            runs, cursor, ordinal, event_id,
+            pa.array([where.subject(group.number) for group in groups], BINARY), formatted,
+            sent, sizes_of(formatted) + sizes_of(sent),
+            np.array([group.count for group in groups], np.int64), ends_of(groups),
         )  # fmt: skip
+        return fitting(messages, self._headers.framing)
+
+
+class Several(Grouped):
+    """Bodies are elements, one after the other, and what stands around them."""
+
+    def __init__(
+        self, template: Template, layout: Layout, dialect: Dialect, elements: Bodies,
+        headers: Headers, **limits: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(template, headers, elements.kinds, **limits)
+        self._layout, self._dialect, self._elements = layout, dialect, elements
+        self._skip = len(dialect.separator)
+        self._known: dict[tuple[int, int], tuple[bytes, bytes, MessageKind]] = {}
+
+    def _rows(self, part: Part, row_kinds: RowKinds) -> tuple[Column, Sizes]:
+        rows = self._elements.of(part.columns, row_kinds)
+        return rows, sizes_of(rows)
 
     def _bodies(
         self, rows: Column, groups: Sequence[Group], where: Destinations
@@ -84,43 +134,6 @@ class Several:
         for number, (name, value) in enumerate(fields.items()):
             head += say.name(name, first=not number) + say.value(value)
         return head + say.name("changes") + say.list_start(count), say.list_end + say.end
-
-
-def largest_body(limit: int, largest: int) -> int:
-    """Bytes that the changes of one message may have together."""
-    return max(min(largest, limit - _AROUND), 1)
-
-
-def collected(
-    part: Part, groups: Sequence[Group], where: Destinations, *,
-    bodies: Sequence[bytes], headers: Headers, compression: Compression | None,
-) -> Messages:  # fmt: skip
-    """Messages of groups and their bodies. Raises Rejected."""
-    event_id, cursor, ordinal, mark = (
-        _taken(part.batch.column(name), [group.last for group in groups])
-        for name in ("event_id", "cursor", "ordinal", "mark")
-    )
-    count = pa.array([b"%d" % group.count for group in groups], BINARY)
-    lines = schema_lines(where.kinds)
-    runs = tuple(_runs(groups, where, cursor, ordinal))
-    numbers = np.array([one.number for one in groups], np.int32)
-    formatted = headers.of(
-        runs,
-        Columns(
-            len(groups), event_id=event_id, cursor=cursor, ordinal=ordinal, mark=mark, count=count
-        ),
-        None if lines is None else (numbers, lines),
-    )
-    sent = pa.array(bodies, BINARY)
-    if compression is not None:
-        formatted, sent = compression.of(formatted, sent, numbers, where.kinds)
-    messages = Messages(
-        runs, cursor, ordinal, event_id,
-        pa.array([where.subject(group.number) for group in groups], BINARY), formatted,
-        sent, sizes_of(formatted) + sizes_of(sent),
-        np.array([group.count for group in groups], np.int64), ends_of(groups),
-    )  # fmt: skip
-    return fitting(messages, headers.framing)
 
 
 def _runs(

@@ -15,8 +15,7 @@ from penstock.nats.subjects import overlaps
 from penstock.process.plugins import driver
 from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.owners import owners_stream, owners_subject
-from penstock.sinks.jetstream.poison.dead_letters import dead_stream, subject_of
-from penstock.sinks.jetstream.poison.suspensions import record_subject, tables_stream
+from penstock.sinks.jetstream.poison import dead_stream, record_subject, subject_of, tables_stream
 from penstock.sinks.jetstream.settings import LEAST_WINDOW, USUAL_WINDOW, JetStreamSettings
 from penstock.sinks.jetstream.stream import (
     TargetStream,

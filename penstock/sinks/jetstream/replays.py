@@ -18,7 +18,7 @@ from penstock.nats.api import swapped
 from penstock.sinks import Decode
 from penstock.sinks.encoding.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters, StoredLetter
+from penstock.sinks.jetstream.poison import DeadLetters, StoredLetter
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shards
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.session import Session

@@ -19,7 +19,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.nats.settings import NatsSettings
 from penstock.nats.subjects import covers
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters, headers_with
+from penstock.sinks.jetstream.poison import DeadLetters, headers_with
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.session import Session, borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings

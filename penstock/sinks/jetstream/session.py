@@ -17,10 +17,9 @@ from penstock.nats.api import JetStream
 from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.durability import synced, syncs
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
-from penstock.sinks.jetstream.poison.suspensions import Suspensions
+from penstock.sinks.jetstream.poison import DeadLetters, Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual

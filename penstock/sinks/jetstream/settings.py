@@ -54,15 +54,20 @@ class JetStreamSettings(NatsSettings, SinkSettings):
         return value
 
     @model_validator(mode="after")
-    def _dictionaries(self) -> "JetStreamSettings":
+    def _consistent(self) -> "JetStreamSettings":
         if self.dictionaries and self.compression != "zstd":
             raise ValueError("dictionaries are for compression: zstd")
-        return self
-
-    @model_validator(mode="after")
-    def _window(self) -> "JetStreamSettings":
         if self.max_age and self.duplicate_window and self.max_age < self.duplicate_window:
             raise ValueError("max_age must not be shorter than duplicate_window")
+        if self.retention != "limits" and self.delivery == "exactly-once":
+            raise ValueError(
+                "delivery exactly-once needs retention: limits (the stream's last message is the"
+                " record of what is stored); use delivery: deduplicated"
+            )
+        if self.durability == "fsync" and self.storage == "memory":
+            raise ValueError("durability fsync needs storage: file")
+        if not all(url.startswith(("http://", "https://")) for url in self.monitoring_urls):
+            raise ValueError("monitoring must be http:// or https:// URLs, with commas")
         return self
 
     @property
@@ -78,21 +83,3 @@ class JetStreamSettings(NatsSettings, SinkSettings):
             return self.duplicate_window
         usual = LEAST_WINDOW if exact else USUAL_WINDOW
         return min(usual, self.max_age or usual)
-
-    @model_validator(mode="after")
-    def _recorded(self) -> "JetStreamSettings":
-        if self.retention != "limits" and self.delivery == "exactly-once":
-            raise ValueError(
-                "delivery exactly-once needs retention: limits (the stream's last message is the"
-                " record of what is stored); use delivery: deduplicated"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _durable(self) -> "JetStreamSettings":
-        if self.durability == "fsync" and self.storage == "memory":
-            raise ValueError("durability fsync needs storage: file")
-        for url in self.monitoring_urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError("monitoring must be http:// or https:// URLs, with commas")
-        return self

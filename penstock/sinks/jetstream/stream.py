@@ -127,10 +127,10 @@ def remembering(api: JetStream, stream: TargetStream, settings: JetStreamSetting
 
 def problems(stream: TargetStream, template: Template) -> Iterator[tuple[str, str]]:
     """What keeps a stream from taking our messages: (problem, remedy)."""
-    if missing_subjects(stream, template):
-        subjects = ", ".join(stream.config.get("subjects") or ()) or "none"
+    subjects = stream.config.get("subjects") or ()
+    if not any(covers(one, template.wildcard) for one in subjects):
         yield (
-            f"does not take {template.wildcard} (its subjects: {subjects})",
+            f"does not take {template.wildcard} (its subjects: {', '.join(subjects) or 'none'})",
             f"nats stream edit {stream.name} --subjects '{template.wildcard}', or change the "
             "sink's subject or stream",
         )
@@ -153,11 +153,6 @@ def differences(stream: TargetStream, settings: JetStreamSettings) -> Iterator[t
             found = max(int(found or 0), 0) / unit  # no limit is -1 there
         if asked != found:
             yield name, f"{found:g}" if unit else str(found)
-
-
-def missing_subjects(stream: TargetStream, template: Template) -> bool:
-    """True when some subject of the template would not be stored."""
-    return not any(covers(one, template.wildcard) for one in stream.config.get("subjects") or ())
 
 
 class Choice(NamedTuple):

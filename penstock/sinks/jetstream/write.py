@@ -1,8 +1,9 @@
 """One call of `write`: gathers, sends, retries, and counts until everything is acknowledged."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
 
 import pyarrow as pa
 
@@ -12,15 +13,16 @@ from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow.breaker import BreakerState
-from penstock.sinks.intake.gather import Gather
-from penstock.sinks.intake.order import Order
-from penstock.sinks.intake.prefetch import Prefetch
+from penstock.sinks.flow import BreakerState
+from penstock.sinks.intake import Gather, Order, Prefetch
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import POLL, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.poison.quarantine import Quarantine
+
+T = TypeVar("T")
+Step: TypeAlias = Callable[[], T]
 
 _LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 _IDLE = 1.0  # seconds between two looks at an idle server
@@ -105,7 +107,7 @@ class WriteRun:
                 self._gather.add(batch, time.monotonic())
         waited = not self._is_idle
         if waited:
-            self._retried(self._poll)
+            self._retried(lambda: self._publisher.poll())  # noqa: PLW0108 - another may be made
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for more all the same.
         pace = self._flow.pace
@@ -123,10 +125,10 @@ class WriteRun:
         for batch in self._gather.take():
             for arranged in self._order.arrange(batch):
                 if not self._is_connected:  # what the server takes has to be known
-                    self._repeated(_nothing)
+                    self._repeated(lambda: None)
                 if not self._publisher.flying:
                     self._session.connection.expect_anew()
-                part = self._fresh(arranged)
+                part = self._fresh(arranged) if self._collects else arranged
                 if part is None:
                     continue
                 self._latency.sent(part.batch)
@@ -139,9 +141,11 @@ class WriteRun:
 
     def _encoded(self, part: Part) -> list[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
-        found: list[Messages] = []
-        self._repeated(lambda: found.extend(self._poison.encode(part, self._session.poison)))
-        return found
+        return self._repeated(lambda: self._poison.encode(part, self._session.poison))
+
+    def _fresh(self, part: Part) -> Part | None:
+        """What is not stored yet: a message of several changes is stored whole or not at all."""
+        return self._retried(lambda: self._publisher.fresh(part))
 
     def _pass(self) -> None:
         """Nothing is in flight or queued: what was seen to otherwise counts as done as well."""
@@ -149,27 +153,12 @@ class WriteRun:
             self._tally.mark_stored(partition, place)
         self._poison.passed.clear()
 
-    def _fresh(self, part: Part) -> Part | None:
-        """What is not stored yet: a message of several changes is stored whole or not at all."""
-        if self._session.settings.messages == "change":
-            return part
-        fresh: Part | None = part
-
-        def ask() -> None:
-            nonlocal fresh
-            fresh = self._publisher.fresh(part)
-
-        self._retried(ask)
-        return fresh
-
     def _add(self, messages: Messages) -> None:
         try:
             self._publisher.add(messages)
         except OtherWriters as error:
             self._retried(lambda: self._publisher.pump(drain=True))
-            if (
-                self._session.chosen.delivery == "exactly-once"
-            ):  # it may have stepped down meanwhile
+            if self._session.chosen.delivery == "exactly-once":  # not stepped down meanwhile
                 self._step_down(error)
             self._publisher.add(messages)
 
@@ -195,9 +184,6 @@ class WriteRun:
                 **({"counts": counts} if counts else {}),
             })  # fmt: skip
 
-    def _poll(self) -> None:
-        self._publisher.poll()
-
     def _answers(self) -> dict[str, float]:
         """The longest answer since the last report that had one."""
         slowest = self._flow.slowest()
@@ -205,13 +191,13 @@ class WriteRun:
             self._slowest = {"answer_ms": slowest}
         return self._slowest
 
-    def _retried(self, step: Callable[[], None]) -> None:
+    def _retried(self, step: Step[T]) -> T:
         """Does a step, which asks for the publisher itself: stepping down makes another."""
         try:
-            self._repeated(step)
+            return self._repeated(step)
         except OtherWriters as error:
             self._step_down(error)
-            self._repeated(step)
+            return self._repeated(step)
         except Rejected as error:
             if self._session.settings.on_error == "stop":
                 raise
@@ -229,23 +215,24 @@ class WriteRun:
         self._publisher.resume(session.connection, session.api)
         # First remembered, then looked for: what is stored after that look is known by its id.
         self._repeated(session.remember)
-        released: list[Messages] = []
-        self._repeated(lambda: released.extend(old.release(session.api)))
-        for messages in released:
+        for messages in self._repeated(lambda: old.release(session.api)):
             self._publisher.add(messages)
         self._report_session()
 
-    def _repeated(self, step: Callable[[], None]) -> None:
+    def _repeated(self, step: Step[T]) -> T:
         """Does a step over an open session, again and again until it succeeds."""
         waits, attempts, before = None, 0, self._tally.batches
         while True:
-            self._wait_for_breaker()
+            while (left := self._flow.closed_for()) > 0:  # the breaker is open: nothing is tried
+                time.sleep(min(left, _IDLE))
             try:
-                self._try(step)
+                found = self._try(step)
             except (Unavailable, Malformed) as error:
                 self._session.close()
                 if waits is None or self._tally.batches != before:
-                    waits, before = _delays(), self._tally.batches
+                    # Spread so that the failures of one short outage (a restart, an election of a
+                    # leader) do not open the breaker.
+                    waits, before = delays(first=0.2, factor=3.0), self._tally.batches
                 attempts += 1
                 self._flow.failed(error.message)
                 self._progress.report(
@@ -257,13 +244,9 @@ class WriteRun:
                 break
         if attempts:
             self._progress.report({"connected": True, "attempts": attempts})
+        return found
 
-    def _wait_for_breaker(self) -> None:
-        """While the breaker is open nothing is tried."""
-        while (left := self._flow.closed_for()) > 0:
-            time.sleep(min(left, _IDLE))
-
-    def _try(self, step: Callable[[], None]) -> None:
+    def _try(self, step: Step[T]) -> T:
         """A step, and before it the probe of a breaker that is half-open."""
         before = self._tally.batches
         if not self._is_connected:
@@ -272,7 +255,7 @@ class WriteRun:
             self._publisher.probe()
             self._flow.succeeded()
         try:
-            step()
+            return step()
         finally:
             # Failures in a row: what the server stored in between ends the row.
             if self._tally.batches != before and self._flow.breaker.failures:
@@ -329,13 +312,3 @@ class WriteRun:
                 **self._answers(),
             },
         )
-
-
-def _nothing() -> None:
-    """The step that only needs the session to be open."""
-
-
-def _delays() -> Iterator[float]:
-    """Spread so that the failures of one short outage (a restart, an election of a leader) do not
-    open the breaker."""
-    return delays(first=0.2, factor=3.0)

@@ -42,7 +42,7 @@ def keyless(batch: pa.RecordBatch) -> list[Fault]:
     key, before = _column(batch, "key"), _column(batch, "before")
     if not key.null_count:
         return []
-    empty = _empty(batch)
+    empty: Any = b"\x80" if images_of(batch.schema) == "msgpack" else "{}"
     nameless = pc.and_(
         pc.and_(pc.is_null(key), pc.is_in(_column(batch, "operation"), value_set=_IDENTIFIED)),
         pc.and_(
@@ -70,10 +70,6 @@ def _true(column: Any) -> list[int]:
     if not column.true_count:
         return []
     return [int(row) for row in np.flatnonzero(column)]
-
-
-def _empty(batch: pa.RecordBatch) -> Any:
-    return b"\x80" if images_of(batch.schema) == "msgpack" else "{}"
 
 
 def of_operations(batch: pa.RecordBatch, operations: tuple[str, ...]) -> set[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
+from penstock.sinks.jetstream.poison import DeadLetters
 from penstock.wire.pgoutput.values import SESSION
 from tests.consumer.mirror.world import World, sqlite_rows
 from tests.servers import Nats, Postgres

@@ -11,7 +11,7 @@ from penstock.microbatch.late import Attempt
 from penstock.microbatch.late.side_channel import SideChannel
 from penstock.model.change import COLUMNS
 from penstock.model.position import START, PartitionId
-from penstock.sinks.intake.order import Order
+from penstock.sinks.intake import Order
 
 ROWS = 5_000
 LATE = frozenset(COLUMNS) - {"collection", "ordinal"}

@@ -12,33 +12,18 @@ from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Malformed, Rejected, SettingsError
 from penstock.nats.compression import Decompressor
 from penstock.nats.protocol import headers_of
-from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY
 from penstock.sinks.encoding.compression import Compression
-from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.kinds import MessageKind
 from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.publishing.publisher import nats_framing
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import parse_template
-from tests.sinks.changes import batch_of
+from tests.sinks.changes import batch_of, encoded
 
-TEMPLATE = parse_template("cdc.{collection}.{operation}")
 LONG = orjson.dumps({"text": "all work and no play " * 40}).decode()
 FORMS = [
     {}, {"encoding": "json"}, {"layout": "debezium", "encoding": "json"}, {"messages": "batch"},
     {"messages": "batch", "encoding": "json"}, {"messages": "batch", "encoding": "arrow"},
     {"layout": "cloudevents", "encoding": "json"},
 ]  # fmt: skip
-
-
-def encoded(batch: pa.RecordBatch, dictionaries: Any = None, **fields: Any) -> Messages:
-    limit = fields.pop("limit", 1 << 20)
-    settings = JetStreamSettings(url="nats://h", **fields)
-    return encoder(settings, TEMPLATE, nats_framing(limit=limit), dictionaries).encode(
-        Part.of(batch)
-    )
 
 
 def headers(messages: Messages) -> list[Any]:
@@ -56,16 +41,9 @@ def trained(samples: list[bytes]) -> bytes:
     return zstandard.train_dictionary(4096, samples).as_bytes()
 
 
-@pytest.fixture(params=["native", "python"])
-def writer(request: Any, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "python":
-        monkeypatch.setattr(kernel, "kernel", lambda: None)
-    return str(request.param)
-
-
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("dictionary", [False, True])
-def test_every_form_is_read_back(form: dict[str, Any], dictionary: bool, writer: str) -> None:
+def test_every_form_is_read_back(form: dict[str, Any], dictionary: bool, way: str) -> None:
     """Of three tables, of which one has a dictionary."""
     after = [LONG, *[orjson.dumps({"id": n}).decode() for n in range(11)]]
     batch = batch_of(12, after=after, collection=["a", "b", "c"] * 4, backend="shop")
@@ -73,7 +51,7 @@ def test_every_form_is_read_back(form: dict[str, Any], dictionary: bool, writer:
     samples = encoded(batch_of(500, after=after[1], collection="b", backend="shop"))
     known = trained(samples.bodies.to_pylist())
     tables = {("shop", "public", "b"): known} if dictionary else None
-    found = encoded(batch, tables, compression="zstd", **form)
+    found = encoded(batch, dictionaries=tables, compression="zstd", **form)
     assert read_back(found, known) == read_back(plain)
     assert found.subjects == plain.subjects
     assert found.ids == plain.ids
@@ -106,7 +84,7 @@ def test_only_messages_of_a_dictionarys_table_name_it() -> None:
     known = trained(encoded(batch_of(500, collection="b")).bodies.to_pylist())
     id = str(zstandard.ZstdCompressionDict(known).dict_id())
     batch = batch_of(4, collection=["a", "b", "b", "a"])
-    found = encoded(batch, {("default", "public", "b"): known}, compression="zstd")
+    found = encoded(batch, dictionaries={("default", "public", "b"): known}, compression="zstd")
     named = [one.get("Penstock-Dictionary") for one in headers(found)]
     assert named[1:3] == [id, id] and set(named[::3]) == {None}
     assert 3 * len(found.bodies[1].as_py()) < len(encoded(batch).bodies[1].as_py())
@@ -125,7 +103,9 @@ def test_a_missing_dictionary_is_no_wrong_row() -> None:
         trained(encoded(batch_of(500, collection=table)).bodies.to_pylist())
         for table in ("items", "others")
     )
-    found = encoded(batch_of(2), {("default", "public", "items"): one}, compression="zstd")
+    found = encoded(
+        batch_of(2), dictionaries={("default", "public", "items"): one}, compression="zstd"
+    )
     head, body = headers(found)[0], found.bodies[0].as_py()
     id = head["Penstock-Dictionary"]
     with pytest.raises(SettingsError, match=f"the dictionary {id}, which the bucket"):

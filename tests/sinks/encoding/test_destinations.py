@@ -7,31 +7,10 @@ import pytest
 from penstock.consumer.tail.bodies import changes_of
 from penstock.microbatch.late.side_channel import as_changes
 from penstock.model.errors import SettingsError
-from penstock.sinks.encoding import kernel
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.publishing.publisher import nats_framing
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import parse_template
-from tests.sinks.changes import batch_of
+from tests.sinks.changes import batch_of, encoded
 
+pytestmark = pytest.mark.usefixtures("way")
 ENCODINGS = ["json", "msgpack", "arrow"]
-
-
-@pytest.fixture(autouse=True, params=["kernel", "plain"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everything here holds with the compiled kernel and without it."""
-    if request.param == "plain":
-        monkeypatch.setattr("penstock.sinks.encoding.kernel.kernel", lambda: None)
-    elif kernel.kernel() is None:
-        pytest.skip("the native library is not built: python penstock/native/build.py")
-
-
-def encoded(batch: Any, template: str, **settings: Any) -> Messages:
-    chosen = JetStreamSettings(url="nats://h", **settings)
-    parsed = parse_template(template)
-    return encoder(chosen, parsed, nats_framing()).encode(Part.of(batch))
 
 
 def subjects(batch: Any, template: str, **settings: Any) -> list[str]:

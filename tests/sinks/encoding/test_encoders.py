@@ -13,19 +13,11 @@ import pytest
 from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Malformed
 from penstock.nats.protocol import headers_of
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.publishing.publisher import nats_framing
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import parse_template
-from tests.sinks.changes import batch_of
-
-TEMPLATE = parse_template("cdc.{collection}.{operation}")
+from tests.sinks.changes import batch_of, encoded
 
 
 def read_back(changes: Any, **fields: Any) -> list[dict[str, Any]]:
-    settings = JetStreamSettings(url="nats://h", **fields)
-    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(changes))
+    messages = encoded(changes, **fields)
     pairs = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     return [
         dict(change)
@@ -65,8 +57,7 @@ def test_a_delta_is_in_every_encoding(images: Any, encoding: str) -> None:
 
 
 def test_an_arrow_message_without_a_delta_has_no_bytes_for_it() -> None:
-    settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
-    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
+    messages = encoded(batch_of(3), messages="batch", encoding="arrow")
     schema = pa.ipc.open_stream(messages.bodies[0].as_py()).schema
     assert schema.field("delta").type == pa.null()
 
@@ -118,8 +109,7 @@ def test_debezium_keeps_what_an_update_changed(packing: str) -> None:
 
 
 def test_a_cut_off_arrow_stream_is_malformed() -> None:
-    settings = JetStreamSettings(url="nats://h", messages="batch", encoding="arrow")
-    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch_of(3)))
+    messages = encoded(batch_of(3), messages="batch", encoding="arrow")
     (body,) = messages.bodies.to_pylist()
     headers = headers_of(messages.headers[0].as_py() + b"\r\n")
     assert len(changes_of(headers, body)) == 3

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from penstock.model.change import IMAGES, schema
 from penstock.sinks.encoding import kernel
 from penstock.sinks.encoding.columns import BINARY, Columns, Values
-from penstock.sinks.encoding.encoders import encoder
 from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
@@ -32,13 +31,14 @@ from penstock.sinks.encoding.pieces import (
     Time,
 )
 from penstock.sinks.encoding.plain import LineBreak
-from penstock.sinks.flow.flow import Flow
-from penstock.sinks.intake.order import Order
+from penstock.sinks.flow import Flow
+from penstock.sinks.intake import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
+from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.subject import parse_template
+from tests.sinks.changes import encoded
 from tests.wire.cells import examples
 
 pytestmark = pytest.mark.skipif(
@@ -117,11 +117,6 @@ def _raw(text: str) -> bytes:
     return text.encode()
 
 
-def _messages(batch: pa.RecordBatch, *, ids: bool, **fields: Any) -> Messages:
-    chosen = JetStreamSettings(url="nats://h", **fields)
-    return encoder(chosen, TEMPLATE, nats_framing(ids=ids, limit=1 << 30)).encode(Part.of(batch))
-
-
 def _values(messages: Messages, encoding: str) -> list[Any]:
     if encoding == "arrow":
         tables = [pa.ipc.open_stream(body).read_all() for body in messages.bodies.to_pylist()]
@@ -148,9 +143,9 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
 @given(data=st.data(), form=st.sampled_from(FORMS), ids=st.booleans())
 def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> None:
     batch = data.draw(batches(data.draw(st.sampled_from(["msgpack", "json"]))))
-    formatted = _messages(batch, ids=ids, **form)
+    formatted = encoded(batch, ids=ids, limit=1 << 30, **form)
     with without_kernel():
-        plain = _messages(batch, ids=ids, **form)
+        plain = encoded(batch, ids=ids, limit=1 << 30, **form)
     for name in ("subjects", "headers", "ids"):
         assert getattr(formatted, name).to_pylist() == getattr(plain, name).to_pylist()
     assert _values(formatted, form["encoding"]) == _values(plain, form["encoding"])
@@ -162,7 +157,7 @@ def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> No
 @settings(max_examples=examples(60), deadline=None)
 @given(data=st.data(), ids=st.booleans())
 def test_frames_are_the_same_bytes(data: Any, ids: bool) -> None:
-    messages = _messages(data.draw(batches("msgpack")), ids=ids)
+    messages = encoded(data.draw(batches("msgpack")), ids=ids, limit=1 << 30)
     start = data.draw(st.integers(0, len(messages)))
     frames = _frames(messages, ids=ids, start=start)
     with without_kernel():

@@ -7,21 +7,11 @@ import ormsgpack
 import pytest
 
 from penstock import __version__
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream.publishing.publisher import nats_framing
-from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.subject import parse_template
-from tests.sinks.changes import batch_of
-
-TEMPLATE = parse_template("cdc.{collection}.{operation}")
+from tests.sinks.changes import batch_of, encoded
 
 
 def bodies(batch: Any, layout: str, packing: Any = "change", **fields: Any) -> list[Any]:
-    settings = JetStreamSettings(
-        url="nats://h", layout=layout, messages=packing, encoding="json", **fields
-    )
-    messages = encoder(settings, TEMPLATE, nats_framing()).encode(Part.of(batch))
+    messages = encoded(batch, layout=layout, messages=packing, encoding="json", **fields)
     return [orjson.loads(body) for body in messages.bodies.to_pylist()]
 
 

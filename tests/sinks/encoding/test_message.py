@@ -17,31 +17,20 @@ from penstock.model.change import schema
 from penstock.model.errors import Rejected
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.nats.protocol import headers_of, hpub
-from penstock.sinks.encoding import encoders, kernel
+from penstock.sinks.encoding import encoders
 from penstock.sinks.encoding.columns import Values
-from penstock.sinks.encoding.encode import Encoder
 from penstock.sinks.encoding.layout import FIELDS
 from penstock.sinks.encoding.message import Framing, Messages, Origin, read_bookmark, read_position
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Pick
-from penstock.sinks.jetstream import JetStreamSettings
-from penstock.sinks.jetstream.publishing.publisher import framed, framing, nats_framing
+from penstock.sinks.jetstream.publishing.publisher import framed, framing
 from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
-from tests.sinks.changes import batch_of
+from tests.sinks.changes import batch_of, encoded
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 Encoding = Literal["msgpack", "json"]
-
-
-@pytest.fixture(autouse=True, params=["kernel", "plain"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Everything here holds with the compiled kernel and without it."""
-    if request.param == "plain":
-        monkeypatch.setattr("penstock.sinks.encoding.kernel.kernel", lambda: None)
-    elif kernel.kernel() is None:
-        pytest.skip("the native library is not built: python penstock/native/build.py")
-    return str(request.param)
+pytestmark = pytest.mark.usefixtures("way")
 
 
 # One change a message, or several; the Arrow writer has messages of several only.
@@ -50,15 +39,6 @@ FORMS = (
     {"encoding": "json", "messages": "batch"},
     {"encoding": "arrow", "messages": "batch"},
 )
-
-
-def encoder(
-    encoding: str = "msgpack", *, ids: bool = True, limit: int = 1 << 20, messages: str = "change"
-) -> Encoder:
-    settings = JetStreamSettings.model_validate(
-        {"url": "nats://h", "encoding": encoding, "messages": messages}
-    )
-    return encoders.encoder(settings, TEMPLATE, nats_framing(ids=ids, limit=limit))
 
 
 def test_without_nats_headers_have_no_first_line_and_our_name_of_the_id() -> None:
@@ -85,7 +65,7 @@ def headers(messages: Messages, row: int = 0) -> dict[str, str]:
 @pytest.mark.parametrize("encoding", ["msgpack", "json"])
 def test_a_message_has_every_field_of_the_change(encoding: Encoding) -> None:
     batch = batch_of(2, 0x16B3748, images=encoding, before=None, unchanged=[[], ["notes"]])
-    messages = encoder(encoding).encode(Part.of(batch))
+    messages = encoded(batch, encoding=encoding)
     assert messages.subjects.to_pylist() == [b"cdc.items.insert"] * 2
     assert bodies(messages, encoding)[1] == {
         "event_id": "default:00000000/016B3748:1",
@@ -113,19 +93,19 @@ def test_a_message_has_every_field_of_the_change(encoding: Encoding) -> None:
 
 def test_the_headers_carry_id_position_and_content_type() -> None:
     batch = batch_of(1, 7, backend="my db", partition="slot 1")
-    assert headers(encoder().encode(Part.of(batch))) == {
+    assert headers(encoded(batch)) == {
         "Nats-Msg-Id": "my db:00000000/00000007:0",
         "Penstock-Position": "my%20db slot%201 00000000/00000007:0",
         "Penstock-Schema": "1",
         "Content-Type": "application/msgpack",
     }
-    assert headers(encoder("json").encode(Part.of(batch)))["Content-Type"] == "application/json"
+    assert headers(encoded(batch, encoding="json"))["Content-Type"] == "application/json"
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_header_names_the_version_of_the_tables_schema(form: Any) -> None:
     batch = batch_of(4, 7, schema_version=["v1", "v1", None, "v2"])
-    messages = encoder(**form).encode(Part.of(batch))
+    messages = encoded(batch, **form)
     found = [headers(messages, row) for row in range(len(messages))]
     versions = [one.get("Penstock-Table-Schema") for one in found]
     assert versions == (["v1", "v1", None, "v2"] if len(found) == 4 else ["v1", None, "v2"])
@@ -138,12 +118,12 @@ def test_a_header_names_the_version_of_the_tables_schema(form: Any) -> None:
 
 
 def test_a_header_of_a_version_stays_one_line() -> None:
-    found = headers(encoder().encode(Part.of(batch_of(1, 7, schema_version="a\r\nb: c"))))
+    found = headers(encoded(batch_of(1, 7, schema_version="a\r\nb: c")))
     assert found["Penstock-Table-Schema"] == "a%0D%0Ab:%20c"
 
 
 def test_without_ids_the_event_id_is_in_a_header_of_ours() -> None:
-    found = headers(encoder(ids=False).encode(Part.of(batch_of(1, 7))))
+    found = headers(encoded(batch_of(1, 7), ids=False))
     assert found["Penstock-Event-Id"] == "default:00000000/00000007:0"
     assert "Nats-Msg-Id" not in found
 
@@ -155,7 +135,7 @@ def test_a_position_header_reads_back() -> None:
 
 def test_a_mark_is_in_a_header_of_the_change_that_has_one() -> None:
     batch = batch_of(3, 7, mark=['{"token":"ü1"}', None, '{"token":"3"}'])
-    messages = encoder().encode(Part.of(batch))
+    messages = encoded(batch)
     found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
     assert [one.get("Penstock-Mark") for one in found] == batch.column("mark").to_pylist()
     origin = Origin("default", PartitionId("shop"))
@@ -168,9 +148,7 @@ def test_a_mark_is_in_a_header_of_the_change_that_has_one() -> None:
 
 def test_a_message_of_several_changes_has_the_mark_of_the_last() -> None:
     batch = batch_of(4, 7, mark=["{}", '{"n":1}', None, '{"n":3}'], tenant=["a", "a", "b", "b"])
-    packing = JetStreamSettings(url="nats://h", messages="batch")
-    made = encoders.encoder(packing, parse_template("cdc.{tenant}"), nats_framing())
-    messages = made.encode(Part.of(batch))
+    messages = encoded(batch, "cdc.{tenant}", messages="batch")
     found = [headers_of(one + b"\r\n") for one in messages.headers.to_pylist()]
     assert [(one["Penstock-Count"], one["Penstock-Mark"]) for one in found] == [
         ("2", '{"n":1}'), ("2", '{"n":3}'),
@@ -179,7 +157,7 @@ def test_a_message_of_several_changes_has_the_mark_of_the_last() -> None:
 
 def test_a_mark_with_a_line_break_is_rejected() -> None:
     with pytest.raises(Rejected, match="mark with a line break"):
-        encoder().encode(Part.of(batch_of(2, mark=[None, "{}\nX: y"])))
+        encoded(batch_of(2, mark=[None, "{}\nX: y"]))
 
 
 @pytest.mark.parametrize("mark", ["", "[]", "{", "7"])
@@ -198,15 +176,15 @@ def test_images_of_the_other_encoding_are_converted() -> None:
     packed = batch_of(1, images="msgpack", after=ormsgpack.packb(image))
     blob, x = (base64.b64encode(one).decode() for one in (b"\x00\xff", b"x"))
     expected = {"id": 2**60, "blob": blob, "list": [x, [None, 1.5]], "text": "ü"}
-    assert bodies(encoder("json").encode(Part.of(packed)), "json")[0]["data"] == expected
+    assert bodies(encoded(packed, encoding="json"), "json")[0]["data"] == expected
     text = batch_of(1, images="json", after=orjson.dumps(expected).decode())
-    assert bodies(encoder("msgpack").encode(Part.of(text)), "msgpack")[0]["data"] == expected
+    assert bodies(encoded(text, encoding="msgpack"), "msgpack")[0]["data"] == expected
 
 
 def test_an_image_that_cannot_be_converted_is_rejected() -> None:
     batch = batch_of(2, 9, images="json", after=["{}", "{broken s3cret"])
     with pytest.raises(Rejected, match="after image at 00000000/00000009:1 of shop") as caught:
-        encoder("msgpack").encode(Part.of(batch))
+        encoded(batch, encoding="msgpack")
     assert "s3cret" not in str(caught.value)
 
 
@@ -216,7 +194,7 @@ def test_some_rows_may_have_no_image(encoding: Encoding, images: Any) -> None:
     full = batch_of(2, images=images)
     before = [None, full.column("after")[1].as_py()]
     batch = batch_of(2, images=images, before=before, after=before[::-1], key=None)
-    one, two = bodies(encoder(encoding).encode(Part.of(batch)), encoding)
+    one, two = bodies(encoded(batch, encoding=encoding), encoding)
     assert (one["before"], two["data"], one["key"]) == (None, None, None)
     assert two["before"] == one["data"] == {"id": 1, "name": "n00000000/00000001:1"}
 
@@ -229,7 +207,7 @@ def test_each_kind_of_a_batch_keeps_its_own_rows() -> None:
         tenant=["x", None, "x", "y", "x"],
         relation_id=[1, 2, 1, None, 3],
     )
-    messages = encoder().encode(Part.of(batch))
+    messages = encoded(batch)
     assert messages.subjects.to_pylist() == [
         b"cdc.a.insert", b"cdc.b%2Ec.delete", b"cdc.a.update", b"cdc.%00.message", b"cdc.a.insert",
     ]  # fmt: skip
@@ -257,13 +235,13 @@ def test_schema_is_null_where_the_namespace_is_the_database(
     namespace: Any, database: str, relation: Any, expected: Any
 ) -> None:
     batch = batch_of(1, namespace=namespace, database=database, relation_id=relation)
-    assert bodies(encoder().encode(Part.of(batch)), "msgpack")[0]["schema"] == expected
+    assert bodies(encoded(batch), "msgpack")[0]["schema"] == expected
 
 
 def test_a_change_without_times_or_transaction() -> None:
     batch = batch_of(1, committed_at=None, captured_at=None, transaction=None, document_id=None)
     for encoding in ("msgpack", "json"):
-        body = bodies(encoder(encoding).encode(Part.of(batch)), encoding)[0]  # type: ignore[arg-type]
+        body = bodies(encoded(batch, encoding=encoding), encoding)[0]  # type: ignore[arg-type]
         names = ("committed_at", "captured_at", "transaction", "document_id")
         assert [body[name] for name in names] == [None] * 4
 
@@ -271,7 +249,7 @@ def test_a_change_without_times_or_transaction() -> None:
 @pytest.mark.parametrize("year", [1969, 2000, 2262, 9999])
 def test_times_have_six_digits_and_a_z(year: int) -> None:
     when = datetime(year, 12, 31, 23, 59, 59, 999999, UTC)
-    body = bodies(encoder().encode(Part.of(batch_of(1, committed_at=when))), "msgpack")[0]
+    body = bodies(encoded(batch_of(1, committed_at=when)), "msgpack")[0]
     assert body["committed_at"] == f"{year}-12-31T23:59:59.999999Z"
 
 
@@ -291,7 +269,7 @@ def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encodi
     columns |= {"ordinal": list(range(count)), "event_id": [f"b:c:{n}" for n in range(count)]}
     columns |= {"document_id": texts, "transaction": texts, "collection": texts}
     batch = pa.RecordBatch.from_pydict(columns, schema=schema(encoding))
-    found = bodies(encoder(encoding).encode(Part.of(batch)), encoding)
+    found = bodies(encoded(batch, encoding=encoding), encoding)
     assert [body["document_id"] for body in found] == texts
     assert [body["transaction"] for body in found] == texts
     assert [body["collection"] for body in found] == texts
@@ -299,21 +277,19 @@ def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encodi
 
 @pytest.mark.parametrize("length", [0, 1, 31, 32, 255, 256, 65535, 65536, 70000])
 def test_strings_of_every_header_size(length: int) -> None:
-    body = bodies(
-        encoder().encode(Part.of(batch_of(2, document_id=["x" * length, "y"]))), "msgpack"
-    )
+    body = bodies(encoded(batch_of(2, document_id=["x" * length, "y"])), "msgpack")
     assert [len(one["document_id"]) for one in body] == [length, 1]
 
 
 def test_a_slice_of_a_larger_batch_encodes_as_itself() -> None:
-    whole = encoder("json").encode(Part.of(batch_of(10, images="json")))
-    part = encoder("json").encode(Part.of(batch_of(10, images="json").slice(4, 3)))
+    whole = encoded(batch_of(10, images="json"), encoding="json")
+    part = encoded(batch_of(10, images="json").slice(4, 3), encoding="json")
     assert part.bodies.to_pylist() == whole.bodies.to_pylist()[4:7]
     assert part.headers.to_pylist() == whole.headers.to_pylist()[4:7]
 
 
 def test_frames_are_what_the_protocol_says() -> None:
-    messages = encoder().encode(Part.of(batch_of(30)))
+    messages = encoded(batch_of(30))
     for part in (messages, messages.slice(3, 21)):
         rows = zip(
             part.subjects.to_pylist(), part.headers.to_pylist(), part.bodies.to_pylist(),
@@ -329,7 +305,7 @@ def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place() -> None
     secret = "s3cret" * 100
     batch = batch_of(3, 9, images="json", after=["{}", orjson.dumps({"a": secret}).decode(), "{}"])
     with pytest.raises(Rejected) as caught:
-        encoder("json", limit=800).encode(Part.of(batch))
+        encoded(batch, encoding="json", limit=800)
     assert "00000000/00000009:1 of shop" in str(caught.value)
     assert "s3cret" not in str(caught.value)
 
@@ -337,11 +313,11 @@ def test_a_change_that_the_server_cannot_take_is_rejected_by_its_place() -> None
 @pytest.mark.parametrize("column", ["event_id", "cursor"])
 def test_a_line_break_cannot_forge_a_header(column: str) -> None:
     with pytest.raises(Rejected, match="line break"):
-        encoder().encode(Part.of(batch_of(2, **{column: ["fine", "x\r\nNats-Rollup: all"]})))
+        encoded(batch_of(2, **{column: ["fine", "x\r\nNats-Rollup: all"]}))
 
 
 def test_messages_after_a_place() -> None:
-    messages = encoder().encode(Part.of(batch_of(10, 5)))
+    messages = encoded(batch_of(10, 5))
     cursor, origin = "00000000/00000005", Origin("default", PartitionId("shop"))
     assert messages.after({origin: Place("00000000/00000004", 99)}) is messages
     assert messages.after({origin: Place(cursor, 3)}).place(0) == Place(cursor, 4)
@@ -351,6 +327,6 @@ def test_messages_after_a_place() -> None:
 
 
 def test_sizes_are_bytes_of_headers_and_body() -> None:
-    messages = encoder().encode(Part.of(batch_of(3)))
+    messages = encoded(batch_of(3))
     rows = zip(messages.headers.to_pylist(), messages.bodies.to_pylist(), strict=True)
     assert np.array_equal(messages.sizes, [len(h) + len(b) for h, b in rows])

@@ -12,16 +12,14 @@ from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Rejected
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import ignore
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
-from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
+from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import parse_template
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, ids_of, read
+from tests.sinks.changes import batch_of, encoded, ids_of, read
 
 pytestmark = pytest.mark.live
 
@@ -218,7 +216,7 @@ def test_messages_wait_for_more_while_the_server_is_busy() -> None:
     """Each batch costs the server its time, whatever is in it."""
     settings = JetStreamSettings(url="nats://h", messages="batch")
     template = parse_template(settings.subject)
-    messages = encoder(settings, template, nats_framing()).encode(Part.of(batch_of(500)))
+    messages = encoded(batch_of(500), settings.subject, messages="batch")
     size = int(messages.sizes.sum())
     atomic = Atomic(
         Tally(),
@@ -237,21 +235,3 @@ def test_messages_wait_for_more_while_the_server_is_busy() -> None:
     atomic.add(messages)
     atomic.add(messages)
     assert atomic._is_ready  # there is enough of it
-
-
-def test_nothing_waits_for_changes_that_do_not_come(make: Any, messages: Any) -> None:
-    """The source goes on only once what it gave is in the stream."""
-    seen: list[int] = []
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        for n in range(1, 6):
-            yield batch_of(3, 2 * n)
-            yield batch_of(3, 2 * n + 1)
-            while sum(len(changes) for _, changes in messages()) < 6 * n:
-                yield batch_of(0)
-            seen.append(n)
-
-    sink = make()
-    sink.prepare()
-    assert sink.write(slow(), ignore).published == 30
-    assert seen == [1, 2, 3, 4, 5]

@@ -2,11 +2,8 @@
 
 from itertools import product
 
-import pytest
-
-from penstock.model.machine import step
-from penstock.sinks.flow.breaker import (
-    TABLE,
+from penstock.sinks.flow import (
+    BREAKERS,
     Breaker,
     BreakerEvent,
     BreakerState,
@@ -21,31 +18,8 @@ NEVER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("state", "event", "then"),
-    [
-        (CLOSED, SUCCEEDED, CLOSED),
-        (CLOSED, FAILED, CLOSED),
-        (CLOSED, TRIPPED, OPEN),
-        (OPEN, WAITED, HALF_OPEN),
-        (HALF_OPEN, SUCCEEDED, CLOSED),
-        (HALF_OPEN, TRIPPED, OPEN),
-    ],
-)
-def test_the_table(state: BreakerState, event: BreakerEvent, then: BreakerState) -> None:
-    assert step(TABLE, state, event) is then
-
-
 def test_the_table_has_every_pair_but_those_that_cannot_be() -> None:
-    assert set(TABLE) == set(product(BreakerState, BreakerEvent)) - NEVER
-
-
-@pytest.mark.parametrize(("state", "event"), sorted(NEVER, key=str))
-def test_what_cannot_be_is_an_error_that_names_both(
-    state: BreakerState, event: BreakerEvent
-) -> None:
-    with pytest.raises(KeyError, match=rf"{state.value} cannot have {event.value}"):
-        step(TABLE, state, event)
+    assert set(BREAKERS) == set(product(BreakerState, BreakerEvent)) - NEVER
 
 
 def failed(breaker: Breaker, times: int, now: float = 0.0) -> Breaker:

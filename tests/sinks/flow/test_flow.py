@@ -18,15 +18,12 @@ from pydantic import ValidationError
 from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
 from tests.progress import Noted
 from tests.servers import Nats, free_port
-from tests.sinks.changes import batch_of, ids_in, ids_of, read
-
-# `test_versions` has a kill with the other delivery, too.
-SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
+from tests.sinks.changes import batch_of, ids_in, ids_of, read, wait_until
 
 
 class Clock:
@@ -113,13 +110,6 @@ def test_the_thresholds_must_rise() -> None:
         PressureSettings(slow_threshold="1s", critical_threshold="500ms")  # type: ignore[arg-type]
 
 
-def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
-
-
 def is_stopped(pid: int) -> bool:
     """Whether no thread of a process runs: the signal takes its time to reach each of them."""
     states = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/stat")]
@@ -130,7 +120,7 @@ class Writing:
     """A write in a thread that goes on until it is told to end."""
 
     def __init__(self, sink: JetStreamSink, batch_of: Any, size: int = 100) -> None:
-        self.told: list[Any] = []
+        self.told = Noted()
         self.batches: list[pa.RecordBatch] = []
         self.receipt: Any = None
         self.error: BaseException | None = None
@@ -147,7 +137,7 @@ class Writing:
 
     def _run(self) -> None:
         try:
-            self.receipt = self._sink.write(self._changes(), Noted(self.told.append))
+            self.receipt = self._sink.write(self._changes(), self.told)
         except BaseException as error:
             self.error = error
 
@@ -179,13 +169,13 @@ def writing(sink_of: Any) -> Iterator[Callable[..., Writing]]:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("delivery", [*SURE, "at-least-once"])
+@pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
 def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -> None:
     # A busy machine is no slow server.
     pressure = {"slow_threshold": "10s", "critical_threshold": "20s"}
     sink = sink_of(delivery=delivery, pressure=pressure)
-    told: list[Any] = []
-    receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], Noted(told.append))
+    told = Noted()
+    receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], told)
     assert receipt.published == 60_000
     assert not [key for note in told for key in note.get("counts", {}) if "pressure" in key]
     assert (receipt.numbers["pressure"], receipt.numbers["breaker"]) == ("normal", "closed")
@@ -194,7 +184,6 @@ def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -
 
 @pytest.mark.live
 @pytest.mark.fault
-@pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
@@ -219,14 +208,13 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
 @pytest.mark.live
 @pytest.mark.fault
 @pytest.mark.parametrize("messages", ["change", "batch"])
-@pytest.mark.parametrize("delivery", SURE)
 def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_change(
     delivery: str, messages: str, own_nats: Any, stream: str, sink_of: Any
 ) -> None:
     """The source has no more for now: what waited for more during a slow answer is all."""
     server: Nats = own_nats()
     batches = [batch_of(100, number) for number in range(1, 5)]
-    told: list[Any] = []
+    told = Noted()
 
     def stored() -> bool:
         # Not the last note only: it may say something else by the time that this looks.
@@ -246,14 +234,13 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
 
     sink = sink_of(server.url, delivery=delivery, messages=messages, timeout="60s",
             pressure={"pause": "3s"},)  # fmt: skip
-    assert sink.write(changes(), Noted(told.append)).published == 400
+    assert sink.write(changes(), told).published == 400
     if messages == "change":
         assert ids_in(server.url, stream) == ids_of(*batches)
 
 
 @pytest.mark.live
 @pytest.mark.fault
-@pytest.mark.parametrize("delivery", SURE)
 def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
@@ -268,7 +255,7 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     assert any("hardly answers" in note.get("pressure_reason", "") for note in write.told)
     wait_until(lambda: write.said("pressure")[-1] == "normal")
     write.finish()
-    assert not [note for note in write.told if note.get("connected") is False]
+    assert not write.told.outages
     assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
@@ -281,8 +268,8 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
     server: Nats = own_nats()
     sink = sink_of(server.url, timeout="20s")
     sink.write([batch_of(1, 1)], ignore)
-    told: list[Any] = []
-    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], Noted(told.append)))
+    told = Noted()
+    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], told))
     os.kill(server.pid, signal.SIGSTOP)
     try:
         thread.start()
@@ -291,7 +278,7 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
         os.kill(server.pid, signal.SIGCONT)
     thread.join(60)
     assert not thread.is_alive()
-    assert not [note for note in told if note.get("connected") is False]
+    assert not told.outages
 
 
 @pytest.mark.live
@@ -302,11 +289,11 @@ def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
     """The kernel accepts the connection, and the server says nothing."""
     server: Nats = own_nats()
     sink = sink_of(server.url, timeout="2s", pressure={"pause": "100ms"})
-    told: list[Any] = []
+    told = Noted()
     receipts: list[Any] = []
 
     def write() -> None:
-        receipts.append(sink.write([batch_of(1, 1)], Noted(told.append)))
+        receipts.append(sink.write([batch_of(1, 1)], told))
 
     thread = threading.Thread(target=write)
     os.kill(server.pid, signal.SIGSTOP)
@@ -321,7 +308,6 @@ def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
 
 @pytest.mark.live
 @pytest.mark.fault
-@pytest.mark.parametrize("delivery", SURE)
 def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     delivery: str, own_nats: Any, writing: Any, stream: str
 ) -> None:
@@ -386,7 +372,6 @@ def test_an_open_breaker_leaves_the_server_alone(sink_of: Any) -> None:
 
 
 @pytest.mark.live
-@pytest.mark.parametrize("delivery", SURE)
 def test_a_probe_is_one_batch(delivery: str, nats: Nats, settings_of: Any, stream: str) -> None:
     from penstock.sinks.jetstream.publishing.publisher import Tally
     from penstock.sinks.jetstream.session import Session

@@ -4,12 +4,11 @@ from itertools import product
 
 import pytest
 
-from penstock.model.machine import step
-from penstock.sinks.flow.pressure import (
+from penstock.sinks.flow import (
     BETTER_AFTER,
     CALM,
     PACES,
-    TABLE,
+    PRESSURES,
     WORSE_AFTER,
     Pressure,
     PressureEvent,
@@ -21,36 +20,9 @@ BRISK, DRAGGING, CHOKING, RESTED = PressureEvent
 NEVER = {(NORMAL, RESTED), (SLOW, RESTED)}
 
 
-@pytest.mark.parametrize(
-    ("state", "event", "then"),
-    [
-        (NORMAL, BRISK, NORMAL),
-        (NORMAL, DRAGGING, SLOW),
-        (NORMAL, CHOKING, CRITICAL),
-        (SLOW, BRISK, NORMAL),
-        (SLOW, DRAGGING, SLOW),
-        (SLOW, CHOKING, CRITICAL),
-        (CRITICAL, BRISK, CRITICAL),
-        (CRITICAL, DRAGGING, CRITICAL),
-        (CRITICAL, CHOKING, CRITICAL),
-        (CRITICAL, RESTED, SLOW),
-    ],
-)
-def test_the_table(state: PressureState, event: PressureEvent, then: PressureState) -> None:
-    assert step(TABLE, state, event) is then
-
-
 def test_the_table_has_every_pair_but_those_that_cannot_be() -> None:
-    assert set(TABLE) == set(product(PressureState, PressureEvent)) - NEVER
+    assert set(PRESSURES) == set(product(PressureState, PressureEvent)) - NEVER
     assert set(PACES) == set(PressureState)
-
-
-@pytest.mark.parametrize(("state", "event"), sorted(NEVER, key=str))
-def test_what_cannot_be_is_an_error_that_names_both(
-    state: PressureState, event: PressureEvent
-) -> None:
-    with pytest.raises(KeyError, match=rf"{state.value} cannot have {event.value}"):
-        step(TABLE, state, event)
 
 
 def answered(pressure: Pressure, *took: float, now: float = 0.0) -> Pressure:

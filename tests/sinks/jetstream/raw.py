@@ -85,12 +85,10 @@ class Raw:
         return [one.get("error", {}).get("err_code", 0) for one in self.answers(count)]
 
 
-def mending(told: list[Any], mend: Callable[[], object], *, after: int = 2) -> Noted:
-    """A progress that notes what it is told, and mends what is broken once the sink has said that
-    it failed `after` times."""
+def mending(mend: Callable[[], object], *, after: int = 2) -> Noted:
+    """A progress that mends what is broken once the sink has said that it failed `after` times."""
 
     def report(note: Any) -> None:
-        told.append(note)
         if note.get("connected") is False and note["attempts"] == after:
             mend()
 

@@ -22,9 +22,6 @@ from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
-# `test_versions` has a kill with the other delivery, too.
-SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
-
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[Nats]]:
@@ -68,7 +65,6 @@ def leader(settings: JetStreamSettings) -> int:
     return int(info["cluster"]["leader"].removeprefix("node"))
 
 
-@pytest.mark.parametrize("delivery", SURE)
 def test_the_leader_dies_in_the_middle_of_a_write(
     delivery: str, cluster: list[Nats], settings_of: Any
 ) -> None:
@@ -111,7 +107,6 @@ def three(cluster: list[Nats], sink_of: Any) -> Callable[..., JetStreamSink]:
     return make
 
 
-@pytest.mark.parametrize("delivery", SURE)
 def test_the_leader_steps_down_in_the_middle_of_a_write(
     delivery: str, cluster: list[Nats], three: Any
 ) -> None:
@@ -135,13 +130,11 @@ def test_the_leader_steps_down_in_the_middle_of_a_write(
         assert stored == ids_of(*batches)
 
 
-@pytest.mark.parametrize("delivery", SURE)
 def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
     delivery: str, cluster: list[Nats], three: Any
 ) -> None:
     sink = three(delivery=delivery, breaker={"timeout": "2s"})
     batches = [batch_of(200, n) for n in range(1, 11)]
-    told: list[Any] = []
 
     def without_two() -> Iterator[pa.RecordBatch]:
         yield from batches[:5]
@@ -153,8 +146,9 @@ def test_without_a_quorum_nothing_is_acknowledged_and_all_of_it_arrives_later(
         for server in cluster[:2]:
             server.start()
 
-    sink.write(without_two(), mending(told, mend, after=3))
-    assert len([note for note in told if note.get("connected") is False]) >= 3
+    told = mending(mend, after=3)
+    sink.write(without_two(), told)
+    assert len(told.outages) >= 3
     assert ids_in(cluster[2].url, sink.settings.stream) == ids_of(*batches)
 
 

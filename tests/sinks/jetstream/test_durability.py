@@ -49,9 +49,25 @@ def asking(**servers: Any) -> Any:
     return ask
 
 
-def test_a_server_that_syncs_always_is_enough() -> None:
-    reason = synced(settings_for("a"), stream_of(), "a", asking(a=ALWAYS))
-    assert reason == "a of 1 syncs always"
+@pytest.mark.parametrize(
+    ("settings", "stream", "servers", "reason"),
+    [
+        (settings_for("a"), stream_of(), {"a": ALWAYS}, "a of 1 syncs always"),
+        # One of three may be down: it acknowledges nothing.
+        (
+            settings_for("a", "b", "c"), stream_of("a", "b", "c"), {"a": ALWAYS, "c": ALWAYS},
+            "a, c of 3 sync always",
+        ),
+        (
+            settings_for(assume_synced=True), stream_of(), {},
+            "the operator says that the servers sync (assume_synced)",
+        ),
+    ],
+)  # fmt: skip
+def test_servers_that_sync_always_and_the_operators_word_are_enough(
+    settings: JetStreamSettings, stream: TargetStream, servers: Any, reason: str
+) -> None:
+    assert synced(settings, stream, "a", asking(**servers)) == reason
 
 
 @pytest.mark.parametrize(
@@ -86,15 +102,6 @@ def test_what_does_not_sync_or_cannot_be_asked_is_refused_with_the_remedy(
     with pytest.raises(SettingsError, match=says) as caught:
         synced(settings, stream, "a", asking(**servers))
     assert caught.value.hint
-
-
-def test_one_of_three_may_be_down_because_it_acknowledges_nothing() -> None:
-    settings, stream = settings_for("a", "b", "c"), stream_of("a", "b", "c")
-    assert synced(settings, stream, "a", asking(a=ALWAYS, c=ALWAYS)) == "a, c of 3 sync always"
-
-
-def test_the_operators_word_is_taken() -> None:
-    assert "assume_synced" in synced(settings_for(assume_synced=True), stream_of(), "a", asking())
 
 
 @pytest.mark.parametrize(
@@ -147,8 +154,8 @@ def servers() -> Iterator[Any]:
 def test_a_real_server_that_syncs_always_is_verified_and_told(servers: Any, sink_of: Any) -> None:
     server, monitoring = servers("always", {"sync_interval": "always"})
     sink = sink_of(server.url, durability="fsync", monitoring=monitoring)
-    told: list[Any] = []
-    assert sink.write([batch_of(10)], Noted(told.append)).published == 10
+    told = Noted()
+    assert sink.write([batch_of(10)], told).published == 10
     assert told[0]["durability"] == "fsync"
     assert "syncs always" in told[0]["durability_reason"]
     assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
@@ -212,8 +219,8 @@ def test_every_server_of_a_replicated_stream_is_asked(sink_of: Any) -> None:
             except PenstockError:
                 assert time.monotonic() < deadline
                 time.sleep(0.1)
-        told: list[Any] = []
-        assert sink.write([batch_of(100)], Noted(told.append)).published == 100
+        told = Noted()
+        assert sink.write([batch_of(100)], told).published == 100
         lone = sink_of(nodes[0].url, monitoring=urls[0], **fields)
         with pytest.raises(SettingsError, match="could not be asked"):
             lone.prepare()

@@ -29,11 +29,15 @@ from tests.sinks.jetstream.raw import Raw, mending, reload
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
-SURE = ["exactly-once", "deduplicated"]
 # With it every batch is an atomic one; else, on one server, a chain of plain messages.
 SHARDED = "{source_partition}.{collection}"
 # An open breaker would only make these tests longer.
 BREAKER = {"timeout": "2s"}
+
+
+@pytest.fixture(params=["exactly-once", "deduplicated"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -57,22 +61,15 @@ def interrupted(stream: str) -> Callable[..., Iterator[pa.RecordBatch]]:
     return changes
 
 
-def outages(told: list[Any]) -> list[str]:
-    return [note["error"] for note in told if note.get("connected") is False]
-
-
-@pytest.mark.parametrize("delivery", SURE)
 @pytest.mark.parametrize("limit", ["max_bytes", "max_msgs"])
 def test_10077_a_full_stream_is_waited_for(
-    delivery: str, limit: str, nats: Nats, stream: str, raw: Raw, settings_of: Any, stored: Any
+    delivery: str, limit: str, stream: str, raw: Raw, stored: Any, sink_of: Any
 ) -> None:
     raw.make(stream, discard="new", **{limit: 30_000 if limit == "max_bytes" else 100})
-    told: list[Any] = []
-    progress = mending(told, lambda: raw.update(stream, **{limit: -1}))
+    told = mending(lambda: raw.update(stream, **{limit: -1}))
     batches = [batch_of(50, n) for n in range(1, 9)]
-    settings = settings_of(nats.url, delivery=delivery, breaker=BREAKER)
-    JetStreamSink(settings).write(batches, progress)
-    assert any("10077" in error and "the stream is full" in error for error in outages(told))
+    sink_of(delivery=delivery, breaker=BREAKER).write(batches, told)
+    assert any("10077" in error and "the stream is full" in error for error in told.outages)
     assert stored() == ids_of(*batches)
 
 
@@ -90,7 +87,7 @@ def test_10077_a_full_stream_is_waited_for(
     ids=["account", "server"],
 )  # fmt: skip
 def test_a_full_account_and_a_full_server_are_waited_for(
-    delivery: str, tokens: str, code: int, config: Any, stream: str, own_nats: Any, settings_of: Any
+    delivery: str, tokens: str, code: int, config: Any, stream: str, own_nats: Any, sink_of: Any
 ) -> None:
     url = own_nats(config).url
     if "accounts" in config:
@@ -99,17 +96,15 @@ def test_a_full_account_and_a_full_server_are_waited_for(
     raw.make("OTHER", allow_atomic=False)
     raw.publish("OTHER.x", {}, b"x" * 180_000)
     assert raw.codes(1) == [0]
-    told: list[Any] = []
-    progress = mending(told, lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
+    told = mending(lambda: raw.api._call("STREAM.PURGE.OTHER", {}), after=3)
     batches = [batch_of(10, n) for n in range(1, 11)]
-    settings = settings_of(url, delivery=delivery, timeout="3s", subject=f"{stream}.{tokens}")
-    JetStreamSink(settings).write(batches, progress)
+    sink = sink_of(url, delivery=delivery, timeout="3s", subject=f"{stream}.{tokens}")
+    sink.write(batches, told)
     # A batch that hits the limit while it is stored is not answered at all.
-    assert any(str(code) in error and "is full" in error for error in outages(told))
+    assert any(str(code) in error and "is full" in error for error in told.outages)
     assert ids_in(url, stream) == ids_of(*batches)
 
 
-@pytest.mark.parametrize("delivery", SURE)
 @pytest.mark.parametrize(
     ("change", "images", "error", "says"),
     [
@@ -150,13 +145,13 @@ def test_10210_too_many_batches_of_others_are_waited_for(
     for number in range(50):
         raw.publish(f"{stream}.x", {"Nats-Batch-Id": f"b{number}", "Nats-Batch-Sequence": 1})
     assert raw.codes(50) == [0] * 50
-    told: list[Any] = []
+    told = Noted()
     settings = settings_of(
         nats.url, delivery="exactly-once", durability="fsync", assume_synced=True, breaker=BREAKER
     )
-    receipt = JetStreamSink(settings).write([batch_of(count, 1)], Noted(told.append))
+    receipt = JetStreamSink(settings).write([batch_of(count, 1)], told)
     assert receipt.numbers["resent"] > 0
-    assert "10210" in outages(told)[0] or "10176" in outages(told)[0]
+    assert "10210" in told.outages[0] or "10176" in told.outages[0]
     assert stored() == ids_of(batch_of(count, 1))
 
 
@@ -190,24 +185,23 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
         threading.Thread(target=stall, args=(proxy.asked + 20_000,), daemon=True).start()
         yield batch_of(1000, 2)
 
-    told: list[Any] = []
-    receipt = sink.write(changes(), Noted(told.append))
+    told = Noted()
+    receipt = sink.write(changes(), told)
     proxy.close()
     assert receipt.numbers["resent"] == 1000
     assert ids_in(nats.url, stream) == ids_of(batch_of(1, 1), batch_of(1000, 2))
 
 
-@pytest.mark.parametrize("delivery", SURE)
 def test_503_a_stream_that_is_deleted_under_us_is_made_again(
     delivery: str, nats: Nats, stream: str, raw: Raw, interrupted: Any, sink_of: Any, stored: Any
 ) -> None:
     delete = lambda: raw.api._call(f"STREAM.DELETE.{stream}", {})  # noqa: E731
     sink = sink_of(delivery=delivery)
     sink.prepare()
-    told: list[Any] = []
+    told = Noted()
     batches = [batch_of(10, 1), batch_of(10, 2)]
-    sink.write(interrupted(nats.url, stream, delete, *batches), Noted(told.append))
-    assert len(outages(told)) == 1
+    sink.write(interrupted(nats.url, stream, delete, *batches), told)
+    assert len(told.outages) == 1
     assert stored() == ids_of(batches[1])
     assert any(note.get("stream_made") for note in told)
 
@@ -268,7 +262,6 @@ def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: An
     assert 0 < info["state"]["messages"] < 100
 
 
-@pytest.mark.parametrize("delivery", SURE)
 def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
     delivery: str, stream: str, own_nats: Any, interrupted: Any, sink_of: Any
 ) -> None:
@@ -281,12 +274,9 @@ def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
     sink = sink_of(server.url, delivery=delivery)
     sink.prepare()
     batches = [batch_of(3, 1), batch_of(1, 2, after='{"a":"' + "x" * 20000 + '"}')]
-    told: list[Any] = []
-    sink.write(
-        interrupted(server.url, stream, lambda: change(4096), *batches),
-        mending(told, lambda: change(65536)),
-    )
-    assert "Maximum Payload Violation" in " ".join(outages(told))
+    told = mending(lambda: change(65536))
+    sink.write(interrupted(server.url, stream, lambda: change(4096), *batches), told)
+    assert "Maximum Payload Violation" in " ".join(told.outages)
     assert ids_in(server.url, stream) == ids_of(*batches)
 
 
@@ -295,7 +285,6 @@ def login(**user: Any) -> dict[str, Any]:
     return {"authorization": {"users": [reader, {"user": "u", "password": "s3cret", **user}]}}
 
 
-@pytest.mark.parametrize("delivery", SURE)
 @pytest.mark.parametrize(
     ("change", "says"),
     [

@@ -10,7 +10,6 @@ import pytest
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.server import JetStreamServer
 from tests.progress import Noted
 from tests.servers import Nats
@@ -19,48 +18,30 @@ from tests.sinks.changes import batch_of
 pytestmark = pytest.mark.live
 
 TIMEOUT = 4.0  # a busy machine takes its time to answer
-SURE = ["exactly-once", pytest.param("deduplicated", marks=pytest.mark.thorough)]
 
 
-def settings(nats: Nats, stream: str, delivery: str) -> JetStreamSettings:
-    return JetStreamSettings(
-        url=nats.url,
-        stream=stream,
-        subject=f"{stream.lower()}.{{collection}}.{{operation}}",
-        delivery=delivery,
-        timeout=TIMEOUT,
-    )
-
-
-@pytest.mark.parametrize("delivery", SURE)
-def test_a_pause_between_writes_is_no_fault(nats: Nats, stream: str, delivery: str) -> None:
-    sink = JetStreamSink(settings(nats, stream, delivery))
-    told: list[Any] = []
-    for commit in range(1, 3):
-        sink.write([batch_of(500, commit)], Noted(told.append))
-        time.sleep(TIMEOUT + 0.1)
-    assert [note for note in told if not note.get("connected", True)] == []
-
-
-@pytest.mark.parametrize("delivery", SURE)
-def test_a_pause_inside_an_open_end_is_no_fault(nats: Nats, stream: str, delivery: str) -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_pause_between_writes_or_inside_one_is_no_fault(
+    sink_of: Any, delivery: str, inside: bool
+) -> None:
     def slowly() -> Iterator[pa.RecordBatch]:
         for commit in range(1, 3):
             yield batch_of(500, commit)
             time.sleep(TIMEOUT + 0.1)
 
-    told: list[Any] = []
-    JetStreamSink(settings(nats, stream, delivery)).write(slowly(), Noted(told.append))
-    assert [note for note in told if not note.get("connected", True)] == []
+    sink, told = sink_of(delivery=delivery, timeout=TIMEOUT), Noted()
+    for changes in [slowly()] if inside else ([batch] for batch in slowly()):
+        sink.write(changes, told)
+    assert not told.outages
 
 
 @pytest.mark.fault
 @pytest.mark.parametrize("end", ["kill", "stop"])
 def test_a_question_after_the_server_was_restarted_is_answered(
-    end: str, own_nats: Callable[..., Nats], stream: str
+    end: str, own_nats: Callable[..., Nats], stream: str, sink_of: Any
 ) -> None:
     server = own_nats()
-    sink = JetStreamSink(settings(server, stream, "auto"))
+    sink = sink_of(server.url, timeout=TIMEOUT)
     assert JetStreamServer(sink.settings).stream_info(stream) is not None
     for _ in range(2):
         getattr(server, end)()
@@ -70,18 +51,18 @@ def test_a_question_after_the_server_was_restarted_is_answered(
 
 
 def test_a_question_while_the_server_is_away_is_unavailable(
-    own_nats: Callable[..., Nats], stream: str
+    own_nats: Callable[..., Nats], stream: str, sink_of: Any
 ) -> None:
     server = own_nats()
-    sink = JetStreamSink(settings(server, stream, "auto"))
+    sink = sink_of(server.url, timeout=TIMEOUT)
     JetStreamServer(sink.settings).stream_info(stream)
     server.kill()
     with pytest.raises(Unavailable, match="no NATS server can be reached"):
         JetStreamServer(sink.settings).stream_info(stream)
 
 
-def test_a_process_that_never_wrote_says_nothing_of_a_delivery(nats: Nats, stream: str) -> None:
-    sink = JetStreamSink(settings(nats, stream, "auto"))
+def test_a_process_that_never_wrote_says_nothing_of_a_delivery(sink_of: Any) -> None:
+    sink = sink_of()
     assert "delivery" not in sink.write(iter([]), ignore).numbers
     assert sink.write([batch_of(1)], ignore).numbers["delivery"] == "exactly-once"
     assert sink.write(iter([]), ignore).numbers["delivery"] == "exactly-once"

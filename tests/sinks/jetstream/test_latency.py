@@ -49,18 +49,13 @@ def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) 
     assert not found.take_counts()
 
 
-def test_it_measures_again_after_half_a_second(clock: Clock) -> None:
+@pytest.mark.parametrize(("later", "rows"), [(0.5, 1), (0, 10_000)])
+def test_it_measures_again_after_half_a_second_or_many_changes(
+    later: float, rows: int, clock: Clock
+) -> None:
     found = PublishLatency()
     found.measure()
-    clock.now += 0.5
-    found.sent(committed(clock.now, 1))
+    clock.now += later
+    found.sent(committed(clock.now, rows))
     found.stored()
-    assert found.take_counts()
-
-
-def test_many_changes_are_measured_at_once(clock: Clock) -> None:
-    found = PublishLatency()
-    found.measure()
-    found.sent(committed(clock.now, 10_000))
-    found.stored()
-    assert histograms(found.take_counts())["publish"]["buckets"]["+Inf"] == 10_000
+    assert histograms(found.take_counts())["publish"]["buckets"]["+Inf"] == rows

@@ -20,7 +20,10 @@ from tests.sinks.changes import batch_of, read
 
 pytestmark = pytest.mark.live
 
-DELIVERIES = ["exactly-once", "deduplicated"]
+
+@pytest.fixture(params=["exactly-once", "deduplicated"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -54,7 +57,7 @@ class Feed:
         return [self.good]
 
 
-def stored(nats: Nats, stream: str) -> list[tuple[str, str]]:
+def placed(nats: Nats, stream: str) -> list[tuple[str, str]]:
     """(event id, the place that the header says), without what they share."""
     return [
         (message.event_id[-10:], message.headers["Penstock-Position"][-10:])
@@ -62,7 +65,6 @@ def stored(nats: Nats, stream: str) -> list[tuple[str, str]]:
     ]
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     delivery: str, sink_of: Any, nats: Nats, stream: str
 ) -> None:
@@ -78,7 +80,7 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     # A session that was open goes on, and a new one begins behind what was stored.
     sink.write([batch_of(1, 3)], ignore)
     sink_of(delivery=delivery, timeout=4).write([spoilt(), batch_of(1, 3), batch_of(1, 4)], ignore)
-    ids = [event for event, _ in stored(nats, stream)]
+    ids = [event for event, _ in placed(nats, stream)]
     assert ids == [
         "00000001:0", "00000001:2", "00000002:0", "00000001:1", "00000003:0", "00000004:0",
     ]  # fmt: skip
@@ -86,7 +88,7 @@ def test_a_replayed_change_has_its_id_and_does_not_move_the_record(
     assert replayed.headers["Penstock-Replayed"] == letter["position"]
     assert orjson.loads(replayed.data)["position"] == letter["position"]
     if delivery == "exactly-once":
-        assert stored(nats, stream)[3][1] == "00000002:0"
+        assert placed(nats, stream)[3][1] == "00000002:0"
 
 
 def test_a_replayed_change_does_not_move_the_mark_either(
@@ -107,10 +109,10 @@ def test_a_replayed_change_does_not_move_the_mark_either(
 
 
 def test_what_was_replayed_is_not_set_aside_again(sink_of: Any, nats: Nats, stream: str) -> None:
-    sink_of().write([spoilt(batch_of)], ignore)
+    sink_of().write([spoilt()], ignore)
     (letter,) = sink_of().dead_letters()
     sink_of().replay(str(letter["id"]), Feed(batch_of(3).slice(1, 1)).decode)
-    sink_of(timeout=4).write([spoilt(batch_of)], ignore)
+    sink_of(timeout=4).write([spoilt()], ignore)
     assert list(sink_of().dead_letters()) == []
     (note,) = read(nats.url, f"{stream}_DLQ")
     assert orjson.loads(note.data)["replayed"] == letter["event_id"]
@@ -118,7 +120,7 @@ def test_what_was_replayed_is_not_set_aside_again(sink_of: Any, nats: Nats, stre
 
 def test_what_still_cannot_be_read_stays(sink_of: Any) -> None:
     sink = sink_of()
-    sink.write([spoilt(batch_of)], ignore)
+    sink.write([spoilt()], ignore)
     (letter,) = sink.dead_letters()
     with pytest.raises(Malformed, match="not UTF-8"):
         sink.replay(str(letter["id"]), Feed(None).decode)
@@ -152,7 +154,7 @@ def test_a_change_that_could_not_be_encoded_is_replayed_when_it_can(
 DYING = """
 import os, sys
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.poison.dead_letters import DeadLetters
+from penstock.sinks.jetstream.poison import DeadLetters
 
 DeadLetters.replayed = lambda *_: os._exit(9)
 fields = ("url", "stream", "subject", "encoding", "delivery")
@@ -161,9 +163,8 @@ JetStreamSink(settings).replay(sys.argv[1], None)
 """
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_replay_that_died_is_not_stored_twice(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, nats: Nats, stream: str, stored: Any
 ) -> None:
     broken = sink_of(encoding="msgpack", delivery=delivery, duplicate_window="100ms")
     broken.write([batch_of(1, after='{"id":1')], ignore)
@@ -183,7 +184,7 @@ def test_a_replay_that_died_is_not_stored_twice(
 
 def test_a_letter_shows_its_bytes(sink_of: Any) -> None:
     sink = sink_of()
-    sink.write([spoilt(batch_of)], ignore)
+    sink.write([spoilt()], ignore)
     shown = sink.dead_letter("default:00000000/00000001:1")
     assert (shown["raw"], shown["kind"], shown["table"]) == ("cmF3", "source", "public.items")
     for id in ("99", "default:00000000/00000009:9"):

@@ -1,8 +1,8 @@
 """The bucket of schemas, on a real server."""
 
 import uuid
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -37,18 +37,32 @@ def schema(table: str, version: str) -> TableSchema:
     )
 
 
+@contextmanager
+def opened(settings: JetStreamSettings) -> Iterator[Bucket]:
+    with closing(Connection(settings)) as connection:
+        connection.open()
+        yield Bucket(connection, BUCKET)
+
+
+def documents(settings: JetStreamSettings, name: str) -> list[Any]:
+    """All that the bucket keeps of a key."""
+    load: Any = orjson.loads if settings.encoding == "json" else ormsgpack.unpackb
+    with opened(settings) as bucket:
+        return [load(one.value) for one in bucket.history(name)]
+
+
+def keys(settings: JetStreamSettings, start: str) -> set[str]:
+    with opened(settings) as bucket:
+        return {one.key for one in bucket.entries() if one.key.startswith(start)}
+
+
 @pytest.mark.parametrize("encoding", ["json", "msgpack"])
 def test_a_version_is_stored_once(encoding: Any, nats: Nats) -> None:
     settings = JetStreamSettings(url=nats.url, encoding=encoding)
     name = f"t-{uuid.uuid4().hex}"
     for version in ("one", "one", "two"):
         SchemaBucket(settings, "shop").put(schema(name, version))
-    connection = Connection(settings)
-    connection.open()
-    stored = Bucket(connection, BUCKET).history(name)
-    connection.close()
-    load: Any = orjson.loads if encoding == "json" else ormsgpack.unpackb
-    found = [load(one.value) for one in stored]
+    found = documents(settings, name)
     assert [one["version"] for one in found] == ["one", "two"]
     assert found[0] == {
         "table": name, "schema": "public", "qualified_name": f"public.{name}", "version": "one",
@@ -89,12 +103,7 @@ def test_a_table_that_is_gone_is_deleted(nats: Nats) -> None:
         one.put(schema("kept", "v"))
         one.put(schema("töte.x", "v"))
     store.remove(("töte.x",))
-    connection = Connection(settings)
-    connection.open()
-    bucket = Bucket(connection, BUCKET)
-    keys = {one.key for one in bucket.entries() if one.key.startswith(backend)}
-    connection.close()
-    assert keys == {
+    assert keys(settings, backend) == {
         f"{backend}.kept", f"{backend}2.kept", f"{backend}2.t=C3=B6te=2Ex",
     }  # fmt: skip
     store.put(schema("töte.x", "v"))  # it was made again
@@ -107,12 +116,13 @@ def test_tables_that_went_while_the_pipeline_did_not_run_are_deleted(nats: Nats)
     SchemaBucket(settings, "shop", (f"{backend}2",)).put(schema("gone", "v"))
     SchemaBucket(settings, "other", (backend,)).put(schema("another's", "v"))
     SchemaBucket(settings, "shop", (backend,)).keep(("kept",))
-    with closing(Connection(settings)) as connection:
-        connection.open()
-        bucket = Bucket(connection, BUCKET)
-        keys = {one.key for one in bucket.entries() if one.key.startswith(backend)}
+    with opened(settings) as bucket:
         gone = bucket.history(f"{backend}.gone")
-    assert keys == {f"{backend}.kept", f"{backend}2.gone", f"{backend}.another=27s"}
+    assert keys(settings, backend) == {
+        f"{backend}.kept",
+        f"{backend}2.gone",
+        f"{backend}.another=27s",
+    }
     assert [one.value is None for one in gone] == [False, True]
 
 
@@ -123,12 +133,7 @@ def test_a_suspended_table_has_its_reason_until_it_is_followed_again(nats: Nats)
     for reason in ("", "decode", "decode", ""):
         looked.put(replace(one, suspended=reason))
         announced.put(one)  # the reader does not know
-    with closing(Connection(settings)) as connection:
-        connection.open()
-        stored = Bucket(connection, BUCKET).history(name)
-    assert [orjson.loads(each.value or b"")["suspended"] for each in stored] == [
-        None, "decode", None,
-    ]  # fmt: skip
+    assert [one["suspended"] for one in documents(settings, name)] == [None, "decode", None]
 
 
 def test_what_differs_is_stored_and_what_is_older_than_the_catalogue_is_stored_once(
@@ -166,11 +171,7 @@ def test_two_pipelines_do_not_fight_over_a_table(nats: Nats) -> None:
         one.put(schema(name, "of one"))
         other.put(schema(name, "of other"))
     one.remove((name,))
-    with closing(Connection(settings)) as connection:
-        connection.open()
-        stored = Bucket(connection, BUCKET).history(name)
-    found = [ormsgpack.unpackb(each.value or b"") for each in stored]
-    assert [(each["pipeline"], each["version"]) for each in found] == [
+    assert [(one["pipeline"], one["version"]) for one in documents(settings, name)] == [
         ("one", "of one"),
         ("other", "of other"),
     ]

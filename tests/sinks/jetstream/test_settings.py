@@ -59,16 +59,22 @@ def test_a_bad_value_is_refused(field: str, value: Any) -> None:
         JetStreamSettings.model_validate({"url": "nats://h", field: value})
 
 
-def test_ids_are_not_remembered_for_longer_than_messages() -> None:
-    with pytest.raises(ValidationError, match="max_age must not be shorter"):
-        JetStreamSettings(url="nats://h", max_age="1s", duplicate_window="2m")
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"max_age": "1s", "duplicate_window": "2m"}, "max_age must not be shorter"),
+        ({"retention": "interest", "delivery": "exactly-once"}, "needs retention: limits"),
+        ({"dictionaries": True}, "dictionaries are for compression: zstd"),
+    ],
+)
+def test_settings_that_exclude_each_other_are_refused(fields: Any, says: str) -> None:
+    with pytest.raises(ValidationError, match=says):
+        JetStreamSettings(url="nats://h", **fields)
+
+
+def test_defaults_follow_other_settings() -> None:
     settings = JetStreamSettings(url="nats://h", max_age="1s")
     assert (settings.remembers(exact=False), settings.remembers(exact=True)) == (1, 0.1)
-
-
-def test_a_stream_that_forgets_what_was_consumed_cannot_be_exactly_once() -> None:
-    with pytest.raises(ValidationError, match="needs retention: limits"):
-        JetStreamSettings(url="nats://h", retention="interest", delivery="exactly-once")
     assert JetStreamSettings(url="nats://h", retention="interest").delivery == "auto"
 
 
@@ -99,8 +105,3 @@ def test_a_sink_says_how_it_wants_images(encoding: str, images: str) -> None:
     )
     assert images_of(JetStreamSink(settings)) == images
     assert images_of(MemorySink(MemorySinkSettings())) == "json"
-
-
-def test_dictionaries_need_compression() -> None:
-    with pytest.raises(ValidationError, match="dictionaries are for compression: zstd"):
-        JetStreamSettings(url="nats://h", dictionaries=True)

@@ -1,6 +1,6 @@
 """The stream: made, verified, and looked at by the preflight check."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,10 +8,9 @@ import pytest
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.nats.api import ApiError, JetStream, error_of
-from penstock.nats.connection import Connection
-from penstock.sinks import ignore
+from penstock.sinks import Record, ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.poison.dead_letters import ensure_stream
+from penstock.sinks.jetstream.poison import ensure_stream
 from penstock.sinks.jetstream.stream import TargetStream, choose, wanted
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
@@ -21,14 +20,6 @@ from tests.sinks.changes import batch_of
 pytestmark = pytest.mark.live
 DAY = 86_400 * 10**9
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
-
-
-@pytest.fixture
-def api(nats: Nats) -> Iterator[JetStream]:
-    connection = Connection(JetStreamSettings(url=nats.url))
-    connection.open()
-    yield JetStream(connection)
-    connection.close()
 
 
 @pytest.fixture
@@ -108,9 +99,9 @@ def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
 def test_who_is_not_alone_relies_on_ids_that_are_remembered(
     api: JetStream, stream: str, sink_of: Any
 ) -> None:
-    told: list[Any] = []
+    told = Noted()
     sink = sink_of(delivery="auto")
-    sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], Noted(told.append))
+    sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], told)
     assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
     info = api.stream(stream)
     assert info is not None
@@ -416,3 +407,23 @@ def test_each_error_of_jetstream_is_a_retry_decision(code: int, status: int, kin
     error = error_of(ApiError(code, status, "what happened"), "STREAM.CREATE")
     assert type(error) is kind
     assert str(code) in error.message
+
+
+# What a sink knows of a partition by its stream alone.
+
+
+def test_a_stream_that_was_emptied_is_no_new_one(sink_of: Any, api: JetStream, stream: str) -> None:
+    sink = sink_of()
+    sink.write([batch_of(3, 7)], ignore)
+    assert sink.records("another", ["shop"]) == {"shop": Record()}, "the stream is not its own"
+    api._call(f"STREAM.PURGE.{stream}", {})
+    assert sink.records("default", ["shop"]) == {"shop": Record(begun=True, emptied=True)}
+
+
+@pytest.mark.parametrize("delivery", ["deduplicated", "at-least-once"])
+def test_where_a_change_may_be_stored_behind_later_ones_the_last_says_nothing(
+    sink_of: Any, delivery: str
+) -> None:
+    sink = sink_of(delivery=delivery)
+    sink.write([batch_of(3, 7)], ignore)
+    assert sink.records("default", ["shop"]) == {"shop": Record(begun=True)}

@@ -45,8 +45,8 @@ def version(told: list[Any]) -> tuple[int, ...]:
 
 def test_auto_picks_the_best_and_says_why(server: Nats, sink_of: Any) -> None:
     sink = sink_of(server.url)
-    told: list[Any] = []
-    receipt = sink.write([batch_of(1500, 1)], Noted(told.append))
+    told = Noted()
+    receipt = sink.write([batch_of(1500, 1)], told)
     assert receipt.published == 1500
     if version(told) >= (2, 12, 1):
         assert receipt.numbers["delivery"] == "exactly-once"

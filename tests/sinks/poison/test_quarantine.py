@@ -21,11 +21,10 @@ from penstock.sinks.poison.quarantine import now
 from penstock.sinks.poison.suspension import Event, Suspension, Table
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, read
+from tests.sinks.changes import batch_of, read, wait_until
 
 pytestmark = pytest.mark.live
 
-DELIVERIES = ["exactly-once", "deduplicated"]
 RAW = b"I secret\xff"
 
 
@@ -36,6 +35,11 @@ def image(images: str, **fields: Any) -> Any:
 def error(images: str = "json", reason: str = "not-utf8") -> Any:
     raw: Any = RAW if images == "msgpack" else base64.b64encode(RAW).decode()
     return image(images, reason=reason, error="column v is not UTF-8", raw=raw, context=raw)
+
+
+@pytest.fixture(params=["exactly-once", "deduplicated"])
+def delivery(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
 
 
 @pytest.fixture
@@ -64,29 +68,41 @@ def spoilt() -> Callable[..., pa.RecordBatch]:
     return make
 
 
-def letters(nats: Nats, stream: str) -> list[Letter]:
-    return [Letter.parse(message.data) for message in read(nats.url, f"{stream}_DLQ")]
+class Aside:
+    """What is in a stream and beside it."""
+
+    def __init__(self, url: str, stream: str) -> None:
+        self.url, self.stream = url, stream
+
+    def places(self) -> list[str]:
+        """What the stream has, in order: the places, and `!` before a marker."""
+        return [
+            ("!" if message.subject.endswith(".suspend") else "")
+            + message.headers["Penstock-Position"].split()[-1].split(":")[-1]
+            for message in read(self.url, self.stream)
+        ]
+
+    def letters(self) -> list[Letter]:
+        return [Letter.parse(message.data) for message in read(self.url, f"{self.stream}_DLQ")]
+
+    def record(self) -> Suspension:
+        return Suspension.parse(read(self.url, f"{self.stream}_TABLES")[-1].data)
 
 
-def places(nats: Nats, stream: str) -> list[str]:
-    """What the stream has, in order: the places, and `!` before a marker."""
-    return [
-        ("!" if message.subject.endswith(".suspend") else "")
-        + message.headers["Penstock-Position"].split()[-1].split(":")[-1]
-        for message in read(nats.url, stream)
-    ]
+@pytest.fixture
+def aside(nats: Nats, stream: str) -> Aside:
+    return Aside(nats.url, stream)
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_change_that_could_not_be_decoded_is_a_dead_letter(
-    delivery: str, images: str, sink_of: Any, spoilt: Any, nats: Nats, stream: str
+    delivery: str, images: str, sink_of: Any, spoilt: Any, nats: Nats, stream: str, aside: Aside
 ) -> None:
-    told: list[Any] = []
+    told = Noted()
     sink = sink_of(delivery=delivery)
-    receipt = sink.write([spoilt(10, {3, 9}, images)], Noted(told.append))
-    assert places(nats, stream) == ["0", "1", "2", "4", "5", "6", "7", "8"]
-    first, second = letters(nats, stream)
+    receipt = sink.write([spoilt(10, {3, 9}, images)], told)
+    assert aside.places() == ["0", "1", "2", "4", "5", "6", "7", "8"]
+    first, second = aside.letters()
     assert (first.event_id, first.reason) == ("default:00000000/00000001:3", "not-utf8")
     assert (first.raw, first.context, first.truncated) == (RAW, RAW, False)
     assert (first.table, first.relation_id, first.kind) == ("public.items", 16385, "source")
@@ -99,9 +115,8 @@ def test_a_change_that_could_not_be_decoded_is_a_dead_letter(
     assert message.headers["Penstock-Reason"] == "not-utf8"
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_change_that_is_offered_again_is_one_dead_letter(
-    delivery: str, sink_of: Any, spoilt: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, spoilt: Any, aside: Aside
 ) -> None:
     sink = sink_of(delivery=delivery, duplicate_window=0.1)
     batch = spoilt(4, {1, 3})
@@ -109,7 +124,7 @@ def test_a_change_that_is_offered_again_is_one_dead_letter(
     time.sleep(0.3)  # the duplicate window of both streams is over, or was not theirs
     again = sink_of(delivery=delivery, duplicate_window=0.1, timeout=4)  # another session
     again.write([batch, spoilt(4, {1}, commit=2)], ignore)
-    assert [letter.position[-10:] for letter in letters(nats, stream)] == [
+    assert [letter.position[-10:] for letter in aside.letters()] == [
         "00000001:1",
         "00000001:3",
         "00000002:1",
@@ -122,15 +137,14 @@ def test_only_poison_moves_the_position_too(sink_of: Any, spoilt: Any) -> None:
     assert receipt.published == 0
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_change_larger_than_the_server_takes_is_a_dead_letter_that_is_cut(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, aside: Aside
 ) -> None:
     big = image("json", id=2, text="x" * 1_200_000)
     after = [image("json", id=n) if n != 2 else big for n in range(5)]
     sink_of(delivery=delivery).write([batch_of(5, after=after)], ignore)
-    assert places(nats, stream) == ["0", "1", "3", "4"]
-    (letter,) = letters(nats, stream)
+    assert aside.places() == ["0", "1", "3", "4"]
+    (letter,) = aside.letters()
     assert (letter.reason, letter.kind, letter.truncated) == ("too-large", "change", True)
     assert letter.raw_bytes > 1_200_000 > len(letter.raw) > 700_000
     assert "the server takes" in letter.error
@@ -138,7 +152,7 @@ def test_a_change_larger_than_the_server_takes_is_a_dead_letter_that_is_cut(
 
 
 def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
-    sink_of: Any, nats: Nats, stream: str
+    sink_of: Any, stream: str, aside: Aside
 ) -> None:
     sink = sink_of()
     sink.prepare()
@@ -148,15 +162,14 @@ def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
     after = [image("json", id=n, text="x" * 4_000 * (n == 1)) for n in range(3)]
     batch = batch_of(3, after=after)
     sink_of(timeout=4).write([batch], ignore)  # another session, which looks at the stream anew
-    assert places(nats, stream) == ["0", "2"]
-    (letter,) = letters(nats, stream)
+    assert aside.places() == ["0", "2"]
+    (letter,) = aside.letters()
     assert not letter.truncated
     assert row_of(letter).to_pylist() == batch.slice(1, 1).to_pylist()
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_stream_that_takes_less_than_it_did_is_looked_at_again(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, stream: str, aside: Aside
 ) -> None:
     sink = sink_of(delivery=delivery)
     sink.write([batch_of(1, 1)], ignore)
@@ -168,25 +181,22 @@ def test_a_stream_that_takes_less_than_it_did_is_looked_at_again(
     with pytest.raises(Unavailable, match="exceeds maximum"):
         sink.write([batch], ignore)
     sink.write([batch], ignore)  # as the query does that is started again
-    assert places(nats, stream) == ["0", "0", "2"]
-    assert [letter.reason for letter in letters(nats, stream)] == ["too-large"]
+    assert aside.places() == ["0", "0", "2"]
+    assert [letter.reason for letter in aside.letters()] == ["too-large"]
 
 
-def test_a_change_that_cannot_be_encoded_is_a_dead_letter(
-    sink_of: Any, nats: Nats, stream: str
-) -> None:
+def test_a_change_that_cannot_be_encoded_is_a_dead_letter(sink_of: Any, aside: Aside) -> None:
     after = [image("json", id=n) if n != 1 else '{"id": 1' for n in range(3)]
     batch = batch_of(3, after=after)
     sink_of(encoding="msgpack").write([batch], ignore)
-    assert places(nats, stream) == ["0", "2"]
-    (letter,) = letters(nats, stream)
+    assert aside.places() == ["0", "2"]
+    (letter,) = aside.letters()
     assert letter.reason == "not-encodable"
     assert row_of(letter).to_pylist() == batch.slice(1, 1).to_pylist()
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_without_leave_nothing_goes_on(
-    delivery: str, sink_of: Any, spoilt: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, spoilt: Any, aside: Aside
 ) -> None:
     sink = sink_of(delivery=delivery, on_error="stop")
     with pytest.raises(Rejected, match=r"00000000/00000001:1 of shop .*not UTF-8"):
@@ -194,11 +204,11 @@ def test_without_leave_nothing_goes_on(
     big = image("json", text="x" * 1_200_000)
     with pytest.raises(Rejected, match="the server takes"):
         sink.write([batch_of(1, 5, after=big)], ignore)
-    assert places(nats, stream) == []
+    assert aside.places() == []
 
 
 def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
-    sink_of: Any, spoilt: Any, nats: Nats, stream: str
+    sink_of: Any, spoilt: Any, stream: str, aside: Aside
 ) -> None:
     sink = sink_of()
     sink.write([spoilt(2, {1})], ignore)
@@ -206,16 +216,16 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
         config = session.api.stream(f"{stream}_DLQ")["config"]
         full = {**config, "max_msgs": 1, "discard": "new"}
         session.api._call(f"STREAM.UPDATE.{stream}_DLQ", full)
-    told: list[Any] = []
+    told = Noted()
     receipts: list[Any] = []
     batches = [spoilt(3, {1}, commit=2), batch_of(3, 3)]
     writing = threading.Thread(
-        target=lambda: receipts.append(sink.write(batches, Noted(told.append))), daemon=True
+        target=lambda: receipts.append(sink.write(batches, told)), daemon=True
     )
     writing.start()
-    wait_until(lambda: sum(note.get("connected") is False for note in told) >= 3)
+    wait_until(lambda: len(told.outages) >= 3)
     assert not receipts
-    assert places(nats, stream) == ["0"]
+    assert aside.places() == ["0"]
     assert any("dead letter default:00000000/00000002:1" in n.get("error", "") for n in told)
     with borrowed(sink.settings) as session:
         session.open()
@@ -223,15 +233,8 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
     writing.join(60)
     (receipt,) = receipts
     assert str(receipt.position["shop"]) == "00000000/00000003:2"
-    assert places(nats, stream) == ["0", "0", "2", "0", "1", "2"]
-    assert len(letters(nats, stream)) == 2
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
+    assert aside.places() == ["0", "0", "2", "0", "1", "2"]
+    assert len(aside.letters()) == 2
 
 
 def test_subjects_that_another_stream_takes_are_named(
@@ -256,26 +259,21 @@ def test_subjects_that_another_stream_takes_are_named(
 TABLE = Table("default", "public", "items")
 
 
-def record_of(nats: Nats, stream: str) -> Suspension:
-    return Suspension.parse(read(nats.url, f"{stream}_TABLES")[-1].data)
-
-
 def no_key(count: int, commit: int = 1, **more: Any) -> pa.RecordBatch:
     return batch_of(count, commit, operation="UPDATE", key=[None] * count, **more)
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_a_table_without_a_key_is_suspended_and_the_others_flow(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
+    delivery: str, sink_of: Any, nats: Nats, stream: str, aside: Aside
 ) -> None:
-    told: list[Any] = []
+    told = Noted()
     sink = sink_of(delivery=delivery)
     others = batch_of(2, 3, collection="others", relation_id=9)
-    sink.write([batch_of(2, 1), no_key(3, 2), others, no_key(2, 4)], Noted(told.append))
-    assert places(nats, stream) == ["0", "1", "!0", "0", "1"]
-    (letter,) = letters(nats, stream)
+    sink.write([batch_of(2, 1), no_key(3, 2), others, no_key(2, 4)], told)
+    assert aside.places() == ["0", "1", "!0", "0", "1"]
+    (letter,) = aside.letters()
     assert (letter.reason, letter.position) == ("no-key", "00000000/00000002:0")
-    record = record_of(nats, stream)
+    record = aside.record()
     assert (record.state, record.reason, record.skipped) == ("suspended", "no-key", 5)
     (hole,) = record.holes
     assert (hole.first, hole.last) == ("00000000/00000002:0", "00000000/00000004:1")
@@ -287,80 +285,70 @@ def test_a_table_without_a_key_is_suspended_and_the_others_flow(
     assert (table["table"], table["state"]) == ("public.items", "suspended")
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
-def test_it_is_followed_again_when_it_has_a_key(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
-) -> None:
+def test_it_is_followed_again_when_it_has_a_key(delivery: str, sink_of: Any, aside: Aside) -> None:
     sink_of(delivery=delivery).write([no_key(3, 1)], ignore)
     sink = sink_of(delivery=delivery, timeout=4)  # another session: what is known is stored
     sink.write([no_key(2, 2), batch_of(2, 3)], ignore)
-    assert places(nats, stream) == ["!0", "0", "1"]
-    record = record_of(nats, stream)
+    assert aside.places() == ["!0", "0", "1"]
+    record = aside.record()
     assert (record.state, record.skipped) == ("following", 5)
     assert [hole.open for hole in record.holes] == [False]
 
 
-@pytest.mark.parametrize("delivery", DELIVERIES)
-def test_what_is_offered_again_comes_to_the_same(
-    delivery: str, sink_of: Any, nats: Nats, stream: str
-) -> None:
+def test_what_is_offered_again_comes_to_the_same(delivery: str, sink_of: Any, aside: Aside) -> None:
     story = [batch_of(1, 1), no_key(3, 2), batch_of(2, 3), no_key(2, 4)]
     sink_of(delivery=delivery).write(story, ignore)
-    stored, record = places(nats, stream), record_of(nats, stream)
+    stored, record = aside.places(), aside.record()
     assert stored == ["0", "!0", "0", "1", "!0"]
     sink_of(delivery=delivery, timeout=4).write(story, ignore)
-    assert places(nats, stream) == stored
-    assert record_of(nats, stream).holes == record.holes
-    assert len(letters(nats, stream)) == 2
+    assert aside.places() == stored
+    assert aside.record().holes == record.holes
+    assert len(aside.letters()) == 2
 
 
-def test_a_table_that_another_process_suspended_is_suspended(
-    sink_of: Any, nats: Nats, stream: str
-) -> None:
+def test_a_table_that_another_process_suspended_is_suspended(sink_of: Any, aside: Aside) -> None:
     one, other = sink_of(), sink_of(timeout=4)
     for sink in (one, other):
         sink.write([batch_of(1, 1 if sink is one else 2)], ignore)  # both sessions are open
     one.write([no_key(1, 3)], ignore)
     other.write([batch_of(1, 4, key=None)], ignore)  # an insert tells nothing of keys
-    assert places(nats, stream) == ["0", "0", "!0"]
-    assert record_of(nats, stream).skipped == 2
+    assert aside.places() == ["0", "0", "!0"]
+    assert aside.record().skipped == 2
 
 
-def test_a_table_resumes_by_command(sink_of: Any, nats: Nats, stream: str) -> None:
+def test_a_table_resumes_by_command(sink_of: Any, aside: Aside) -> None:
     sink = sink_of(on_error="suspend")
     after = [image("json", id=n) if n != 1 else '{"id": 1' for n in range(3)]
     sink.write([batch_of(3, 1, after=after), batch_of(2, 2)], ignore)
-    assert places(nats, stream) == ["0", "!1"]
+    assert aside.places() == ["0", "!1"]
     with borrowed(sink_of(timeout=4).settings) as session:
         session.open()
         session.poison.suspensions.change(TABLE, lambda known: known.after(Event.ASKED, now()))
     time.sleep(1.1)  # a record is believed for a second
     sink.write([batch_of(2, 3)], ignore)
-    assert places(nats, stream) == ["0", "!1", "0", "1"]
-    record = record_of(nats, stream)
+    assert aside.places() == ["0", "!1", "0", "1"]
+    record = aside.record()
     assert (record.state, record.skipped) == ("following", 4)
 
 
-def test_a_table_that_is_too_large_again_and_again_is_suspended(
-    sink_of: Any, nats: Nats, stream: str
-) -> None:
+def test_a_table_that_is_too_large_again_and_again_is_suspended(sink_of: Any, aside: Aside) -> None:
     sink = sink_of(suspend_after=3, batch={"max_bytes": "64MiB"})
     big = image("json", id=1, text="x" * 1_100_000)
     small = image("json", id=1, text="x")
     sink.write([batch_of(3, 1, after=[big, big, small])], ignore)
     sink.write([batch_of(2, 2, after=big)], ignore)
-    assert places(nats, stream) == ["2"]
-    assert len(letters(nats, stream)) == 4
+    assert aside.places() == ["2"]
+    assert len(aside.letters()) == 4
     sink.write([batch_of(2, 3, after=big), batch_of(1, 4, after=small)], ignore)
-    assert places(nats, stream) == ["2", "!0"]
-    assert len(letters(nats, stream)) == 5
+    assert aside.places() == ["2", "!0"]
+    assert len(aside.letters()) == 5
     # Its columns are others: what was too large may be gone.
     sink.write([batch_of(2, 5, after=image("json", id=1))], ignore)
-    assert places(nats, stream) == ["2", "!0", "0", "1"]
+    assert aside.places() == ["2", "!0", "0", "1"]
 
 
 def test_a_relation_that_cannot_be_decoded_suspends_its_table_until_it_can(
-    sink_of: Any, nats: Nats, stream: str
+    sink_of: Any, aside: Aside
 ) -> None:
     broken = {
         "operation": ERROR,
@@ -370,8 +358,8 @@ def test_a_relation_that_cannot_be_decoded_suspends_its_table_until_it_can(
     }
     sink = sink_of()
     sink.write([batch_of(2, 1, **broken), batch_of(2, 2, collection="x", relation_id=9)], ignore)
-    assert places(nats, stream) == ["!0", "0", "1"]
-    assert len(letters(nats, stream)) == 1
+    assert aside.places() == ["!0", "0", "1"]
+    assert len(aside.letters()) == 1
     sink.write([batch_of(2, 3, collection="cafe")], ignore)  # renamed, with the same number
-    assert places(nats, stream) == ["!0", "0", "1", "0", "1"]
-    assert record_of(nats, stream).state == "following"
+    assert aside.places() == ["!0", "0", "1", "0", "1"]
+    assert aside.record().state == "following"

@@ -22,7 +22,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.publishing.fence import Fence
 from penstock.sinks.jetstream.publishing.flight import (
     TABLE,
@@ -38,8 +38,8 @@ from penstock.sinks.jetstream.publishing.frames import (
     whole_frames,
     without_ids,
 )
+from penstock.sinks.jetstream.publishing.places import StoredPlaces
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
-from penstock.sinks.jetstream.publishing.stored import StoredPlaces
 from penstock.sinks.subject import Template
 
 _WRONG_ID = 10070

@@ -25,7 +25,7 @@ from penstock.nats.protocol import Msg, status_of
 from penstock.sinks.encoding.columns import Values
 from penstock.sinks.encoding.message import Messages
 from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, framed, framing
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")

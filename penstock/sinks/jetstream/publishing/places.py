@@ -9,14 +9,19 @@ of many in flight is refused and the process dies before it is sent again: stop 
 order before changing it from deduplicated to exactly-once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.model.errors import SettingsError
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.model.position import Mark, Place
 from penstock.nats.api import JetStream, Stored
-from penstock.sinks.encoding.message import Origin, read_bookmark
+from penstock.sinks.encoding.message import Origin, OriginRun, read_bookmark, read_position
+from penstock.sinks.jetstream.owners import instances
+from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
+from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.subject import Template
+
+_START = Place("", 0)  # before every place
 
 
 class OtherWriters(SettingsError):
@@ -100,3 +105,152 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> OtherWriter
         hint="put {backend} and {source_partition} into the subject, each in a token of its own, "
         "or use delivery: deduplicated",
     )
+
+
+class StoredPlaces:
+    """What of the changes of one write is stored, as it was read back, and as it was acknowledged.
+    `stored` is the last place that is known to be stored of each origin that was
+    read (None: nothing); `unread` are the origins that have to be read before they are sent."""
+
+    def __init__(self, tally: Tally, stream: str, template: Template) -> None:
+        self.api: JetStream | None = None
+        self.stored: dict[Origin, Place | None] = {}
+        self.unread: set[Origin] = set()
+        self._tally, self._stream, self._template = tally, stream, template
+        self._sent: dict[Origin, Place] = {}  # the last place that ever was in flight
+        self._owners: dict[str, Origin] = {}  # of the shards
+        self._floor = 0  # the stream's sequence up to which it is known what is stored
+
+    def meet(self, runs: Iterable[OriginRun]) -> bool:
+        """Takes note of the origins; whether some rows are stored already, as far as is known.
+        Raises OtherWriters when two origins share a shard."""
+        stored = self.stored
+        found = False
+        for run in runs:
+            if run.origin in stored:
+                place = stored[run.origin]
+                found = found or (place is not None and run.first <= place)
+            elif run.origin not in self.unread:
+                shard = self._template.shard(*run.origin)
+                owner = self._owners.setdefault(shard, run.origin)
+                if owner != run.origin:
+                    raise shared(self._stream, shard, owner, run.origin)
+                self.unread.add(run.origin)
+        return found
+
+    def read_back(self, queue: Queue) -> tuple[StreamState, bool]:
+        """Reads the shards of all that is queued, and drops what is stored. Also returns whether
+        another writer wrote to the stream after us. Raises LeaseLost, OtherWriters, Unavailable."""
+        origins = {run.origin for messages in queue for run in messages.runs}
+        state = self._read([*origins, *(self.unread - origins)], queue)
+        ours = max((shard.sequence for shard in state.shards.values()), default=0)
+        others = state.sequence > max(ours, self._floor)
+        self._floor = state.sequence
+        if others:  # what they stored of partitions that are not queued has to be read
+            self.stored = {origin: self.stored[origin] for origin in state.shards}
+        return state, others
+
+    def learn(self, queue: Queue) -> StreamState:
+        """Reads the shards that were not read yet, and drops what is stored."""
+        return self._read(list(self.unread), queue)
+
+    def _read(self, origins: list[Origin], queue: Queue) -> StreamState:
+        if self.api is None:
+            raise Unavailable("the sink has no connection to its server now")
+        state = read_shards(self.api, self._stream, self._template, origins)
+        for origin, shard in state.shards.items():
+            if shard.place is not None:
+                self._guard(origin, shard.place, queue)
+        self.stored.update((origin, shard.place) for origin, shard in state.shards.items())
+        self.unread.difference_update(origins)
+        self.drop_stored(queue)
+        return state
+
+    def _guard(self, origin: Origin, place: Place, queue: Queue) -> None:
+        """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.
+
+        A chain may have ended anywhere in what was in flight: what follows is an atomic batch,
+        whose refusal tells. So may a batch, when the server ran out of its storage limit in its
+        middle: it keeps the beginning and answers nothing (2.15.1).
+        """
+        known = self.stored.get(origin, place)
+        if place == known:
+            return
+        if (known or _START) < place <= self._sent.get(origin, _START):
+            return
+        ends = [run.last for messages in queue for run in messages.runs if run.origin == origin]
+        if place not in ends and not (ends and place >= ends[-1]):
+            raise self.taken_over(origin, place)
+
+    def taken_over(self, origin: Origin, place: Place) -> LeaseLost:
+        """The error for a shard that is where nothing of ours put it; says who may write there."""
+        owners = instances(self.api, self._stream) if self.api is not None else ""
+        return LeaseLost(
+            f"the shard of {origin.partition} in {self._stream} is at {place}, and we left it at "
+            f"{self.stored.get(origin)}: another writer uses it, or it was rolled back"
+            + (f" (instances that have its lease: {owners})" if owners else ""),
+            hint="one pipeline owns a partition; start again from what is stored",
+        )
+
+    def drop_stored(self, queue: Queue) -> None:
+        """Drops what is stored: ours when we had sent it and only the answer was lost."""
+        ours = {
+            origin: min(place, self._sent[origin])
+            for origin, place in self.stored.items()
+            if place is not None and origin in self._sent
+        }
+        runs = [run for messages in queue for run in messages.runs]
+        changes, size = queue.drop(ours) if ours else (0, 0)
+        self._tally.published += changes
+        self._tally.size += size
+        changes, _ = queue.drop(self.stored)
+        self._tally.duplicates += changes
+        self.note(runs)
+
+    def note(self, runs: Iterable[OriginRun]) -> None:
+        """The stored places of origins of which something was sent or is stored already count as
+        this write's."""
+        for run in runs:
+            place = self.stored.get(run.origin)
+            if place is not None and (run.origin in self._sent or run.first <= place):
+                self._tally.mark_stored(run.origin.partition, place)
+
+    def sent(self, batch: FlightBatch) -> None:
+        """A batch is in flight."""
+        self._sent.update(batch.lasts)
+
+    def unsend(self, batches: Iterable[FlightBatch]) -> None:
+        """Nothing of these was stored."""
+        for batch in batches:
+            for origin in batch.lasts:
+                place = self.stored.get(origin)
+                if place is None:
+                    self._sent.pop(origin, None)
+                else:
+                    self._sent[origin] = place
+
+    def acknowledged(self, batch: FlightBatch, sequence: int) -> None:
+        """A batch is stored; its last message has this sequence."""
+        self.stored.update(batch.lasts)
+        self._floor = sequence
+        tally = self._tally
+        for origin, place in batch.lasts.items():
+            tally.mark_stored(origin.partition, place)
+        tally.published += batch.changes
+        tally.size += sum(piece.weight for piece in batch.pieces)
+        tally.batches += 1
+
+    def find_stored(self, api: JetStream, queue: Queue) -> None:
+        """Looks for messages of ours after those that were acknowledged, and drops what is stored;
+        they need not be the last of their shards. Raises Unavailable."""
+        for origin in {run.origin for messages in queue for run in messages.runs}:
+            subject, sequence = self._template.shard(*origin), self._floor
+            # Of what was never read or sent, nothing is ours.
+            while origin in self.stored and (
+                found := api.next(self._stream, subject, sequence + 1)
+            ):
+                position = read_position(found.headers)
+                if position is not None and position[0] == origin:
+                    self.stored[origin] = position[1]
+                sequence = found.sequence
+        self.drop_stored(queue)

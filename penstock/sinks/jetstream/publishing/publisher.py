@@ -15,7 +15,7 @@ from penstock.sinks.encoding.formatter import Formatter
 from penstock.sinks.encoding.message import EVENT_ID, Framing, Messages
 from penstock.sinks.encoding.part import Part
 from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
-from penstock.sinks.flow.flow import Flow
+from penstock.sinks.flow import Flow
 
 # The server drops a message whose id it has had inside its duplicate window.
 MSG_ID = "Nats-Msg-Id"

@@ -12,10 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.errors import SettingsError
-from penstock.sinks.flow.pressure import Pace
-from penstock.sinks.intake.gather import Gather
-from penstock.sinks.intake.order import Order
-from penstock.sinks.intake.prefetch import Prefetch
+from penstock.sinks.flow import Pace
+from penstock.sinks.intake import Gather, Order, Prefetch
 from penstock.sinks.settings import BatchSettings
 from tests.sinks.changes import batch_of, ids_of
 

@@ -1,1 +1,0 @@
-"""Where dead letters and the records of suspended tables are kept: streams beside the main one."""
