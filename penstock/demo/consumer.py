@@ -1,47 +1,88 @@
-"""The demo's consumer: reads the stream, keeps a copy of the tables, measures. Runs in a thread."""
+"""The demo's two readers of the stream, each in a thread: the consumer keeps a copy of the tables,
+and measures; the mirror is a replica in a SQLite file, which begins while the shop is open. Some of
+its rows were there before the pipeline: they come from snapshots alone.
+"""
 
-import threading
+import sqlite3
 import time
+from array import array
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from math import ceil
+from pathlib import Path
+from typing import Any
 
+import orjson
+
+from penstock.consumer.mirror.replica import Replica
 from penstock.consumer.tail.message import Message
 from penstock.consumer.tail.reader import TailReader
-from penstock.demo.meter import Meter
-from penstock.demo.replica import DemoReplica
+from penstock.demo.verdict import DemoReplica, TableRows, differences
+from penstock.demo.workload import Background
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 
+_WINDOW = 5.0  # seconds over which a rate is taken
+WARM_UP = 5.0  # seconds whose latencies are in the window only, and not in the end
 
-class Consumer:
-    """Follows a stream from its beginning until stopped. `keys` are each table's key columns."""
+
+class Meter:
+    """Events a second and latency in seconds, over the last seconds and over everything. One thread
+    adds, another reads; `now` is any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._first: float | None = None
+        self._recent: deque[tuple[float, float]] = deque()
+        self._all = array("d")
+
+    def add(self, now: float, latency: float) -> None:
+        """One event arrived."""
+        if self._first is None:
+            self._first = now
+        self._recent.append((now, latency))
+        if now - self._first >= WARM_UP:
+            self._all.append(latency)
+
+    def rate(self, now: float) -> float:
+        """Events a second over the window."""
+        recent = self._fresh(now)
+        if not recent or self._first is None:
+            return 0.0
+        return len(recent) / max(1.0, min(_WINDOW, now - self._first))
+
+    def recent(self, now: float, share: float) -> float | None:
+        """The quantile of the latencies in the window; None when there are none."""
+        return quantile([latency for _, latency in self._fresh(now)], share)
+
+    def overall(self, share: float) -> float | None:
+        """The quantile of all latencies after the warm-up; None when there are none."""
+        return quantile(self._all, share)
+
+    def _fresh(self, now: float) -> list[tuple[float, float]]:
+        while self._recent and self._recent[0][0] < now - _WINDOW:
+            self._recent.popleft()
+        return list(self._recent)
+
+
+def quantile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed (nearest rank)."""
+    if not values:
+        return None
+    return sorted(values)[max(0, ceil(len(values) * share) - 1)]
+
+
+class Consumer(Background):
+    """Follows a stream, which need not exist yet, from its beginning until stopped. `keys` are each
+    table's key columns."""
 
     def __init__(self, url: str, stream: str, keys: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__("consumer")
         self.replica = DemoReplica(keys)
         self.meter = Meter()
         self.latest: deque[Message] = deque(maxlen=12)
         self.error: PenstockError | None = None
         self.read_to = 0
         self._reader = TailReader(url, stream)
-        self._stop = threading.Event()
-        self._finish = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="consumer", daemon=True)
-
-    def start(self) -> None:
-        """Starts reading; the stream need not exist yet."""
-        self._thread.start()
-
-    def finish(self, timeout: float) -> bool:
-        """Reads up to the stream's present end, and stops; False after `timeout`."""
-        self._finish.set()
-        self._thread.join(timeout)
-        finished = not self._thread.is_alive()
-        self.stop()
-        return finished
-
-    def stop(self) -> None:
-        """Stops reading at once."""
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         with self._reader:
@@ -68,3 +109,56 @@ class Consumer:
         self.latest.extend(messages)
         self.read_to = self._reader.sequence
         return len(messages)
+
+
+class DemoMirror(Background):
+    """Of some tables, in `file`. `start`, and after the last change `finish`."""
+
+    def __init__(self, url: str, file: Path, keys: Mapping[str, tuple[str, ...]]) -> None:
+        super().__init__("mirror")
+        self.file = file
+        self.rows = 0
+        self.error: PenstockError | None = None
+        self._keys = keys
+        self._replica = Replica(url, f"sqlite:///{file}", tables=list(keys))
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether all rows that were there before are in it; or it has failed."""
+        return self.error is not None or len(self._replica.copies) == len(self._keys)
+
+    def problems(self, tables: Mapping[str, TableRows]) -> Iterator[str]:
+        """How it differs from the tables as PostgreSQL answers them."""
+        if self.error is not None:
+            yield f"the mirror failed: {self.error}"
+            return
+        with closing(sqlite3.connect(self.file)) as connection:
+            connection.row_factory = sqlite3.Row
+            for table, columns in self._keys.items():
+                rows, copies = tables[table], {}
+                for row in map(dict, connection.execute(f'SELECT * FROM "{table}"')):
+                    key = tuple(row[name] for name in columns)
+                    like = rows.get(key, {})
+                    copies[key] = {n: _as_in_messages(like.get(n), row[n]) for n in row}
+                self.rows += len(copies)
+                words = ("is missing", "is too many")
+                yield from differences(f"the mirror: {table}", rows, copies, words)
+
+    def _run(self) -> None:
+        try:
+            with self._replica as replica:
+                ended = lambda: self._stop.is_set() or self._finish.is_set()  # noqa: E731
+                replica.run(is_stopped=ended)
+                if not self._stop.is_set():
+                    replica.run(once=True, is_stopped=self._stop.is_set)
+        except PenstockError as error:
+            self.error = error
+
+
+def _as_in_messages(value: Any, copy: Any) -> Any:
+    """What SQLite has, in the form of messages; `value` says of which type it is."""
+    if isinstance(value, bool) and copy in (0, 1):
+        return bool(copy)
+    if isinstance(value, (list, dict)) and isinstance(copy, str):
+        return orjson.loads(copy)
+    return copy

@@ -1,58 +1,39 @@
 """The pipeline of the demo, run for real: `penstock run` on a pipeline file, in a child process."""
 
-import os
 import signal
-import subprocess
 import sys
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from penstock.demo.programs import free_port
+from penstock.demo.servers import Daemon, free_port
 from penstock.model.errors import Unavailable
 
 STREAM = "CDC"
 
 
-class DemoPipeline:
+class DemoPipeline(Daemon):
     """`penstock run` on a pipeline file in `folder`, with a backend and a subject as the file has
     them, and the variables that it refers to. Constructing one starts nothing."""
 
     def __init__(
         self, folder: Path, backend: Mapping[str, Any], subject: str, variables: Mapping[str, str]
     ) -> None:
+        super().__init__("the pipeline", folder / "pipeline.log")
         self.file = folder / "pipeline.yaml"
-        self.log = folder / "pipeline.log"
-        self.port = free_port()
-        self.ops = f"http://127.0.0.1:{self.port}"
         self.variables = dict(variables)
+        self._port = free_port()
+        self.ops = f"http://127.0.0.1:{self._port}"
         self._backend = backend
         self._subject = subject
-        self._env = {**os.environ, "TMPDIR": str(folder), **variables}
-        self._folder = folder
-        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Writes the file and starts the process."""
-        self.file.write_text(yaml.safe_dump(self._document(), sort_keys=False))
-        with self.log.open("ab") as log:
-            self._process = subprocess.Popen(  # noqa: S603 - ourselves
-                [sys.executable, "-m", "penstock", "run", str(self.file)],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._env,
-                cwd=self._folder,
-                # Ctrl-C reaches the demo only, which stops the writer first and then the pipeline.
-                start_new_session=True,
-            )
-
-    def _document(self) -> dict[str, Any]:
-        return {
+        folder = self.file.parent
+        document = {
             "name": "shop",
             "backends": [{"name": "default", **self._backend}],
             "sink": {
@@ -63,9 +44,12 @@ class DemoPipeline:
                 "encoding": "msgpack",
                 "breaker": {"timeout": "2s"},
             },
-            "state": str(self._folder / "state"),
-            "ops": {"bind": "127.0.0.1", "port": self.port},
+            "state": str(folder / "state"),
+            "ops": {"bind": "127.0.0.1", "port": self._port},
         }
+        self.file.write_text(yaml.safe_dump(document, sort_keys=False))
+        command = [sys.executable, "-m", "penstock", "run", str(self.file)]
+        self.spawn(command, {"TMPDIR": str(folder), **self.variables}, folder)
 
     def ready(self) -> bool:
         """Whether what is written to the source from now on will be published."""
@@ -77,36 +61,20 @@ class DemoPipeline:
 
     def check(self) -> None:
         """Raises Unavailable, with the end of its log, when the process has ended."""
-        if self._process is not None and (code := self._process.poll()) is not None:
+        if (code := self.exit_code) is not None:
             raise Unavailable(
                 f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}",
-                hint=f"the whole log: {self.log}",
+                hint=f"the whole log: {self.log_file}",
             )
 
-    def stop(self, timeout: float = 60.0) -> int:
+    def stop(self) -> int:
         """Stops the pipeline by `POST /shutdown`, and returns its exit code."""
-        if self._process is None:
-            return 0
-        if self._process.poll() is None:
+        if self.running:
             try:
                 request = urllib.request.Request(f"{self.ops}/shutdown", method="POST")  # noqa: S310
                 urllib.request.urlopen(request, timeout=10).close()  # noqa: S310 - our own port
             except OSError:
-                self._process.send_signal(signal.SIGTERM)
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
+                self.signal(signal.SIGTERM)
+        if not self.wait(60):
             self.kill()
-            return self._process.wait(30)
-
-    def kill(self) -> None:
-        """Ends it and everything it started, at once."""
-        if self._process is None:
-            return
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait(30)
-
-    def tail(self, lines: int = 15) -> str:
-        """The last lines of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return self.exit_code or 0

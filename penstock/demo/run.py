@@ -6,22 +6,20 @@ Everything runs in temporary folders, which are removed unless something differs
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
 
-from penstock.demo.consumer import Consumer
-from penstock.demo.ledger import Ledger
-from penstock.demo.mirror import DemoMirror
-from penstock.demo.nats_server import Nats
+from penstock.demo.consumer import WARM_UP, Consumer, DemoMirror
 from penstock.demo.pipeline import STREAM, DemoPipeline
 from penstock.demo.screen import Scene, Screen
+from penstock.demo.servers import Nats
 from penstock.demo.sources import DemoSource, source
-from penstock.demo.verdict import Verdict, judge
+from penstock.demo.verdict import judge
 from penstock.demo.workload import Workload
 from penstock.model.errors import PenstockError, Unavailable
 
@@ -48,112 +46,95 @@ def run(options: Options, console: Console) -> int:
 
     Raises Unavailable when a server or the pipeline does not come up, or the pipeline ends.
     """
-    with ExitStack() as stack:
-        made = source(options.source)
-        if made.notice:
-            console.print(made.notice, highlight=False, soft_wrap=True)
-        folder = stack.enter_context(_folder())
-        with Screen(console, quiet=options.quiet) as screen:
-            screen.show(Scene(phase="setting up"))
-            shop = stack.enter_context(made)
-            nats = stack.enter_context(Nats())
-            variables = {**shop.environment, "NATS_URL": nats.url}
-            pipeline = DemoPipeline(folder.path, shop.backend, shop.subject, variables)
-            stack.callback(pipeline.kill)
-            mirror = DemoMirror(nats.url, folder.path / "mirror.db", shop.mirrored)
-            demo = _Demo(options, screen, shop, nats, pipeline, mirror=mirror)
-            verdict, code = demo.play()
-        ok = verdict.ok and code == 0
-        folder.keep = not ok
-        _say(console, options, demo, verdict, code)
-        if options.keep:
-            _keep(console, shop, nats, pipeline)
-            pipeline.stop()
-        if not ok:
-            console.print(f"the pipeline's log: {pipeline.log}", highlight=False, soft_wrap=True)
-        return 0 if ok else 1
-
-
-@dataclass
-class _Folder:
-    """The pipeline's folder; it is kept when something went wrong, for its log."""
-
-    path: Path
-    keep: bool = False
-
-
-@contextmanager
-def _folder() -> Iterator[_Folder]:
-    folder = _Folder(Path(tempfile.mkdtemp(prefix="penstock-demo-")))
+    made = source(options.source)
+    if made.notice:
+        _print(console, made.notice)
+    folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+    keep_log = False
     try:
-        yield folder
+        with ExitStack() as stack:
+            with Screen(console, quiet=options.quiet) as screen:
+                screen.show(Scene(phase="setting up"))
+                shop, nats = stack.enter_context(made), stack.enter_context(Nats())
+                demo = _Demo(options, screen, shop, nats, folder)
+                stack.callback(demo.pipeline.kill)
+                demo.play()
+            keep_log = not demo.ok
+            _print(console, *demo.verdict())
+            if options.keep:
+                _keep(console, shop, nats, demo.pipeline)
+            if keep_log:
+                _print(console, f"the pipeline's log: {demo.pipeline.log_file}")
+            return int(keep_log)
     except PenstockError:
-        folder.keep = True
+        keep_log = True
         raise
     finally:
-        if not folder.keep:
-            shutil.rmtree(folder.path, ignore_errors=True)
+        if not keep_log:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _print(console: Console, *lines: str) -> None:
+    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Demo:
     """One run of the shop through the pipeline."""
 
     def __init__(
-        self,
-        options: Options,
-        screen: Screen,
-        source: DemoSource,
-        nats: Nats,
-        pipeline: DemoPipeline,
-        *,
-        mirror: DemoMirror,
+        self, options: Options, screen: Screen, source: DemoSource, nats: Nats, folder: Path
     ) -> None:
-        self.consumer = Consumer(nats.url, STREAM, source.keys)
-        self.ledger = Ledger()
+        variables = {**source.environment, "NATS_URL": nats.url}
+        self.pipeline = DemoPipeline(folder, source.backend, source.subject, variables)
+        self._mirror = DemoMirror(nats.url, folder / "mirror.db", source.mirrored)
+        self._consumer = Consumer(nats.url, STREAM, source.keys)
+        self._workload = Workload(source.writer(options.rate), options.rate)
+        self._ledger = self._workload.ledger
         self._options = options
         self._screen = screen
         self._source = source
-        self._pipeline = pipeline
-        self.mirror = mirror
         self._started = time.monotonic()
+        self._code = self._rows = 0
+        self._problems: list[str] = []
 
-    def play(self) -> tuple[Verdict, int]:
-        """The verdict, and the pipeline's exit code."""
-        self._pipeline.start()
-        self._wait("starting Spark", self._pipeline.ready, _START)
-        self.consumer.start()
-        rate = self._options.rate
-        workload = Workload(self._source.writer(self.ledger, rate), self.ledger, rate=rate)
+    @property
+    def ok(self) -> bool:
+        """Whether everything is as it should be."""
+        return not self._problems and self._code == 0
+
+    def play(self) -> None:
+        """Runs until all is judged."""
+        self.pipeline.start()
+        self._wait("starting Spark", self.pipeline.ready, _START)
+        self._consumer.start()
         try:
             # The clock starts when the first change has arrived.
-            workload.open()
-            self._wait("starting Spark", lambda: self.consumer.replica.count > 0, _START)
-            self._stream(workload)
+            self._workload.open()
+            self._wait("starting Spark", lambda: self._consumer.replica.count > 0, _START)
+            self._stream()
             self._drain()
-            self._wait("mirroring", lambda: self.mirror.is_loaded, _START)
+            self._wait("mirroring", lambda: self._mirror.is_loaded, _START)
             self._show("verdict")
-            self.mirror.finish(_FINISH)
-            code = self._pipeline.stop()
-            self.consumer.finish(_FINISH)
+            self._mirror.finish(_FINISH)
+            self._code = self.pipeline.stop()
+            self._consumer.finish(_FINISH)
         finally:
-            self.consumer.stop()
-            self.mirror.stop()
+            self._consumer.stop()
+            self._mirror.stop()
         tables = self._source.tables()
         shops = {table: rows for table, rows in tables.items() if table in self._source.keys}
-        verdict = judge(self.ledger, self.consumer.replica, shops)
-        problems = (*verdict.problems, *islice(self.mirror.problems(tables), _EXAMPLES))
-        return replace(verdict, problems=problems), code
+        self._rows = sum(map(len, shops.values()))
+        self._problems += judge(self._ledger, self._consumer.replica, shops)
+        self._problems += islice(self._mirror.problems(tables), _EXAMPLES)
 
-    def _stream(self, workload: Workload) -> None:
+    def _stream(self) -> None:
         self._started = time.monotonic()
+        workload, seconds = self._workload, self._options.seconds
         workload.start()
         if self._source.mirrored:
-            self.mirror.start()
+            self._mirror.start()
         try:
-            self._wait(
-                "streaming",
-                lambda: self._elapsed() >= self._options.seconds or not workload.running,
-            )
+            self._wait("streaming", lambda: self._elapsed() >= seconds or not workload.running)
         except KeyboardInterrupt:
             # Ends the shop early, and judges what was committed so far. A second Ctrl-C aborts.
             pass
@@ -165,20 +146,19 @@ class _Demo:
 
         def done() -> bool:
             nonlocal moved, count
-            replica = self.consumer.replica
-            if replica.count != count:
-                moved, count = time.monotonic(), replica.count
-            return count >= self.ledger.count or time.monotonic() - moved > _STALL
+            if self._consumer.replica.count != count:
+                moved, count = time.monotonic(), self._consumer.replica.count
+            return count >= self._ledger.count or time.monotonic() - moved > _STALL
 
         self._wait("draining", done)
 
     def _wait(self, phase: str, done: Callable[[], bool], timeout: float = float("inf")) -> None:
         deadline = time.monotonic() + timeout
         while not done():
-            self._pipeline.check()
+            self.pipeline.check()
             if time.monotonic() > deadline:
                 raise Unavailable(
-                    f"{phase} took longer than {timeout:.0f} s:\n{self._pipeline.tail()}"
+                    f"{phase} took longer than {timeout:.0f} s:\n{self.pipeline.tail()}"
                 )
             self._show(phase)
             time.sleep(0.2)
@@ -187,58 +167,55 @@ class _Demo:
         return time.monotonic() - self._started
 
     def _show(self, phase: str) -> None:
-        now, meter, replica = time.monotonic(), self.consumer.meter, self.consumer.replica
+        now, meter, replica = time.monotonic(), self._consumer.meter, self._consumer.replica
         self._screen.show(
             Scene(
                 phase=phase,
                 elapsed=self._elapsed(),
                 total=self._options.seconds,
-                committed=self.ledger.count,
+                committed=self._ledger.count,
                 received=replica.count,
-                duplicates=replica.duplicates.total(),
+                duplicates=replica.repeated.total(),
                 rate=meter.rate(now),
                 p50=meter.recent(now, 0.5),
                 p99=meter.recent(now, 0.99),
                 title=self._source.title,
                 source_lag=self._source.lag(),
-                latest=list(self.consumer.latest),
+                latest=list(self._consumer.latest),
             )
         )
 
-
-def _say(console: Console, options: Options, demo: _Demo, verdict: Verdict, code: int) -> None:
-    meter, received = demo.consumer.meter, demo.consumer.replica.count
-    lines = list(verdict.problems)
-    if code != 0:
-        lines.append(f"the pipeline did not stop in order: exit code {code}")
-    p50, p99 = meter.overall(0.5), meter.overall(0.99)
-    if not options.quiet and p50 is not None and p99 is not None:
-        latency = f"p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
-        lines.append(f"latency from commit to stored, after {meter.warm_up:.0f} s: {latency}")
-    if verdict.ok and code == 0:
-        lines.append(
-            f"VERDICT: ok. {verdict.changes:,} changes in {verdict.transactions:,} transactions"
+    def verdict(self) -> list[str]:
+        """What is printed in the end."""
+        meter, ledger, lines = self._consumer.meter, self._ledger, list(self._problems)
+        if self._code != 0:
+            lines.append(f"the pipeline did not stop in order: exit code {self._code}")
+        p50, p99 = meter.overall(0.5), meter.overall(0.99)
+        if not self._options.quiet and p50 is not None and p99 is not None:
+            latency = f"p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
+            lines.append(f"latency from commit to stored, after {WARM_UP:.0f} s: {latency}")
+        if not self.ok:
+            received = self._consumer.replica.count
+            return [
+                *lines,
+                f"VERDICT: FAILED. {ledger.count:,} changes committed, {received:,} received.",
+            ]
+        mirrored = f", and so does a mirror of snapshots and changes ({self._mirror.rows:,} rows)"
+        return [
+            *lines,
+            f"VERDICT: ok. {ledger.count:,} changes in {len(ledger.committed):,} transactions"
             " arrived exactly once and in order per key;"
-            f" the consumer's copy equals the tables ({verdict.rows:,} rows){_mirrored(demo)}."
-        )
-    else:
-        lines.append(
-            f"VERDICT: FAILED. {verdict.changes:,} changes committed, {received:,} received."
-        )
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
-
-
-def _mirrored(demo: _Demo) -> str:
-    if not demo.mirror.rows:
-        return ""
-    return f", and so does a mirror of snapshots and changes ({demo.mirror.rows:,} rows)"
+            f" the consumer's copy equals the tables ({self._rows:,} rows)"
+            f"{mirrored if self._mirror.rows else ''}.",
+        ]
 
 
 def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeline) -> None:
     """Starts the pipeline again and says how to reach everything, until Ctrl-C."""
     pipeline.start()
     variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
-    lines = (
+    _print(
+        console,
         "",
         "Everything stays up until Ctrl-C:",
         *(f"  {each}" for each in source.hints()),
@@ -248,10 +225,9 @@ def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeli
         # Its file names the servers by variables.
         f"  {variables} penstock check {pipeline.file}",
     )
-    console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
     try:
         while True:
             pipeline.check()
             time.sleep(0.5)
     except KeyboardInterrupt:
-        return
+        pipeline.stop()

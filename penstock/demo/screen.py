@@ -115,8 +115,6 @@ def _progress(scene: Scene) -> Text:
 
 def _numbers(scene: Scene, rates: Sequence[float]) -> Table:
     table = Table.grid(padding=(0, 3))
-    for _ in range(4):
-        table.add_column()
     lag = scene.committed - scene.received
     table.add_row(
         _number("events/s", f"{scene.rate:,.0f}"),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.demo.meter import Meter, quantile
+from penstock.demo.consumer import Meter, quantile
 
 
 @pytest.mark.parametrize(
@@ -21,7 +21,7 @@ def test_no_values_have_no_quantile() -> None:
 
 
 def test_the_rate_is_of_the_last_seconds() -> None:
-    meter = Meter(window=5.0)
+    meter = Meter()
     for tick in range(100):
         meter.add(tick / 10, 0.01)
     assert meter.rate(10.0) == pytest.approx(10.0, rel=0.05)
@@ -29,14 +29,14 @@ def test_the_rate_is_of_the_last_seconds() -> None:
 
 
 def test_a_young_rate_is_not_averaged_over_the_whole_window() -> None:
-    meter = Meter(window=5.0)
+    meter = Meter()
     for tick in range(10):
         meter.add(tick / 10, 0.01)
     assert meter.rate(1.0) == pytest.approx(10.0)
 
 
 def test_the_warm_up_counts_in_the_window_but_not_in_the_end() -> None:
-    meter = Meter(warm_up=5.0)
+    meter = Meter()
     meter.add(0.0, 9.0)
     assert meter.recent(1.0, 0.99) == 9.0
     assert meter.overall(0.99) is None

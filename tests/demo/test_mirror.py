@@ -4,7 +4,7 @@ import sqlite3
 from decimal import Decimal
 from pathlib import Path
 
-from penstock.demo.mirror import DemoMirror
+from penstock.demo.consumer import DemoMirror
 from penstock.model.errors import Unavailable
 
 ROWS = {(n,): {"id": n, "ok": True, "price": Decimal("1.50"), "sizes": [n]} for n in (1, 2)}

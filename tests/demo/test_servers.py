@@ -12,7 +12,7 @@ import psycopg
 import pymongo
 import pytest
 
-from penstock.demo.programs import reachable
+from penstock.demo.sources.postgres import reachable
 from penstock.model.errors import Unavailable
 from tests.servers import Database, Moto, Nats, Postgres, Secantus, free_port, postgres_bin
 
@@ -117,7 +117,7 @@ def test_programs_that_nobody_can_reach_are_copied_once(
     if os.geteuid() != 0:
         pytest.skip("only root runs PostgreSQL as somebody else")
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("penstock.demo.programs.reachable", lambda _: False)
+    monkeypatch.setattr("penstock.demo.sources.postgres.reachable", lambda _: False)
     first = postgres_bin(16)
     assert first.is_relative_to(tmp_path)
     said = subprocess.run([first / "postgres", "--version"], capture_output=True, check=True)

@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from penstock.demo.ledger import Ledger
-from penstock.demo.sources.postgres import shop
-from penstock.demo.sources.postgres.actions import ACTIONS, abandon
-from penstock.demo.sources.postgres.writer import PostgresWriter
-from penstock.demo.workload import Shop, Workload
+from penstock.demo.sources.postgres import PostgresWriter, shop
+from penstock.demo.sources.postgres.shop import ACTIONS, abandon
+from penstock.demo.workload import Ledger, Workload
 from penstock.model.errors import Unavailable
 from tests.servers import Database
 
@@ -28,11 +26,9 @@ def opened(database: Database) -> Iterator[Database]:
     yield database
 
 
-def run(database: Database, *, rate: float, changes: int, seed: int = 1) -> Ledger:
-    ledger = Ledger()
-    workload = Workload(
-        PostgresWriter(database.url, ledger, rate=rate, seed=seed).connected, ledger, rate=rate
-    )
+def run(database: Database, *, rate: float, changes: int) -> Ledger:
+    workload = Workload(PostgresWriter(database.url, rate=rate), rate)
+    ledger = workload.ledger
     workload.start()
     deadline = time.monotonic() + 60
     while ledger.count < changes and time.monotonic() < deadline and workload.running:
@@ -85,35 +81,27 @@ def test_a_run_has_everything_that_a_change_can_be(opened: Database) -> None:
 
 
 def test_the_rate_is_kept(opened: Database) -> None:
-    ledger = Ledger()
-    workload = Workload(PostgresWriter(opened.url, ledger, rate=200).connected, ledger, rate=200)
     started = time.monotonic()
-    workload.start()
-    while ledger.count < 300 and time.monotonic() < started + 60:
-        time.sleep(0.01)
+    run(opened, rate=200, changes=300)
     took = time.monotonic() - started
-    workload.stop()
     assert 1.0 < took < 60.0
 
 
 @pytest.mark.parametrize("action", [*ACTIONS, abandon], ids=lambda action: action.__name__)
 def test_an_action_reports_every_row_it_wrote(opened: Database, action) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
-    from random import Random
-
-    memory = Shop(Random(5))
+    writer = PostgresWriter(opened.url, rate=1, seed=5)
     with psycopg.connect(opened.url) as connection:
         for prepare in (*list(ACTIONS)[:2], list(ACTIONS)[1], action):
-            changes = prepare(memory, connection.cursor())
+            changes = prepare(writer, connection.cursor())
             connection.commit()
-            memory.remember(changes)
+            writer.committed(changes, "any")
     found = logged(opened)
     last = found[max(found, key=int)] if changes else Counter()
     assert sum(last.values()) == len(changes) > 0
 
 
 def test_what_ends_the_writer_is_raised(database: Database) -> None:
-    ledger = Ledger()
-    workload = Workload(PostgresWriter(database.url, ledger, rate=10).connected, ledger, rate=10)
+    workload = Workload(PostgresWriter(database.url, rate=10), 10)
     workload.start()
     with pytest.raises(Unavailable, match="customers"):
         workload.stop()

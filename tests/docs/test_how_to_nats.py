@@ -31,7 +31,7 @@ PASSWORDS = {"PENSTOCK_PASSWORD": "writes", "CONSUMER_PASSWORD": "reads"}
 class AsWritten(Nats):
     """A server with the page's configuration, in this folder and on this port."""
 
-    def _start(self, *, again: bool) -> None:
+    def _configuration(self) -> str:
         [text] = blocks(PAGE, "hocon")
         text = text.replace("/etc/nats", str(self.folder)).replace(
             "/var/lib/nats", str(self.folder / "jetstream")
@@ -40,11 +40,8 @@ class AsWritten(Nats):
         text = text.replace("tls {", "tls {\n  timeout: 60")
         for name, value in PASSWORDS.items():
             text = text.replace(f"${name}", value)
-        file = self.folder / "nats.conf"
-        file.write_text(f"host: {self.host}\nport: {self.port}\nserver_name: {self._name}\n{text}")
-        self.daemon.start(
-            [str(self.bin), "-c", str(file)], ready=self._ready, timeout=self.timeout, again=again
-        )
+        name = self._server_name
+        return f"host: {self.host}\nport: {self.port}\nserver_name: {name}\n{text}"
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import uuid
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -66,21 +67,23 @@ class DynamodbLocal(EmbeddedServer):
 
     def close(self) -> None:
         """Ends the server."""
-        self.daemon.signal(signal.SIGTERM)
-        if not self.daemon.wait(20):
+        self.signal(signal.SIGTERM)
+        if not self.wait(20):
             self.kill()
 
-    def _start(self, *, again: bool) -> None:
+    def _command(self, *, again: bool) -> Sequence[str]:
         command = [java(), f"-Djava.library.path={_LIBRARIES}", "-Xmx256m", "-cp"]
         command += [f"{_LIBRARIES}/*", _MAIN, "-port", str(self.port)]
         command += ["-dbPath", str(self.folder)] if self._keeps else ["-inMemory"]
-        env: dict[str, str] = {}
         if self._library is not None:
             self._write_clock()
             # The monotonic clock goes with it: else the JVM's timers spin, and no shard rolls.
-            env = {"LD_PRELOAD": str(self._library), "FAKETIME_TIMESTAMP_FILE": str(self._clock)}
-            env |= {"FAKETIME_CACHE_DURATION": "1"}
-        self.daemon.start(command, ready=self._ready, timeout=self.timeout, again=again, env=env)
+            self.environment = {
+                "LD_PRELOAD": str(self._library),
+                "FAKETIME_TIMESTAMP_FILE": str(self._clock),
+                "FAKETIME_CACHE_DURATION": "1",
+            }
+        return command
 
     @property
     def _clock(self) -> Path:

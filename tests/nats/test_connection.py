@@ -16,7 +16,7 @@ import nkeys
 import orjson
 import pytest
 
-from penstock.demo.programs import free_port
+from penstock.demo.servers import free_port
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.auth import addresses

@@ -40,7 +40,7 @@ def test_a_frozen_server_is_seen_while_it_is_frozen(
         try:
             eventually(lambda: count(server, stream) > 0, run=run)
             before = run.status()["sinks"][0]["pressure_transitions"]
-            server.daemon.signal(signal.SIGSTOP)
+            server.signal(signal.SIGSTOP)
             try:
                 frozen = time.monotonic()
                 eventually(
@@ -51,7 +51,7 @@ def test_a_frozen_server_is_seen_while_it_is_frozen(
                     max(0.0, frozen + 6 - time.monotonic())
                 )  # it stays frozen for 6 s, at least
             finally:
-                server.daemon.signal(signal.SIGCONT)
+                server.signal(signal.SIGCONT)
             eventually(lambda: run.status()["sinks"][0]["pressure"] == "normal", run=run)
         finally:
             stop.set()

@@ -4,10 +4,9 @@ All run on 127.0.0.1 in a folder of their own (a temporary one unless given), an
 killed and started again on the same folder and port.
 """
 
-from penstock.demo.moto import Moto
-from penstock.demo.programs import free_port
-from penstock.demo.secantus import Secantus
-from penstock.demo.server import EmbeddedServer
+from penstock.demo.servers import EmbeddedServer, free_port
+from penstock.demo.sources.dynamodb import Moto
+from penstock.demo.sources.mongodb import Secantus
 from tests.servers.etcd import Etcd, etcd_program
 from tests.servers.nats import Nats
 from tests.servers.postgres import Database, Postgres, postgres_bin

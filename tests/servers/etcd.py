@@ -7,11 +7,10 @@ import sys
 import urllib.error
 import urllib.request
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from penstock.demo.programs import free_port
-from penstock.demo.server import EmbeddedServer
+from penstock.demo.servers import EmbeddedServer, free_port
 from penstock.model.errors import Unavailable
 
 
@@ -32,8 +31,10 @@ class Etcd(EmbeddedServer):
     ) -> None:
         self.bin = etcd_program()
         self.options = dict(options or {})
-        self._name = f"penstock-{uuid.uuid4().hex[:12]}"
+        self._member = f"penstock-{uuid.uuid4().hex[:12]}"
         self._peer = 0
+        # No setting of the user's own etcd.
+        self.environment = {name: "" for name in os.environ if name.startswith("ETCD_")}
         super().__init__("etcd", folder)
 
     @property
@@ -46,24 +47,21 @@ class Etcd(EmbeddedServer):
         """etcd://127.0.0.1:PORT, without a login and a prefix."""
         return f"etcd://{self.endpoint}"
 
-    def _start(self, *, again: bool) -> None:
+    def _command(self, *, again: bool) -> Sequence[str]:
         self._peer = self._peer if again else free_port()
         scheme = "https" if "cert-file" in self.options else "http"
         peer = f"http://{self.host}:{self._peer}"
         options = {
-            "name": self._name,
+            "name": self._member,
             "data-dir": str(self.folder / "data"),
             "listen-client-urls": f"{scheme}://{self.endpoint}",
             "advertise-client-urls": f"{scheme}://{self.endpoint}",
             "listen-peer-urls": peer,
             "initial-advertise-peer-urls": peer,
-            "initial-cluster": f"{self._name}={peer}",
+            "initial-cluster": f"{self._member}={peer}",
             **self.options,
         }
-        command = [str(self.bin), *(f"--{name}={value}" for name, value in options.items())]
-        # No setting of the user's own etcd.
-        env = {name: "" for name in os.environ if name.startswith("ETCD_")}
-        self.daemon.start(command, ready=self._ready, timeout=self.timeout, again=again, env=env)
+        return [str(self.bin), *(f"--{name}={value}" for name, value in options.items())]
 
     def _ready(self) -> bool:
         scheme = "https" if "cert-file" in self.options else "http"

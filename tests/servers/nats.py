@@ -1,10 +1,11 @@
 """The demo's nats-server with a configuration of the test's."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.demo.nats_server import Nats as DemoNats
+from penstock.demo.servers import Nats as DemoNats
 
 
 class Nats(DemoNats):
@@ -18,10 +19,10 @@ class Nats(DemoNats):
     ) -> None:
         super().__init__(folder)
         self.config = dict(config or {})
-        self._name = str(self.config.get("server_name", self._name))
+        self._server_name = str(self.config.get("server_name", self._server_name))
 
-    def _configuration(self) -> dict[str, Any]:
-        return _merged(super()._configuration(), self.config)
+    def _configuration(self) -> str:
+        return json.dumps(_merged(json.loads(super()._configuration()), self.config), indent=2)
 
 
 def _merged(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:

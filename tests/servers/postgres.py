@@ -12,9 +12,9 @@ from typing import Any, Literal
 import psycopg
 from psycopg import sql
 
-from penstock.demo.postgres import Postgres as DemoPostgres
-from penstock.demo.postgres import execute
-from penstock.demo.programs import postgres_bin as packaged
+from penstock.demo.sources.postgres import Postgres as DemoPostgres
+from penstock.demo.sources.postgres import execute
+from penstock.demo.sources.postgres import postgres_bin as packaged
 from penstock.model.errors import Unavailable
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
@@ -74,8 +74,8 @@ class Postgres(DemoPostgres):
         """Ends the server; at once (`immediate`) when it takes longer than `timeout` seconds: a
         replication client that does not read holds a fast shutdown up."""
         for number in (_SIGNALS[mode], signal.SIGQUIT):
-            self.daemon.signal(number)
-            if self.daemon.wait(timeout):
+            self.signal(number)
+            if self.wait(timeout):
                 return
         self.kill()
 
@@ -87,7 +87,7 @@ class Postgres(DemoPostgres):
         try:
             yield Database(name=name, url=self.url_of(name))
         finally:
-            if self.daemon.running:
+            if self.running:
                 self.drop(name)
 
     def drop(self, database: str) -> None:
@@ -126,7 +126,7 @@ class Postgres(DemoPostgres):
                 else:
                     return
 
-    def _initdb(self, user: int | None) -> None:
-        super()._initdb(user)
+    def _initdb(self) -> None:
+        super()._initdb()
         rules = self.data / "pg_hba.conf"
         rules.write_text("\n".join((*self.hba, rules.read_text())))

@@ -1,4 +1,4 @@
-"""The demo's sources: one folder each, with an embedded server, a shop that writes to it, and what
+"""The demo's sources: one module each, with an embedded server, a shop that writes to it, and what
 the shop's tables hold in the end, read with the source's own client. The contract is here.
 
 A source is a module of this package, with `DEMO`, a class.
@@ -6,19 +6,19 @@ A source is a module of this package, with `DEMO`, a class.
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.metadata import metadata
 from pkgutil import iter_modules
 from types import MappingProxyType
 from typing import Any, Self
 
-from penstock.demo.ledger import Ledger
-from penstock.demo.server import EmbeddedServer
+from penstock.demo.servers import EmbeddedServer
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 from penstock.model.errors import SettingsError
 from penstock.process.closing import Closes
+
+EXACT = 2**53  # beyond it, a number of JSON is not exact everywhere
 
 
 class DemoSource(Closes):
@@ -60,7 +60,7 @@ class DemoSource(Closes):
         """Variables of the pipeline's environment, which `backend` may refer to."""
 
     @abstractmethod
-    def writer(self, ledger: Ledger, rate: float) -> Callable[[], AbstractContextManager[Writer]]:
+    def writer(self, rate: float) -> Writer:
         """The shop; it writes about `rate` changes a second."""
 
     def lag(self) -> str:
@@ -93,3 +93,18 @@ def source(kind: str) -> DemoSource:
             hint=f"pip install 'penstock[{extra}]'",
         ) from error
     return found()
+
+
+def plain(value: Any, forms: Mapping[type, Callable[[Any], Any]]) -> Any:
+    """A value as the message format writes it; `forms` are of the types that a source's client has
+    for it."""
+    match value:
+        case dict():
+            return {name: plain(each, forms) for name, each in value.items()}
+        case list():
+            return [plain(each, forms) for each in value]
+        case set():
+            return [plain(each, forms) for each in sorted(value)]
+        case _:
+            form = forms.get(type(value))
+            return value if form is None else form(value)

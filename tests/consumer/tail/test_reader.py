@@ -177,9 +177,9 @@ def test_a_server_that_does_not_answer_is_left_and_read_again_later(stream: str)
         publish(server, stream, [orjson.dumps(change(1))])
         with TailReader(NatsSettings(url=server.url, timeout=0.5), stream) as reader:
             assert read(reader, 1) == [1]
-            server.daemon.signal(signal.SIGSTOP)
+            server.signal(signal.SIGSTOP)
             assert read(reader, 1, timeout=7) == []
-            server.daemon.signal(signal.SIGCONT)
+            server.signal(signal.SIGCONT)
             publish(server, stream, [orjson.dumps(change(2))])
             assert read(reader, 1) == [2]
 

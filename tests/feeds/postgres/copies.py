@@ -6,7 +6,6 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from penstock.demo.programs import unprivileged
 from tests.servers import Postgres
 
 
@@ -18,7 +17,7 @@ def _empty(server: Postgres, settings: Mapping[str, object] | None = None) -> Po
 
 def _give(made: Postgres) -> None:
     """The data to the user that the server runs as."""
-    user = unprivileged()
+    user = made.user
     for folder, _, files in os.walk(made.data):
         for name in ("", *files):
             if user is not None:

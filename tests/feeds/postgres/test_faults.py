@@ -76,9 +76,9 @@ def test_a_fast_stop_does_not_wait_for_an_idle_reader(server: Postgres, own: Dat
     reader.following.acknowledge(Bookmark(reader.pages[-1].last))
     target = reader.lsn("SELECT pg_current_wal_lsn()")
     reader.until(lambda: reader.confirmed() >= target)
-    server.daemon.signal(signal.SIGINT)
+    server.signal(signal.SIGINT)
     _until_unavailable(reader)
-    assert server.daemon.wait(60)
+    assert server.wait(60)
     reader.close()
     server.start()
 

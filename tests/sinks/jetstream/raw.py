@@ -100,7 +100,7 @@ def reload(server: Nats, config: dict[str, Any], seen: Callable[[], object]) -> 
     server.config = config
     text = orjson.loads((server.folder / "nats.conf").read_text())
     (server.folder / "nats.conf").write_bytes(orjson.dumps(text | config))
-    server.daemon.signal(signal.SIGHUP)
+    server.signal(signal.SIGHUP)
     deadline = time.monotonic() + 30
     while not seen():
         assert time.monotonic() < deadline, server.log[-1000:]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.demo.programs import nats_server
+from penstock.demo.servers import beside_python
 from penstock.model.errors import SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
@@ -26,7 +26,7 @@ def programs() -> dict[str, Path]:
     """Version, as its folder says -> the program."""
     found = {path.relative_to(BESIDE).parts[0]: path for path in BESIDE.glob("*/**/nats-server")}
     return {name: path for name, path in sorted(found.items()) if path.is_file()} | {
-        "newest": nats_server()
+        "newest": beside_python("nats-server", extra="demo")
     }
 
 
