@@ -137,8 +137,7 @@ def test_headers_of_another_form_are_malformed(raw: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "status"),
-    [(b"NATS/1.0 503\r\n\r\n", 503), (b"NATS/1.0\r\nA: 1\r\n\r\n", 0), (b"", 0)],
+    ("raw", "status"), [(b"NATS/1.0 503\r\n\r\n", 503), (b"NATS/1.0\r\nA: 1\r\n\r\n", 0), (b"", 0)]
 )
 def test_the_status_is_on_the_version_line(raw: Any, status: int) -> None:
     assert status_of(raw) == status

@@ -8,10 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import SettingsError
 from penstock.nats.subjects import covers, escape, overlaps, unescape
-from penstock.sinks.subject import (
-    FIELDS,
-    parse_template,
-)
+from penstock.sinks.subject import FIELDS, parse_template
 
 VALUES = {
     "backend": "default",

@@ -78,8 +78,7 @@ class KindFinder:
         if found is None:
             assert columns.batch is not None
             keys = zip(
-                *(columns.batch.column(name).take(firsts).to_pylist() for name in KIND),
-                strict=True,
+                *(columns.batch.column(name).take(firsts).to_pylist() for name in KIND), strict=True
             )
             found = self._described(keys)
             if key:

@@ -21,15 +21,7 @@ import orjson
 
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.position import Place
-from penstock.nats.api import (
-    WRONG_SEQUENCE,
-    ApiError,
-    JetStream,
-    Stored,
-    error_of,
-    swapped,
-    unfit,
-)
+from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, Stored, error_of, swapped, unfit
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START
 from penstock.nats.subjects import escape

@@ -32,9 +32,7 @@ class TargetStream:
         cluster = info.get("cluster") or {}
         names = [cluster.get("leader"), *(one["name"] for one in cluster.get("replicas") or ())]
         return cls(
-            info["config"]["name"],
-            info["config"],
-            tuple(str(name) for name in names if name),
+            info["config"]["name"], info["config"], tuple(str(name) for name in names if name)
         )
 
     @property

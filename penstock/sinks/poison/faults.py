@@ -83,11 +83,7 @@ def of_operations(batch: pa.RecordBatch, operations: tuple[str, ...]) -> set[int
 
 def rows_of(batch: pa.RecordBatch, record: Suspension) -> list[int]:
     """The rows of a table: by its name, or by its number if it was renamed."""
-    names = {
-        "backend": record.backend,
-        "namespace": record.schema,
-        "collection": record.collection,
-    }
+    names = {"backend": record.backend, "namespace": record.schema, "collection": record.collection}
     backend, schema, collection = (
         _same(pc.fill_null(_column(batch, name), ""), value) for name, value in names.items()
     )

@@ -2,12 +2,7 @@
 
 from itertools import product
 
-from penstock.sinks.flow import (
-    BREAKERS,
-    Breaker,
-    BreakerEvent,
-    BreakerState,
-)
+from penstock.sinks.flow import BREAKERS, Breaker, BreakerEvent, BreakerState
 
 CLOSED, OPEN, HALF_OPEN = BreakerState
 SUCCEEDED, FAILED, TRIPPED, WAITED = BreakerEvent

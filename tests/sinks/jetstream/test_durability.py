@@ -88,12 +88,7 @@ def test_servers_that_sync_always_and_the_operators_word_are_enough(
         ),
         (settings_for("a", "b"), stream_of("a", "b", "c"), {"a": ALWAYS}, "b, c could not"),
         (settings_for("a", "b"), stream_of("a", "b"), {"a": ALWAYS}, "b could not be asked"),
-        (
-            settings_for(assume_synced=True),
-            stream_of(persist_mode="async"),
-            {},
-            "before it writes",
-        ),
+        (settings_for(assume_synced=True), stream_of(persist_mode="async"), {}, "before it writes"),
     ],
 )
 def test_what_does_not_sync_or_cannot_be_asked_is_refused_with_the_remedy(
@@ -141,10 +136,7 @@ def servers() -> Iterator[Any]:
             if name not in known:
                 port = free_port()
                 config = {"http": f"127.0.0.1:{port}", "jetstream": jetstream}
-                known[name] = (
-                    stack.enter_context(Nats(config=config)),
-                    f"http://127.0.0.1:{port}",
-                )
+                known[name] = (stack.enter_context(Nats(config=config)), f"http://127.0.0.1:{port}")
             return known[name]
 
         yield make

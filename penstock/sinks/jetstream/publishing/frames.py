@@ -23,11 +23,7 @@ from penstock.sinks.encoding.pieces import Behind, Count, Edge, RawPiece
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID, edges, framed, framing
 
 # `edges` by fours: where the answer goes, and the batch's own header lines.
-_WHOLE = framing(
-    [Edge("edges")],
-    [b"Nats-Batch-Sequence: ", Count(), Edge("edges", 4)],
-    ("edges",),
-)
+_WHOLE = framing([Edge("edges")], [b"Nats-Batch-Sequence: ", Count(), Edge("edges", 4)], ("edges",))
 # The same for messages of which any may have header lines of its own: `lines`.
 _FENCED = framing(
     [Edge("edges")],

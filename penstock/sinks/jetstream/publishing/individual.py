@@ -33,9 +33,7 @@ _FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))
 # The same after a message that is to be the stream's last, if we know which one that is. `edges` by
 # fours: the inbox, the header line, the end; and then the id before.
 _LINKED = framing(
-    _INBOX,
-    [Edge("edges", 4), Behind("ids", "edges", 12), Edge("edges", 8)],
-    ("ids", "edges"),
+    _INBOX, [Edge("edges", 4), Behind("ids", "edges", 12), Edge("edges", 8)], ("ids", "edges")
 )
 _LINE, _END = b"Nats-Expected-Last-Msg-Id: ", b"\r\n\r\n"
 _BROKEN = b'"err_code":10070,'  # the stream's last message is another one
