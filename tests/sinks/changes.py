@@ -1,8 +1,11 @@
 """Batches of changes, their messages, and an independent reader of what became of them."""
 
 import asyncio
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -134,3 +137,24 @@ def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
     while not true():
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
+
+
+def interrupted(
+    url: str, stream: str, act: Callable[[], object], *batches: pa.RecordBatch
+) -> Iterator[pa.RecordBatch]:
+    """The batches; `act()` once the first is stored."""
+    yield batches[0]
+    while len(read(url, stream)) < len(batches[0]):
+        yield batch_of(0)
+    act()
+    yield from batches[1:]
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A process that hangs meanwhile."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)

@@ -1,7 +1,5 @@
 """Flow control on real servers: slow ones, dead ones, and what is said of them."""
 
-import os
-import signal
 import socket
 import threading
 import time
@@ -17,13 +15,13 @@ from pydantic import ValidationError
 
 from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.settings import PressureSettings
 from tests.progress import Noted
 from tests.servers import Nats, free_port
-from tests.sinks.changes import batch_of, ids_in, ids_of, read, wait_until
+from tests.sinks.changes import batch_of, frozen, ids_in, ids_of, read, wait_until
+from tests.sinks.jetstream.raw import publishing
 
 
 class Clock:
@@ -195,9 +193,8 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     deadline = time.monotonic() + 90
     while not write.said("pressure"):
         assert time.monotonic() < deadline
-        os.kill(server.pid, signal.SIGSTOP)
-        time.sleep(0.7)
-        os.kill(server.pid, signal.SIGCONT)
+        with frozen(server.pid):
+            time.sleep(0.7)
         time.sleep(0.0005)
     wait_until(lambda: write.said("pressure")[-1] == "normal")
     receipt = write.finish()
@@ -223,13 +220,10 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
     def changes() -> Iterator[pa.RecordBatch]:
         yield batches[0]
         wait_until(lambda: any(note.get("published") == 100 for note in told))
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
+        with frozen(server.pid):
             wait_until(lambda: is_stopped(server.pid))  # else it may still answer all of it
             yield from batches[1:]
             wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
         wait_until(stored)
 
     sink = sink_of(server.url, delivery=delivery, messages=messages, timeout="60s",
@@ -247,11 +241,8 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     server: Nats = own_nats()
     write = writing(server.url, delivery=delivery, timeout="20s", pressure={"pause": "100ms"})
     wait_until(lambda: len(write.batches) > 30)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+    with frozen(server.pid):
         wait_until(lambda: "critical" in write.said("pressure"))
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
     assert any("hardly answers" in note.get("pressure_reason", "") for note in write.told)
     wait_until(lambda: write.said("pressure")[-1] == "normal")
     write.finish()
@@ -261,49 +252,25 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
 
 @pytest.mark.live
 @pytest.mark.fault
+@pytest.mark.parametrize("connected", [True, False])
 def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
-    own_nats: Any, sink_of: Any
+    connected: bool, own_nats: Any, sink_of: Any
 ) -> None:
-    """A write begins with a request: what was stored of suspended tables."""
+    """A write begins with a request (what was stored of suspended tables), or with a connection,
+    which the kernel accepts while the server says nothing."""
     server: Nats = own_nats()
-    sink = sink_of(server.url, timeout="20s")
-    sink.write([batch_of(1, 1)], ignore)
-    told = Noted()
-    thread = threading.Thread(target=lambda: sink.write([batch_of(1, 2)], told))
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        thread.start()
-        wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-    thread.join(60)
-    assert not thread.is_alive()
-    assert not told.outages
-
-
-@pytest.mark.live
-@pytest.mark.fault
-def test_a_server_that_hangs_before_it_is_connected_to_is_critical_too(
-    own_nats: Any, sink_of: Any
-) -> None:
-    """The kernel accepts the connection, and the server says nothing."""
-    server: Nats = own_nats()
-    sink = sink_of(server.url, timeout="2s", pressure={"pause": "100ms"})
-    told = Noted()
-    receipts: list[Any] = []
-
-    def write() -> None:
-        receipts.append(sink.write([batch_of(1, 1)], told))
-
+    sink = sink_of(server.url, timeout="20s" if connected else "2s", pressure={"pause": "100ms"})
+    if connected:
+        sink.write([batch_of(1, 1)], ignore)
+    told, receipts = Noted(), list[Any]()
+    write = lambda: receipts.append(sink.write([batch_of(1, 2)], told))  # noqa: E731
     thread = threading.Thread(target=write)
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
+    with frozen(server.pid):
         thread.start()
         wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
     thread.join(60)
     assert [receipt.published for receipt in receipts] == [1]
+    assert not (connected and told.outages)
 
 
 @pytest.mark.live
@@ -373,22 +340,15 @@ def test_an_open_breaker_leaves_the_server_alone(sink_of: Any) -> None:
 
 @pytest.mark.live
 def test_a_probe_is_one_batch(delivery: str, nats: Nats, settings_of: Any, stream: str) -> None:
-    from penstock.sinks.jetstream.publishing.publisher import Tally
-    from penstock.sinks.jetstream.session import Session
-
-    session = Session(settings_of(nats.url, delivery=delivery))
-    session.open()
-    publisher = session.publisher(Tally())
-    publisher.resume(session.connection, session.api)
-    publisher.probe()  # nothing is queued: nothing to do
-    publisher.add(session.poison.encoder.encode(Part.of(batch_of(1000, 1))))
-    publisher.add(session.poison.encoder.encode(Part.of(batch_of(1000, 2))))
-    publisher.probe()
-    assert publisher.flying == 0
-    assert len(read(nats.url, stream)) == (1000 if delivery == "exactly-once" else 1)
-    publisher.pump(drain=True)
-    assert len(read(nats.url, stream)) == 2000
-    session.close()
+    settings = settings_of(nats.url, delivery=delivery)
+    with publishing(settings) as publisher:
+        publisher.probe()  # nothing is queued: nothing to do
+    with publishing(settings, batch_of(1000, 1), batch_of(1000, 2)) as publisher:
+        publisher.probe()
+        assert publisher.flying == 0
+        assert len(read(nats.url, stream)) == (1000 if delivery == "exactly-once" else 1)
+        publisher.pump(drain=True)
+        assert len(read(nats.url, stream)) == 2000
 
 
 def sizes_of_batches(messages: list[Any]) -> list[int]:

@@ -6,17 +6,21 @@ from typing import Any
 import pytest
 
 from penstock.nats.api import JetStream
-from penstock.nats.connection import Connection
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats
+from tests.sinks.jetstream.raw import Raw
 
 
 @pytest.fixture
-def api(nats: Nats) -> Iterator[JetStream]:
-    connection = Connection(JetStreamSettings(url=nats.url))
-    connection.open()
-    yield JetStream(connection)
-    connection.close()
+def raw(nats: Nats) -> Iterator[Raw]:
+    one = Raw(nats.url)
+    yield one
+    one.connection.close()
+
+
+@pytest.fixture
+def api(raw: Raw) -> JetStream:
+    return raw.api
 
 
 @pytest.fixture

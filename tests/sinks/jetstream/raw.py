@@ -2,17 +2,21 @@
 
 import signal
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import orjson
+import pyarrow as pa
 
 from penstock.model.errors import Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
+from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
 from tests.servers import Nats
 
@@ -105,3 +109,16 @@ def reload(server: Nats, config: dict[str, Any], seen: Callable[[], object]) -> 
     while not seen():
         assert time.monotonic() < deadline, server.log[-1000:]
         time.sleep(0.02)
+
+
+@contextmanager
+def publishing(settings: JetStreamSettings, *batches: pa.RecordBatch) -> Iterator[Any]:
+    """The publisher of a session, with these batches added."""
+    session = Session(settings)
+    session.open()
+    publisher = session.publisher(Tally())
+    publisher.resume(session.connection, session.api)
+    for batch in batches:
+        publisher.add(session.poison.encoder.encode(Part.of(batch)))
+    yield publisher
+    session.close()

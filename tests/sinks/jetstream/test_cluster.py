@@ -17,7 +17,7 @@ from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats, free_port
-from tests.sinks.changes import batch_of, ids_in, ids_of, read
+from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -158,17 +158,10 @@ def test_10071_a_zombie_is_fenced_on_three_servers_too(
 ) -> None:
     subject = f"{stream}.{tokens}"
     zombie, owner = (three(subject=subject, window=window) for window in (8000, 1))
-
-    def woken_late() -> Iterator[pa.RecordBatch]:
-        yield batch_of(10, 1)
-        while len(read(cluster[0].url, stream)) < 10:
-            yield batch_of(0)
-        owner.write([batch_of(5, 2)], ignore)
-        yield batch_of(10, 3)
-
+    url, meanwhile = cluster[0].url, lambda: owner.write([batch_of(5, 2)], ignore)
     with pytest.raises(LeaseLost):
-        zombie.write(woken_late(), ignore)
-    assert ids_in(cluster[0].url, stream) == ids_of(batch_of(10, 1), batch_of(5, 2))
+        zombie.write(interrupted(url, stream, meanwhile, batch_of(10, 1), batch_of(10, 3)), ignore)
+    assert ids_in(url, stream) == ids_of(batch_of(10, 1), batch_of(5, 2))
 
 
 def test_10201_ids_that_are_remembered_do_not_stop_a_batch_on_three_servers(

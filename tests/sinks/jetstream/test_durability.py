@@ -1,7 +1,7 @@
 """`durability: fsync` runs only where somebody can tell that an acknowledged change is on disk."""
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -126,58 +126,27 @@ def test_settings_that_cannot_be_are_refused(wrong: Any) -> None:
         JetStreamSettings(url="nats://h", durability="fsync", **wrong)
 
 
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Any]:
-    """`servers(name, jetstream)`: a server with monitoring, and its URL."""
-    with ExitStack() as stack:
-        known: dict[str, tuple[Nats, str]] = {}
-
-        def make(name: str, jetstream: Any) -> tuple[Nats, str]:
-            if name not in known:
-                port = free_port()
-                config = {"http": f"127.0.0.1:{port}", "jetstream": jetstream}
-                known[name] = (stack.enter_context(Nats(config=config)), f"http://127.0.0.1:{port}")
-            return known[name]
-
-        yield make
-
-
 @pytest.mark.live
-def test_a_real_server_that_syncs_always_is_verified_and_told(servers: Any, sink_of: Any) -> None:
-    server, monitoring = servers("always", {"sync_interval": "always"})
-    sink = sink_of(server.url, durability="fsync", monitoring=monitoring)
-    told = Noted()
-    assert sink.write([batch_of(10)], told).published == 10
-    assert told[0]["durability"] == "fsync"
-    assert "syncs always" in told[0]["durability_reason"]
-    assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
-
-
-@pytest.mark.live
-def test_a_real_server_with_the_default_is_refused(servers: Any, sink_of: Any) -> None:
-    server, monitoring = servers("usual", {})
-    sink = sink_of(server.url, durability="fsync", monitoring=monitoring)
-    with pytest.raises(SettingsError, match="does not sync always"):
-        sink.write([batch_of(10)], ignore)
-    with pytest.raises(SettingsError):
-        sink.prepare()
-    (finding,) = [f for f in sink.check() if f.subject == "durability"]
-    assert (finding.level, "sync_interval: always" in finding.remedy) == ("error", True)
-
-
-@pytest.mark.live
-def test_a_restart_without_syncing_is_noticed_at_the_next_connection(
+def test_a_real_server_is_asked_and_a_restart_without_syncing_is_noticed(
     own_nats: Any, sink_of: Any
 ) -> None:
     port = free_port()
     server: Nats = own_nats({"http": f"127.0.0.1:{port}", "jetstream": {"sync_interval": "always"}})
     sink = sink_of(server.url, durability="fsync", monitoring=f"http://127.0.0.1:{port}")
-    assert sink.write([batch_of(1, 1)], ignore).published == 1
+    told = Noted()
+    assert sink.write([batch_of(1, 1)], told).published == 1
+    assert told[0]["durability"] == "fsync"
+    assert "syncs always" in told[0]["durability_reason"]
+    assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
     server.stop()
     server.config = {"http": f"127.0.0.1:{port}"}
     server.start()
     with pytest.raises(SettingsError, match="does not sync always"):
         sink.write([batch_of(1, 2)], ignore)
+    with pytest.raises(SettingsError):
+        sink.prepare()
+    (finding,) = [f for f in sink.check() if f.subject == "durability"]
+    assert (finding.level, "sync_interval: always" in finding.remedy) == ("error", True)
 
 
 @pytest.mark.live

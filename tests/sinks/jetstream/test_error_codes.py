@@ -12,7 +12,7 @@ without JetStream from the start nobody answers, which is tested), and 10175, 10
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -24,7 +24,7 @@ from penstock.sinks.jetstream import JetStreamSink
 from tests.chaos.proxy import Proxy, Weather
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, ids_in, ids_of, read
+from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending, reload
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
@@ -38,27 +38,6 @@ BREAKER = {"timeout": "2s"}
 @pytest.fixture(params=["exactly-once", "deduplicated"])
 def delivery(request: pytest.FixtureRequest) -> str:
     return str(request.param)
-
-
-@pytest.fixture
-def raw(nats: Nats) -> Raw:
-    return Raw(nats.url)
-
-
-@pytest.fixture
-def interrupted(stream: str) -> Callable[..., Iterator[pa.RecordBatch]]:
-    """`interrupted(url, stream, act, *batches)`: `act()` once the first batch is stored."""
-
-    def changes(
-        url: str, stream: str, act: Callable[[], object], *batches: pa.RecordBatch
-    ) -> Iterator[pa.RecordBatch]:
-        yield batches[0]
-        while len(read(url, stream)) < len(batches[0]):
-            yield batch_of(0)
-        act()
-        yield from batches[1:]
-
-    return changes
 
 
 @pytest.mark.parametrize("limit", ["max_bytes", "max_msgs"])
@@ -122,7 +101,6 @@ def test_a_stream_that_is_changed_under_us_refuses_what_it_takes_no_more(
     nats: Nats,
     stream: str,
     raw: Raw,
-    interrupted: Any,
     sink_of: Any,
 ) -> None:
     raw.make(stream)
@@ -193,7 +171,7 @@ def test_10176_a_batch_that_the_server_gave_up_is_sent_again(
 
 
 def test_503_a_stream_that_is_deleted_under_us_is_made_again(
-    delivery: str, nats: Nats, stream: str, raw: Raw, interrupted: Any, sink_of: Any, stored: Any
+    delivery: str, nats: Nats, stream: str, raw: Raw, sink_of: Any, stored: Any
 ) -> None:
     delete = lambda: raw.api._call(f"STREAM.DELETE.{stream}", {})  # noqa: E731
     sink = sink_of(delivery=delivery)
@@ -263,7 +241,7 @@ def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: An
 
 
 def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(
-    delivery: str, stream: str, own_nats: Any, interrupted: Any, sink_of: Any
+    delivery: str, stream: str, own_nats: Any, sink_of: Any
 ) -> None:
     server: Nats = own_nats({"max_payload": 65536})
 
@@ -299,7 +277,6 @@ def test_credentials_that_end_under_us_are_a_settings_error(
     says: str,
     stream: str,
     own_nats: Any,
-    interrupted: Any,
     sink_of: Any,
 ) -> None:
     server: Nats = own_nats(login())

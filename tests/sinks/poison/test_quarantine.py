@@ -22,6 +22,7 @@ from penstock.sinks.poison.suspension import Event, Suspension, Table
 from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, read, wait_until
+from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
 
@@ -152,13 +153,11 @@ def test_a_change_larger_than_the_server_takes_is_a_dead_letter_that_is_cut(
 
 
 def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
-    sink_of: Any, stream: str, aside: Aside
+    sink_of: Any, stream: str, aside: Aside, nats: Nats
 ) -> None:
     sink = sink_of()
     sink.prepare()
-    with borrowed(sink.settings) as session:
-        config = {**session.api.stream(stream)["config"], "max_msg_size": 3_000}
-        session.api._call(f"STREAM.UPDATE.{stream}", config)
+    Raw(nats.url).update(stream, max_msg_size=3_000)
     after = [image("json", id=n, text="x" * 4_000 * (n == 1)) for n in range(3)]
     batch = batch_of(3, after=after)
     sink_of(timeout=4).write([batch], ignore)  # another session, which looks at the stream anew
@@ -169,14 +168,11 @@ def test_a_change_too_large_for_the_stream_only_is_a_whole_dead_letter(
 
 
 def test_a_stream_that_takes_less_than_it_did_is_looked_at_again(
-    delivery: str, sink_of: Any, stream: str, aside: Aside
+    delivery: str, sink_of: Any, stream: str, aside: Aside, nats: Nats
 ) -> None:
     sink = sink_of(delivery=delivery)
     sink.write([batch_of(1, 1)], ignore)
-    with borrowed(sink_of(timeout=4).settings) as session:
-        session.open()
-        config = {**session.api.stream(stream)["config"], "max_msg_size": 3_000}
-        session.api._call(f"STREAM.UPDATE.{stream}", config)
+    Raw(nats.url).update(stream, max_msg_size=3_000)
     batch = batch_of(3, 2, after=[image("json", t="x" * 4_000 * (n == 1)) for n in range(3)])
     with pytest.raises(Unavailable, match="exceeds maximum"):
         sink.write([batch], ignore)
@@ -208,14 +204,11 @@ def test_without_leave_nothing_goes_on(
 
 
 def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
-    sink_of: Any, spoilt: Any, stream: str, aside: Aside
+    sink_of: Any, spoilt: Any, stream: str, aside: Aside, nats: Nats
 ) -> None:
     sink = sink_of()
     sink.write([spoilt(2, {1})], ignore)
-    with borrowed(sink.settings) as session:
-        config = session.api.stream(f"{stream}_DLQ")["config"]
-        full = {**config, "max_msgs": 1, "discard": "new"}
-        session.api._call(f"STREAM.UPDATE.{stream}_DLQ", full)
+    Raw(nats.url).update(f"{stream}_DLQ", max_msgs=1, discard="new")
     told = Noted()
     receipts: list[Any] = []
     batches = [spoilt(3, {1}, commit=2), batch_of(3, 3)]
@@ -227,9 +220,7 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
     assert not receipts
     assert aside.places() == ["0"]
     assert any("dead letter default:00000000/00000002:1" in n.get("error", "") for n in told)
-    with borrowed(sink.settings) as session:
-        session.open()
-        session.api._call(f"STREAM.UPDATE.{stream}_DLQ", config)
+    Raw(nats.url).update(f"{stream}_DLQ", max_msgs=-1)
     writing.join(60)
     (receipt,) = receipts
     assert str(receipt.position["shop"]) == "00000000/00000003:2"
@@ -240,10 +231,9 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
 def test_subjects_that_another_stream_takes_are_named(
     own_nats: Any, spoilt: Any, settings_of: Any, stream: str
 ) -> None:
-    settings = settings_of(own_nats().url, on_error="dead-letter")
-    with borrowed(settings) as session:
-        session.open()
-        session.api.create({"name": "GREEDY", "subjects": ["penstock.>"]})
+    server = own_nats()
+    settings = settings_of(server.url, on_error="dead-letter")
+    Raw(server.url).api.create({"name": "GREEDY", "subjects": ["penstock.>"]})
     findings = [f for f in JetStreamSink(settings).check() if f.subject == "stream GREEDY"]
     assert [(finding.level, "penstock." in finding.message) for finding in findings] == [
         ("warning", True),

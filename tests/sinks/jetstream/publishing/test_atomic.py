@@ -12,12 +12,13 @@ from penstock.leases import Lease
 from penstock.model.errors import LeaseLost, SettingsError
 from penstock.model.position import Place
 from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
 from penstock.sinks import ignore
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, ids_of, read
+from tests.sinks.changes import batch_of, ids_of, interrupted, read
+from tests.sinks.jetstream.raw import Raw, publishing
 
 pytestmark = pytest.mark.live
 
@@ -76,19 +77,10 @@ def test_a_replay_longer_than_the_duplicate_window_is_still_once(stored: Any, si
     assert stored() == ids_of(batch_of(1200, 1), last, batch_of(5, 2))
 
 
-def woken_late(
-    sink: JetStreamSink, owner: JetStreamSink, batch_of: Any, stored: Any
-) -> Iterator[pa.RecordBatch]:
-    """What a zombie is given: the owner stored a part of its second transaction meanwhile."""
-    yield batch_of(10, 1)
-    while len(stored()) < 10:
-        yield batch_of(0)
-    owner.write([batch_of(5, 2)], ignore)
-    yield batch_of(10, 2)
-
-
 @pytest.mark.parametrize("window", ["100ms", "120s"])
-def test_a_zombie_that_is_behind_is_stopped(stored: Any, window: str, sink_of: Any) -> None:
+def test_a_zombie_that_is_behind_is_stopped(
+    stored: Any, window: str, sink_of: Any, nats: Nats, stream: str
+) -> None:
     """Its first message is refused by the sequence, or inside a window taken for stored already.
     What else it had in flight can only be stored as the very changes that come next; it stops."""
     zombie, owner = (
@@ -96,9 +88,12 @@ def test_a_zombie_that_is_behind_is_stopped(stored: Any, window: str, sink_of: A
     )
     zombie.prepare()
     zombie.leases().put(Lease(name="owner:shop", owner="host:7:ab"))
-    changes = woken_late(zombie, owner, batch_of, stored)
-    if window == "100ms":
-        changes = after(changes, pause=0.5)
+
+    def meanwhile() -> None:
+        owner.write([batch_of(5, 2)], ignore)
+        time.sleep(0.5 if window == "100ms" else 0)
+
+    changes = interrupted(nats.url, stream, meanwhile, batch_of(10, 1), batch_of(10, 2))
     with pytest.raises(LeaseLost, match=r"another writer uses it.*: host:7:ab") as caught:
         zombie.write(changes, ignore)
     assert caught.value.hint
@@ -109,33 +104,20 @@ def test_a_zombie_that_is_behind_is_stopped(stored: Any, window: str, sink_of: A
     assert stored() == ids_of(batch_of(10, 1), batch_of(10, 2))
 
 
-def after(changes: Iterator[pa.RecordBatch], *, pause: float) -> Iterator[pa.RecordBatch]:
-    """The changes, the second transaction only after a pause."""
-    for batch in changes:
-        if len(batch) and batch.column("cursor")[0].as_py().endswith("2"):
-            time.sleep(pause)
-        yield batch
-
-
 @pytest.mark.parametrize("tokens", ["{collection}", "{backend}.{source_partition}.{collection}"])
 def test_the_fence_holds_where_message_ids_would_let_pass(
-    tokens: str, stored: Any, sink_of: Any, stream: str
+    tokens: str, stored: Any, sink_of: Any, stream: str, nats: Nats
 ) -> None:
     """The zombie's next batch shares no id with what the owner stored: only its expected sequence
     (the stream's in a chain, the shard's with a subject for each partition) keeps it out."""
     subject = f"{stream}.{tokens}"
     zombie, owner = (sink_of(delivery="exactly-once", subject=subject, window=n) for n in (8000, 1))
     zombie.prepare()
-
-    def woken_late() -> Iterator[pa.RecordBatch]:
-        yield batch_of(10, 1)
-        while len(stored()) < 10:
-            yield batch_of(0)
-        owner.write([batch_of(5, 2)], ignore)
-        yield batch_of(10, 3)
-
+    meanwhile = lambda: owner.write([batch_of(5, 2)], ignore)  # noqa: E731
     with pytest.raises(LeaseLost):
-        zombie.write(woken_late(), ignore)
+        zombie.write(
+            interrupted(nats.url, stream, meanwhile, batch_of(10, 1), batch_of(10, 3)), ignore
+        )
     assert stored() == ids_of(batch_of(10, 1), batch_of(5, 2))
 
 
@@ -191,25 +173,16 @@ def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_o
 ) -> None:
     """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
     is refused, and the stream is now where the second expects it."""
-    from penstock.sinks.jetstream.publishing.publisher import Tally
-    from penstock.sinks.jetstream.session import Session
-
     api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
     mine, other = (
         settings_of(nats.url, subject=f"{stream}.{name}.{{collection}}", delivery="exactly-once")
         for name in ("mine", "other")
     )
-    session = Session(mine)
-    session.open()
-    publisher = session.publisher(Tally())
-    publisher.resume(session.connection, session.api)
     batches = [batch_of(1000, n) for n in range(1, 5)]
-    for batch in batches:
-        publisher.add(session.poison.encoder.encode(Part.of(batch)))
-    publisher._read_back()  # type: ignore[attr-defined]
-    JetStreamSink(other).write([batch_of(1000, 1, backend="other")], ignore)
-    publisher.pump(drain=True)
-    session.close()
+    with publishing(mine, *batches) as publisher:
+        publisher._read_back()
+        JetStreamSink(other).write([batch_of(1000, 1, backend="other")], ignore)
+        publisher.pump(drain=True)
     ours = [m.event_id for m in read(nats.url, stream) if ".mine." in m.subject]
     assert ours == ids_of(*batches)
 
@@ -218,9 +191,6 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
     monkeypatch: Any, nats: Nats, settings_of: Any
 ) -> None:
     """The server's buffer was full, so sending read what was there. No poll shows it any more."""
-    from penstock.nats.connection import Connection
-    from penstock.sinks.jetstream.publishing.publisher import Tally
-    from penstock.sinks.jetstream.session import Session
 
     def reading(connection: Connection, data: Any) -> None:
         send(connection, data)
@@ -228,17 +198,12 @@ def test_an_answer_that_was_read_while_sending_is_taken_at_once(
             connection._wait(write=False)
             connection._read()
 
-    session = Session(settings_of(nats.url, delivery="exactly-once"))
-    session.open()
-    publisher = session.publisher(Tally())
-    publisher.resume(session.connection, session.api)
-    publisher.add(session.poison.encoder.encode(Part.of(batch_of(10))))
-    publisher._read_back()  # type: ignore[attr-defined]
-    send, answers = Connection.send, 2  # to a chain's first message, and to its last
-    monkeypatch.setattr(Connection, "send", reading)
-    publisher.pump(drain=False)
-    assert publisher.is_idle
-    session.close()
+    with publishing(settings_of(nats.url, delivery="exactly-once"), batch_of(10)) as publisher:
+        publisher._read_back()
+        send, answers = Connection.send, 2  # to a chain's first message, and to its last
+        monkeypatch.setattr(Connection, "send", reading)
+        publisher.pump(drain=False)
+        assert publisher.is_idle
 
 
 def two_partitions() -> list[pa.RecordBatch]:
@@ -294,30 +259,23 @@ def test_after_a_purge_the_rest_is_stored_although_ids_are_remembered(
 
 
 def test_a_purge_in_the_middle_of_a_write_goes_on(
-    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
+    sink: JetStreamSink, nats: Nats, stream: str, api: JetStream, stored: Any
 ) -> None:
-    def purged() -> Iterator[pa.RecordBatch]:
-        yield batch_of(10, 1)
-        while len(stored()) < 10:
-            yield batch_of(0)
-        api._call(f"STREAM.PURGE.{stream}", {})
-        yield batch_of(10, 2)
-
-    assert sink.write(purged(), ignore).published == 20
+    purge = lambda: api._call(f"STREAM.PURGE.{stream}", {})  # noqa: E731
+    changes = interrupted(nats.url, stream, purge, batch_of(10, 1), batch_of(10, 2))
+    assert sink.write(changes, ignore).published == 20
     assert stored() == ids_of(batch_of(10, 2))
 
 
 def test_batches_that_are_switched_off_in_the_middle_are_a_settings_error(
-    sink: JetStreamSink, stream: str, api: JetStream, stored: Any
+    sink: JetStreamSink, stream: str, raw: Raw, stored: Any
 ) -> None:
     """A chain needs no batches; what must be an atomic batch is refused."""
     sink.write([batch_of(10, 1)], ignore)
-    info = api.stream(stream)
-    assert info is not None
-    api._call(f"STREAM.UPDATE.{stream}", {**info["config"], "allow_atomic": False})
+    raw.update(stream, allow_atomic=False)
     sink.write([batch_of(10, 2)], ignore)
     assert len(stored()) == 20
-    api._call(f"STREAM.PURGE.{stream}", {})
+    raw.api._call(f"STREAM.PURGE.{stream}", {})
     with pytest.raises(SettingsError, match="10174") as caught:
         sink.write([batch_of(10, 1)], ignore)
     assert "--allow-batch" in caught.value.hint

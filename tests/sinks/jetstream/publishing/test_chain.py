@@ -1,29 +1,22 @@
 """Chains of plain messages: what is stored is a prefix, whatever happens in their middle."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.model.errors import Rejected
-from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats, free_port
-from tests.sinks.changes import batch_of, ids_of, read
+from tests.sinks.changes import batch_of, ids_of, interrupted, read
+from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
 
 BEFORE = "Nats-Expected-Last-Msg-Id"
 SEQUENCE = "Nats-Expected-Last-Sequence"
 BATCH = "Nats-Batch-Id"
-
-
-def configuration(api: JetStream, stream: str) -> dict[str, Any]:
-    info = api.stream(stream)
-    assert info is not None
-    return dict(info["config"])
 
 
 def headers(nats: Nats, stream: str) -> list[dict[str, str]]:
@@ -54,41 +47,28 @@ def test_the_first_of_the_next_chain_names_both(
 
 
 def test_a_foreign_message_before_a_chain_keeps_it_out_and_is_left_alone(
-    sink: JetStreamSink, api: JetStream, nats: Nats, stream: str
+    sink: JetStreamSink, raw: Raw, nats: Nats, stream: str
 ) -> None:
-    def disturbed() -> Iterator[pa.RecordBatch]:
-        yield batch_of(5, 1)
-        while len(headers(nats, stream)) < 5:
-            yield batch_of(0)
+    def disturb() -> None:
         # Not under the sink's own subjects: another application of the stream.
-        config = configuration(api, stream)
-        more = {**config, "subjects": [*config["subjects"], f"{stream}x"]}
-        api._call(f"STREAM.UPDATE.{stream}", more)
-        api._connection.request(f"{stream}x", b"{}")
-        yield batch_of(5, 2)
+        raw.update(stream, subjects=[f"{stream}.*.*", f"{stream}x"])
+        raw.connection.request(f"{stream}x", b"{}")
 
-    assert sink.write(disturbed(), ignore).published == 10
+    changes = interrupted(nats.url, stream, disturb, batch_of(5, 1), batch_of(5, 2))
+    assert sink.write(changes, ignore).published == 10
     found = [one.get("Nats-Msg-Id") for one in headers(nats, stream)]
     assert found == [*ids_of(batch_of(5, 1)), None, *ids_of(batch_of(5, 2))]
 
 
 def test_a_message_that_is_refused_in_the_middle_lets_nothing_behind_it_in(
-    sink: JetStreamSink, api: JetStream, stream: str, stored: Any
+    sink: JetStreamSink, raw: Raw, nats: Nats, stream: str, stored: Any
 ) -> None:
     """The server says nothing of a message without a reply: the batch after it finds out."""
     small, large = batch_of(5, 1), batch_of(1, 2, document_id="x" * 20_000)
-
-    def shrunk() -> Iterator[pa.RecordBatch]:
-        yield batch_of(1, 0)
-        while not stored():
-            yield batch_of(0)
-        config = configuration(api, stream)
-        api._call(f"STREAM.UPDATE.{stream}", {**config, "max_msg_size": 10_000})
-        whole = pa.Table.from_batches([small, large, batch_of(5, 3)]).combine_chunks()
-        yield whole.to_batches()[0]
-
+    (whole,) = pa.Table.from_batches([small, large, batch_of(5, 3)]).combine_chunks().to_batches()
+    shrink = lambda: raw.update(stream, max_msg_size=10_000)  # noqa: E731
     with pytest.raises(Rejected, match="10054"):
-        sink.write(shrunk(), ignore)
+        sink.write(interrupted(nats.url, stream, shrink, batch_of(1, 0), whole), ignore)
     assert stored() == ids_of(batch_of(1, 0), small)
 
 

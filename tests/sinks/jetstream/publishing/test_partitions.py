@@ -13,13 +13,11 @@ from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks import Receipt, ignore
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSink
-from penstock.sinks.jetstream.publishing.publisher import Tally
-from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_of, read
+from tests.sinks.jetstream.raw import publishing
 
 pytestmark = pytest.mark.live
 
@@ -228,24 +226,13 @@ def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
 ) -> None:
     """Two atomic batches are in flight, and another backend stores as many messages as the first
     has: it is refused, and the stream is now where the second expects it."""
-    settings = settings_of(
-        nats.url,
-        subject=f"{stream}.{tokens}.{{collection}}",
-        delivery="exactly-once",
-        durability="fsync",
-        assume_synced=True,
-    )
-    session = Session(settings)
-    session.open()
-    publisher = session.publisher(Tally())
-    publisher.resume(session.connection, session.api)
+    fields = {"delivery": "exactly-once", "durability": "fsync", "assume_synced": True}
+    settings = settings_of(nats.url, subject=f"{stream}.{tokens}.{{collection}}", **fields)
     batches = [batch_of(1000, n, partition="x") for n in range(1, 5)]
-    for batch in batches:
-        publisher.add(session.poison.encoder.encode(Part.of(batch)))
-    publisher._read_back()  # type: ignore[attr-defined]
-    JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")], ignore)
-    publisher.pump(drain=True)
-    session.close()
+    with publishing(settings, *batches) as publisher:
+        publisher._read_back()
+        JetStreamSink(settings).write([batch_of(1000, 1, backend="other", partition="x")], ignore)
+        publisher.pump(drain=True)
     assert order_of()["default.x"] == expected(*batches)["default.x"]
 
 
