@@ -16,7 +16,7 @@ from penstock.cli.preflight import check_host, check_machine
 from penstock.cli.run import state_option
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
-from penstock.feeds import BoundsDocuments, ChecksBookmarks
+from penstock.feeds import ChecksBookmarks
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
@@ -73,15 +73,16 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
 def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
     """Documents that the sink has no room for."""
     server = pipeline.sink.server()
-    feeds = [(backend.name, backend.feed()) for backend in pipeline.backends]
-    sizes = [
-        (name, feed.largest_document) for name, feed in feeds if isinstance(feed, BoundsDocuments)
-    ]
+    sizes = {
+        backend.name: size
+        for backend in pipeline.backends
+        if (size := backend.feed().largest_document) is not None
+    }
     if not sizes or server is None:
         return
     with suppress(PenstockError):  # the sink's own findings say it
         room = server.largest_message()
-        for name, size in sizes:
+        for name, size in sizes.items():
             if size > room:
                 yield Finding(
                     level="warning",

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 from penstock.feeds.abilities import (
     WHOLE_TABLE,
     AnnouncesSchemas,
-    BoundsDocuments,
     ChecksBookmarks,
     Collection,
     EstimatesLag,
@@ -21,7 +20,6 @@ from penstock.feeds.abilities import (
     ListsTables,
     NativeRecord,
     PacesReads,
-    PacesRetries,
     ReadsCollections,
     RecordReader,
     RowSelection,
@@ -35,12 +33,12 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
 from penstock.model.settings import Settings
+from penstock.process import backoff
 
 __all__ = [
     "WHOLE_TABLE",
     "AnnouncesSchemas",
     "At",
-    "BoundsDocuments",
     "ChecksBookmarks",
     "Collection",
     "EstimatesLag",
@@ -59,7 +57,6 @@ __all__ = [
     "Mark",
     "NativeRecord",
     "PacesReads",
-    "PacesRetries",
     "ReadsCollections",
     "RecordReader",
     "RowSelection",
@@ -308,6 +305,15 @@ class Feed(Protocol):
         """Of a feed with snapshots: whether the partitions' places have a common order, so that a
         position tells whether a change is in a snapshot."""
         return True
+
+    @property
+    def largest_document(self) -> int | None:
+        """Bytes, where the source has a limit for one document."""
+        return None
+
+    def delays(self) -> Iterator[float]:
+        """Seconds before each further try of a lost connection, for ever."""
+        return backoff.delays()
 
     def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
         """The last listing, which is not `complete`, with the children that these have now; None

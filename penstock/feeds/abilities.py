@@ -21,16 +21,6 @@ class ChecksBookmarks(Protocol):
 
 
 @runtime_checkable
-class BoundsDocuments(Protocol):
-    """A feed whose source has a limit for one document."""
-
-    @property
-    def largest_document(self) -> int:
-        """Bytes."""
-        ...
-
-
-@runtime_checkable
 class PacesReads(Protocol):
     """A following that may read nothing although its source has more: calls are refused for a
     while, a page was too large, or all of it was passed over."""
@@ -42,22 +32,9 @@ class PacesReads(Protocol):
 
 
 @runtime_checkable
-class PacesRetries(Protocol):
-    """A feed whose source wants to be left alone for longer than the default back-off."""
-
-    def delays(self) -> Iterator[float]:
-        """Seconds before each further try of a lost connection, for ever."""
-        ...
-
-
-@runtime_checkable
 class EstimatesLag(Protocol):
     """A feed that can ask how far a partition goes. Where the status of a following has `lag`, this
     is not needed."""
-
-    def newest(self, partition: PartitionId) -> Place | None:
-        """The place of the last change there is. Does I/O; raises as `Following.read` does."""
-        ...
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """How many changes come after the bookmark, as far as the source can tell. Does I/O."""

@@ -10,12 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.feeds import Feed, Following, HistoryLost, PacesReads, PacesRetries
+from penstock.feeds import Feed, Following, HistoryLost, PacesReads
 from penstock.feeds.holes import is_behind_hole
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place
-from penstock.process.backoff import delays
 from penstock.reading.passed_gaps import (
     BLOCKED,
     CONFIRMED,
@@ -100,7 +99,7 @@ class PartitionReader:
             return Step((), CONFIRMED)
         except Unavailable as error:
             self.reconnects += 1
-            self._waits = self._waits or self._delays()
+            self._waits = self._waits or self._feed.delays()
             return self._failed(error, next(self._waits))
         except PositionLost as error:
             self._gaps.despite.clear()
@@ -189,9 +188,6 @@ class PartitionReader:
         self.disconnect()
         self.error = error
         return Step((), wait, error)
-
-    def _delays(self) -> Iterator[float]:
-        return self._feed.delays() if isinstance(self._feed, PacesRetries) else delays()
 
     def _read(self, timeout: float, *, keep_alive: bool) -> Sequence[Page]:
         if self._following is None:

@@ -250,11 +250,6 @@ class StagedFeed(MemoryFeed):
         since = self.number_at(at)
         return {name: bookmark_at(self.settings, None, since=since) for name in roots}
 
-    def newest(self, partition: PartitionId) -> Place | None:
-        """See `feeds.EstimatesLag`."""
-        changes = self.settings.changes
-        return place_of(self.settings, partition, changes - 1) if changes else None
-
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """See `feeds.EstimatesLag`."""
         done = _since(bookmark)

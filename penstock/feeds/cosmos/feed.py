@@ -29,7 +29,7 @@ from penstock.model.errors import (
 )
 from penstock.model.finding import Finding, finding
 from penstock.model.page import Decoder
-from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.wire.cosmos.decoder import CosmosDecoder
 from penstock.wire.cosmos.documents import in_order, lsn_of
 
@@ -215,10 +215,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if answer.ranges != (key_range,) or not answer.etag:
             raise Unavailable(f"the service gave no continuation of {key_range.name} alone")
         return mark.after(answer.etag), ()
-
-    def newest(self, partition: PartitionId) -> Place | None:
-        """See `feeds.EstimatesLag`: only LSNs are known."""
-        return None
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """See `feeds.EstimatesLag`: transactions, as .NET's estimator counts them."""

@@ -44,12 +44,12 @@ from penstock.wire.eras import next_era
 
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
-# Bytes of a BSON document at most.
-LARGEST = 16 * 2**20
 
 
 class MongoFeed(SettingsFeed[MongoSettings]):
     """The implementation of `feeds.Feed` for MongoDB 6.0 and later. It is its settings."""
+
+    largest_document = 16 * 2**20
 
     def __init__(
         self, settings: MongoSettings, *, clock: Callable[[], float] = time.monotonic
@@ -65,13 +65,8 @@ class MongoFeed(SettingsFeed[MongoSettings]):
     def __repr__(self) -> str:
         return f"MongoFeed({self.settings.database} at {address(self.settings)})"
 
-    @property
-    def largest_document(self) -> int:
-        """See `feeds.BoundsDocuments`."""
-        return LARGEST
-
     def delays(self) -> Iterator[float]:
-        """See `feeds.PacesRetries`: an election takes some ten seconds."""
+        """See `feeds.Feed`: an election takes some ten seconds."""
         return delays(first=1.0, limit=30.0)
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
