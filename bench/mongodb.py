@@ -9,8 +9,8 @@ import pymongo
 from bson import Int64
 from bson.raw_bson import RawBSONDocument
 
-from penstock.feeds.mongodb.pipeline import stages
 from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.feeds.mongodb.stream import stages
 from penstock.process.closing import Closes
 from tests.servers import Secantus
 

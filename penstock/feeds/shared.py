@@ -1,5 +1,9 @@
 """What the feeds here share: heads of feeds that are made of their settings alone, gaps after a
 place, what `start` may say. Another feed may use them; the contract is `feeds.Feed`.
+
+A partition that descends from nothing known is after a hole: what came before it is lost, and its
+first bookmark says so, wherever the bookmark goes (into a task, into the store), until a gap is on
+record.
 """
 
 from abc import abstractmethod
@@ -26,6 +30,12 @@ def _refuse(value: Any) -> Any:
 
 # The gap policy of a feed that has no snapshots.
 PolicyWithoutSnapshots = Annotated[Literal["fail", "continue"], BeforeValidator(_refuse)]
+
+
+# The cause of the gap of a lineage hole.
+LINEAGE_BROKEN = "lineage_broken"
+_HOLE = "hole"
+_HINT = "load the data anew; on_gap: continue goes on with what the source still has"
 
 
 class _Settings(Protocol):
@@ -141,6 +151,25 @@ def lost(
     """The error for the gap after a place; None is a partition's beginning."""
     place = "" if after is None else str(after)
     return HistoryLost(Gap(cause=cause, after=place, detail=detail, policy=policy), hint=hint)
+
+
+def behind_hole(cause: str, detail: str) -> Bookmark:
+    """The first bookmark of a partition after a hole."""
+    return Bookmark(mark={_HOLE: {"cause": cause, "detail": detail}})
+
+
+def is_behind_hole(bookmark: Bookmark) -> bool:
+    """Whether it is such a bookmark."""
+    return bookmark.place is None and _HOLE in (bookmark.mark or {})
+
+
+def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
+    """The gap before a partition that begins with this bookmark, if there is one."""
+    if not is_behind_hole(bookmark):
+        return None
+    hole = (bookmark.mark or {})[_HOLE]
+    gap = Gap(cause=hole["cause"], after="", detail=hole["detail"], policy=policy)
+    return HistoryLost(gap, hint=_HINT)
 
 
 def start_of(value: str | dict[str, Any], words: Mapping[str, At], expected: str) -> At:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.feeds import Feed, Gap, HistoryLost
-from penstock.feeds.holes import hole_before
+from penstock.feeds.shared import hole_before
 from penstock.model.errors import PositionLost, RecordsExpired, ShardIteratorExpired
 from penstock.model.position import Bookmark, PartitionId
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.feeds import Feed, Following, HistoryLost, PacesReads
-from penstock.feeds.holes import is_behind_hole
+from penstock.feeds.shared import is_behind_hole
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place

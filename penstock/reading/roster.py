@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.feeds import Feed, Lineage, Listing
-from penstock.feeds.holes import LINEAGE_BROKEN, behind_hole, is_behind_hole
+from penstock.feeds.shared import LINEAGE_BROKEN, behind_hole, is_behind_hole
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.process.backoff import delays
 

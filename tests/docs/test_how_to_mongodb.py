@@ -8,7 +8,7 @@ import pymongo
 import yaml
 
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
-from penstock.feeds.mongodb.history import HINTS
+from penstock.feeds.mongodb.losses import HINTS
 from penstock.wire.changestream.changes import OPERATIONS
 from tests.docs.pages import DOCS, blocks
 from tests.servers import Secantus

@@ -18,8 +18,8 @@ from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.cosmos.losses import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.losses import CAUSES as CAUSES_OF_DYNAMODB
-from penstock.feeds.holes import LINEAGE_BROKEN
 from penstock.feeds.postgres.history import CAUSES
+from penstock.feeds.shared import LINEAGE_BROKEN
 from penstock.leases.open import open_store
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import metrics_text

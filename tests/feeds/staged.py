@@ -1,5 +1,5 @@
 """The memory feed with a script: partitions that end, split, merge and are trimmed, a source that
-loses its history, lists late and fails on demand, and changes with opaque tokens.
+loses its history and fails on demand, and changes with opaque tokens.
 
 `type: staged` in a pipeline file needs the fixture `staged`.
 """
@@ -46,12 +46,8 @@ class StagedSettings(MemoryFeedSettings):
     """Partitions that the source no longer lists, and that are gone."""
     found: Literal["follow", "read"] = "follow"
     """Whether following a partition finds what it lost, or only the first read."""
-    late: tuple[str, ...] = ()
-    """Partitions that only every second listing has."""
     history: str = ""
     """Which history of the source this is: bookmarks of another one are a gap."""
-    state: str = ""
-    """What the feed's status says of the source, such as `disabled`."""
     tokens: bool = False
     """Changes have opaque tokens, as in a change stream: event ids are made of them, and a place is
     not enough to resume, a bookmark's mark must have the token of its change."""
@@ -136,7 +132,6 @@ class StagedFollowing(MemoryFollowing):
 
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`."""
-        self._feed.reads += 1
         if self._loss is not None and self._connected:
             self._connected = False
             raise self._loss
@@ -186,7 +181,7 @@ class StagedFeed(MemoryFeed):
         super().__init__(settings)
         self.failures: set[tuple[PartitionId, int]] = set()
         """The failures that happened already."""
-        self.connections = self.reads = self.listings = 0
+        self.connections = self.listings = 0
 
     @property
     def on_gap(self) -> PolicyWithoutSnapshots:  # type: ignore[override]
@@ -196,13 +191,12 @@ class StagedFeed(MemoryFeed):
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`."""
         self.listings += 1
-        settings, late = self.settings, self.settings.late if self.listings % 2 else ()
         listed = [
             replace(each, first=self._first(each, known))
             for each in self.lineage.values()
-            if each.partition not in settings.unlisted and each.partition not in late
+            if each.partition not in self.settings.unlisted
         ]
-        return Listing(lineages=listed, history=settings.history)
+        return Listing(lineages=listed, history=self.settings.history)
 
     def _first(self, lineage: Lineage, known: Bookmarks) -> Bookmark | None:
         """A child of a known parent begins at its beginning; after a start at "now" or a time, at
@@ -311,10 +305,6 @@ class StagedFeed(MemoryFeed):
         if number is None:
             raise Malformed(f"the bookmark of {partition} at {bookmark.place} has no token")
         return place_of(self.settings, partition, number)
-
-    def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`."""
-        return {**super().status(), "state": self.settings.state}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> StagedDecoder:
         """See `feeds.Feed`. What it makes up can be read."""

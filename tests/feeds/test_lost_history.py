@@ -11,8 +11,8 @@ import pytest
 
 from penstock.feeds import Feed, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.feeds.holes import behind_hole
 from penstock.feeds.mongodb.feed import PARTITION
+from penstock.feeds.shared import behind_hole
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.passed_gaps import BLOCKED

@@ -1,13 +1,11 @@
 """The memory feed, alone and with the script of tests: what it makes up is always the same."""
 
-import pickle
 import time
 from datetime import UTC, datetime
-from typing import Any
 
 import pytest
 
-from penstock.feeds import EstimatesLag, HistoryLost
+from penstock.feeds import EstimatesLag
 from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings, place_of
 from penstock.model.change import schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
@@ -48,18 +46,6 @@ def test_pages_have_the_size_that_was_asked_for() -> None:
     assert [page.count for page in _read(_feed(changes=25, page=10))] == [10, 10, 5]
 
 
-def test_event_ids_differ_between_partitions() -> None:
-    feed = _feed(changes=20, partitions=2)
-    decoder = feed.decoder("json")
-    ids = [
-        row["event_id"]
-        for name in ("p0", "p1")
-        for page in _read(feed, name)
-        for row in decoder.decode(page)[0].to_pylist()
-    ]
-    assert len(set(ids)) == 40
-
-
 @pytest.mark.parametrize("images", ["json", "msgpack"])
 def test_batches_have_the_fixed_schema(images: str) -> None:
     feed = _feed(changes=30)
@@ -84,42 +70,6 @@ def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
     assert sum(page.count for page in _read(feed, after=pages[-1].last)) == 13
 
 
-def test_a_pickled_copy_fails_again() -> None:
-    feed = _staged(changes=5, fail_at=[0])
-    with pytest.raises(Unavailable):
-        feed.follow(PartitionId("p0")).read(0)
-    copy: StagedFeed = pickle.loads(pickle.dumps(feed))
-    with pytest.raises(Unavailable):
-        copy.follow(PartitionId("p0")).read(0)
-
-
-def test_chained_partitions_end_and_name_their_parent() -> None:
-    feed = _staged(changes=5, partitions=3, chained=True)
-    assert [each.parents for each in feed.partitions()] == [(), ("p0",), ("p1",)]
-    following = feed.follow(PartitionId("p0"))
-    assert not following.drained
-    following.read(0)
-    assert following.drained
-
-
-def test_partitions_side_by_side_never_end() -> None:
-    feed = _feed(changes=5, partitions=2)
-    assert [each.parents for each in feed.partitions()] == [(), ()]
-    following = feed.follow(PartitionId("p1"))
-    following.read(0)
-    assert not following.drained
-
-
-def test_it_remembers_what_was_acknowledged_and_never_goes_back() -> None:
-    feed = _feed(changes=20, page=5)
-    pages = _read(feed)
-    following = feed.follow(PartitionId("p0"))
-    following.acknowledge(Bookmark(pages[1].last))
-    following.acknowledge(Bookmark(pages[0].last))
-    assert _read(feed)[0].first == pages[2].first
-    assert following.status()["confirmed"] == str(pages[1].last)
-
-
 def test_a_place_of_another_feed_is_malformed() -> None:
     with pytest.raises(Malformed):
         _feed().follow(PartitionId("p0"), Bookmark(Place("00000000/016B3748", 0)))
@@ -128,25 +78,6 @@ def test_a_place_of_another_feed_is_malformed() -> None:
 def test_a_partition_that_is_not_there_is_refused() -> None:
     with pytest.raises(SettingsError):
         _feed().follow(PartitionId("p9"))
-
-
-def test_a_thousand_partitions_cost_nothing_until_they_are_followed() -> None:
-    feed = _staged(partitions=1_000, generations=3)
-    assert len(feed.partitions()) == 1_000 * (1 + 2 + 1 + 2)
-    assert {each.parents for each in feed.partitions() if each.partition == "p7.m.1"} == {("p7.m",)}
-    assert {each.parents for each in feed.partitions() if each.partition == "p7.m"} == {
-        ("p7.0", "p7.1")
-    }
-
-
-def test_what_was_trimmed_is_lost_history() -> None:
-    feed = _staged(changes=20, page=5, trimmed=12)
-    with pytest.raises(HistoryLost, match="begins at change 12") as caught:
-        feed.follow(PartitionId("p0"))
-    despite = feed.follow(PartitionId("p0"), despite=[caught.value.gap])
-    assert despite.begins == "12"
-    assert sum(page.count for page in despite.read(0)) == 8
-    assert feed.follow(PartitionId("p0"), Bookmark(place_of(feed.settings, "p0", 11))).read(0)
 
 
 def test_it_begins_at_a_time() -> None:
@@ -170,7 +101,3 @@ def test_each_read_takes_as_long_as_it_is_told() -> None:
     begun = time.monotonic()
     following.read(0)
     assert time.monotonic() - begun >= 0.05
-
-
-def _rows(page: Page) -> list[dict[str, Any]]:
-    return list(_feed().decoder("json").decode(page)[0].to_pylist())

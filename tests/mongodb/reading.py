@@ -8,9 +8,9 @@ from penstock.feeds import Gap
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
-from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.reader import PartitionReader
+from tests.mongo import rows
 from tests.mongodb.server import ScriptedMongod
 
 
@@ -21,11 +21,6 @@ def settings_of(server: ScriptedMongod, **more: Any) -> MongoSettings:
 
 def feed_of(server: ScriptedMongod, **more: Any) -> MongoFeed:
     return MongoFeed(settings_of(server, **more))
-
-
-def rows(feed: MongoFeed, pages: list[Page]) -> list[dict[str, Any]]:
-    decoder = feed.decoder("json")
-    return [row for page in pages for batch in decoder.decode(page) for row in batch.to_pylist()]
 
 
 class Reading:

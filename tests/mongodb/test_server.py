@@ -125,14 +125,6 @@ def test_a_batch_that_ends_inside_an_event_ends_with_its_token(server: ScriptedM
         assert second["splitEvent"]["fragment"] == 2
 
 
-def test_the_operation_time_may_be_before_the_cluster_time(server: ScriptedMongod) -> None:
-    server.history.insert(1)
-    server.committed = server.history.oldest
-    with database(server) as db:
-        said = db.command("ping")
-    assert said["operationTime"] < said["$clusterTime"]["clusterTime"]
-
-
 def test_a_secondary_serves_what_it_has_applied() -> None:
     history = History()
     with ScriptedMongod(history, "secondary") as server:
@@ -149,25 +141,6 @@ def test_a_secondary_serves_what_it_has_applied() -> None:
             )
             assert time_of_token(reply["cursor"]["postBatchResumeToken"]["_data"]) == history.oldest
             assert client.primary is None
-
-
-def test_a_mongos_says_so() -> None:
-    with (
-        ScriptedMongod(History(), "mongos") as server,
-        pymongo.MongoClient(server.url, serverMonitoringMode="poll") as client,
-    ):
-        assert client.admin.command("hello")["msg"] == "isdbgrid"
-        assert client.config.version.find_one() == {"_id": 1, "clusterId": server.history.id}
-
-
-def test_failures_are_by_command(server: ScriptedMongod) -> None:
-    server.fail("getMore", 77_777)
-    with database(server) as db:
-        cursor = opened(db, {})
-        with pytest.raises(OperationFailure) as refused:
-            more(db, cursor)
-        assert refused.value.code == 77_777
-        more(db, cursor)
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
-from penstock.feeds.holes import behind_hole
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
+from penstock.feeds.shared import behind_hole
 from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.feeds import Lineage, Listing
-from penstock.feeds.holes import hole_before
+from penstock.feeds.shared import hole_before
 from penstock.model.errors import PositionLost
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings

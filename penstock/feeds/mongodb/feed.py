@@ -1,37 +1,41 @@
 """MongoDB as a feed: one partition, the change stream of a database or of a whole cluster."""
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 from penstock.feeds import At, Collection, Gap, Lineage, Listing, Mark
-from penstock.feeds.mongodb.catching_up import CatchingUp
-from penstock.feeds.mongodb.cluster import completed, identity
+from penstock.feeds.mongodb.cluster import (
+    asking,
+    collections,
+    completed,
+    identity,
+    operation_time,
+    reach,
+)
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
-from penstock.feeds.mongodb.failures import (
-    Tolerance,
-    is_timeout,
-    is_too_large,
-    is_unsplit,
-    translating,
-)
+from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import MongoFollowing
-from penstock.feeds.mongodb.history import cluster_of, era_after, era_of_bookmark, time_in_era
-from penstock.feeds.mongodb.losses import Losses
-from penstock.feeds.mongodb.oplog import asking, collections, oldest, operation_time
-from penstock.feeds.mongodb.pages import StreamBeginning, StreamPages
+from penstock.feeds.mongodb.lag import CatchingUp
+from penstock.feeds.mongodb.losses import (
+    Losses,
+    cluster_of,
+    era_after,
+    era_of_bookmark,
+    time_in_era,
+)
+from penstock.feeds.mongodb.pages import StreamBeginning
 from penstock.feeds.mongodb.preflight import check
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
-from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
+from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Limits
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, SettingsError
 from penstock.model.finding import Finding, Level, finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
@@ -51,16 +55,11 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     largest_document = 16 * 2**20
 
-    def __init__(
-        self, settings: MongoSettings, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, settings: MongoSettings) -> None:
         super().__init__(settings)
         self._losses = Losses(settings)
-        self._tolerance = Tolerance()
-        self._patience = Patience(settings.silence)
-        self._batch = settings.page_rows
-        self._catching_up = CatchingUp(clock)
-        self._unsplit: Bookmark | None = None  # followed by its time, and not by its token
+        self._limits = Limits(settings.silence, settings.page_rows)
+        self._catching_up = CatchingUp()
 
     def __repr__(self) -> str:
         return f"MongoFeed({self.settings.database} at {address(self.settings)})"
@@ -89,15 +88,27 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             with closing(self._open(None)) as stream:
                 return mark_of(stream.reply.token, "")
         if at == "beginning":
-            return _mark_at(oldest(self.settings))
+            return _mark_at(self._oldest())
         if isinstance(at, datetime):
             return {"time": [self._seconds(at), 0]}
         return {"token": {"_data": at}}
 
+    def _oldest(self) -> int:
+        found, why = reach(self.settings)
+        if not found:
+            raise SettingsError(
+                why,
+                hint="begin now, or at a time that the oplog reaches back to; `penstock check`"
+                " names the role that may read it",
+            )
+        return found
+
     def _seconds(self, at: datetime) -> int:
         """The seconds of a time that is not in the server's future. Raises SettingsError."""
         seconds = int(at.astimezone(UTC).timestamp())
-        if seconds > operation_time(self.settings) >> 32:
+        with asking(self.settings) as client:
+            newest = operation_time(client)
+        if seconds > newest >> 32:
             raise SettingsError(
                 f"{at.isoformat()} is in the future of the server",
                 hint="begin now, at the beginning, or at a time that has passed",
@@ -105,16 +116,12 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return seconds
 
     def follow(
-        self,
-        partition: PartitionId,
-        bookmark: Bookmark = START,
-        *,
-        despite: Sequence[Gap] = (),
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> MongoFollowing:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
         gaps, and where the token is of a part of an event that is whole by now, as `Losses.after`
-        finds. That a position is lost is found by the first `read`: the
-        server accepts any token until then."""
+        finds. That a position is lost is found by the first `read`: the server accepts any token
+        until then."""
         if partition != PARTITION:
             raise SettingsError(f"there is no partition {partition}: {PARTITION} is the only one")
         if not bookmark.mark:
@@ -122,7 +129,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
                 "a change stream goes on by its resume token, and this bookmark has none",
                 hint="begin anew, or set the position with its mark",
             )
-        if despite or bookmark == self._unsplit:
+        if despite or bookmark == self._losses.unsplit:
             return self._despite(bookmark, despite)
         try:
             stream = self._open(bookmark.mark)
@@ -143,7 +150,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             identity=found,
             begins=cursor_of(stream.time),
         )
-        return self._follow(stream, beginning)
+        return MongoFollowing(self.settings, PARTITION, stream, beginning, self._losses)
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """See `feeds.Feed`."""
@@ -173,35 +180,10 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             begins=cursor_of(begins),
             gaps=tuple(gaps),
         )
-        return self._follow(stream, beginning)
-
-    def _follow(self, stream: ChangeStream, beginning: StreamBeginning) -> MongoFollowing:
-        pages = StreamPages(self.settings, PARTITION, beginning)
-        return MongoFollowing(self.settings, stream, beginning, self, pages)
-
-    def refused(self, error: PositionLost, beginning: StreamBeginning) -> PenstockError:
-        """See `following.StreamOwner`."""
-        bookmark = beginning.bookmark
-        is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
-        if is_token and is_unsplit(error):
-            self._unsplit = bookmark
-            return Unavailable(error.message, hint="it is followed by its time")
-        return self._losses.refused(error, bookmark, beginning.identity, beginning.gaps)
+        return MongoFollowing(self.settings, PARTITION, stream, beginning, self._losses)
 
     def _open(self, mark: Mark | None) -> ChangeStream:
-        return ChangeStream(
-            self.settings,
-            mark,
-            batch=self._batch,
-            tolerance=self._tolerance,
-            patience=self._patience,
-        )
-
-    def failed(self, error: PenstockError) -> None:
-        """See `following.StreamOwner`. The driver refuses replies of more than 48 MB, which no real
-        server sends: ask for less, down to one change."""
-        if is_too_large(error):
-            self._batch = max(1, self._batch // 16)
+        return ChangeStream(self.settings, mark, self._limits)
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: a server that stays behind."""
@@ -229,18 +211,10 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return schemas_of(self.settings)
 
     def snapshot(
-        self,
-        schema: str,
-        table: str,
-        known: Bookmarks,
-        *,
-        patience: float,
-        is_stopped: Callable[[], bool] = lambda: False,
-        on_wait: Callable[[str], None] = lambda _: None,
+        self, schema: str, table: str, known: Bookmarks, *, patience: float, **_: Any
     ) -> MongoSnapshot:
-        """See `feeds.TakesSnapshots`: of a collection."""
-        where = schema, table
-        return MongoSnapshot(self.settings, PARTITION, where, known, patience=patience)
+        """See `feeds.TakesSnapshots`: of a collection. It waits for no lock."""
+        return MongoSnapshot(self.settings, PARTITION, (schema, table), known, patience=patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
@@ -254,17 +228,16 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         """See `feeds.ChecksBookmarks`: reads, which is when the server looks for it."""
         level: Level = "ok"
         message, remedy = "the oplog has the changes after it", ""
-        silence = self.settings.silence
         try:
             with closing(self.follow(partition, bookmark)) as following:
-                if not is_accepted(following.read, lambda: following.is_accepted, silence):
+                if not following.stream.accepts(following.read):
                     level, message = "warning", f"whether {message} is not known: {UNANSWERED}"
         except PenstockError as error:
             level, message, remedy = "error", error.message, error.hint
             if is_timeout(error):
                 level = "warning"
                 message = "the oplog was read without an end: whether it has the changes after it"
-                message += f" is not known after {silence:g} s"
+                message += f" is not known after {self.settings.silence:g} s"
                 remedy = "a longer `silence` for this check gives it more time"
         return [finding(level, "saved position", message, remedy)]
 

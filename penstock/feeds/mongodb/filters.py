@@ -14,7 +14,7 @@ from bson.codec_options import CodecOptions
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
-from penstock.feeds.mongodb.history import era_of_bookmark
+from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import ChangeEvent, cursor_time, element

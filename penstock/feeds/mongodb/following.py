@@ -2,33 +2,21 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from penstock.feeds.mongodb.lag import Lag, durable_time
+from penstock.feeds.mongodb.lag import Lag, OplogWindow, time_of_mark
+from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.pages import StreamBeginning, StreamPages
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.stream import ChangeStream
-from penstock.feeds.mongodb.window import OplogWindow
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import hash_of
 
 # A reply is small that has less than this part of what was asked for.
 _SMALL = 4
-
-
-class StreamOwner(Protocol):
-    """The feed of a stream, which outlives a following."""
-
-    def failed(self, error: PenstockError) -> None:
-        """Reading failed."""
-        ...
-
-    def refused(self, error: PositionLost, beginning: StreamBeginning) -> PenstockError:
-        """The error of a position that the server refuses."""
-        ...
 
 
 class MongoFollowing:
@@ -38,17 +26,17 @@ class MongoFollowing:
     def __init__(
         self,
         settings: MongoSettings,
+        partition: PartitionId,
         stream: ChangeStream,
         beginning: StreamBeginning,
-        owner: StreamOwner,
-        pages: StreamPages,
+        losses: Losses,
     ) -> None:
         self._settings = settings
-        self._stream = stream
+        self.stream = stream
         self._beginning = beginning
-        self._owner = owner
+        self._losses = losses
         # What is made of replies.
-        self._pages = pages
+        self._pages = StreamPages(settings, partition, beginning)
         # Until the first error, or `close`; never again.
         self._connected = True
         # The cursor ended. The stream is opened again by the next read: that may fail, and the
@@ -59,8 +47,8 @@ class MongoFollowing:
         self._invalidations = 0
         # When the next request may be sent, on the monotonic clock.
         self._not_before = 0.0
-        at = pages.cluster_time(beginning.bookmark.place)
-        self._lag = Lag(durable_time(beginning.bookmark, at))
+        at = self._pages.cluster_time(beginning.bookmark.place)
+        self._lag = Lag(max(time_of_mark(beginning.bookmark.mark), at))
         self._window = OplogWindow(settings)
 
     def read(self, timeout: float) -> Sequence[Page]:
@@ -71,14 +59,16 @@ class MongoFollowing:
             return self._read(timeout)
         except PenstockError as error:
             self._connected = False
-            self._owner.failed(error)
             # What is refused after the position was accepted is found by following again.
-            if isinstance(error, PositionLost) and not self._stream.is_accepted:
-                raise self._owner.refused(error, self._beginning) from error
+            if isinstance(error, PositionLost) and not self.stream.is_accepted:
+                begun = self._beginning
+                raise self._losses.refused(
+                    error, begun.bookmark, begun.identity, begun.gaps
+                ) from error
             raise
 
     def _read(self, timeout: float) -> Sequence[Page]:
-        stream, tokens = self._stream, self._pages.tokens
+        stream, tokens = self.stream, self._pages.tokens
         self._window.open()
         if self._is_over:  # the stream goes on after the last event that was taken
             assert tokens.mark is not None
@@ -101,11 +91,6 @@ class MongoFollowing:
         self._is_over = taken.is_over or not reply.cursor
         self._invalidations += not taken.is_over and not reply.cursor
         return taken.pages
-
-    @property
-    def is_accepted(self) -> bool:
-        """Whether the server has the changes after the bookmark, as far as it was read."""
-        return self._stream.is_accepted
 
     @property
     def drained(self) -> bool:
@@ -147,8 +132,8 @@ class MongoFollowing:
             "clock": self._lag.server_clock,
             "token": hash_of(str(tokens.mark).encode()),  # a token may hold a document's key
             "details": {
-                "cluster_time": cursor_of(self._stream.time) if self._stream.time else None,
-                "batch": self._stream.batch,
+                "cluster_time": cursor_of(self.stream.time) if self.stream.time else None,
+                "batch": self.stream.batch,
                 "invalidations": self._invalidations,
                 "window": self._window.unknown or None,
             },
@@ -163,4 +148,4 @@ class MongoFollowing:
         self._connected = False
         self._window.close()
         self._pages.tokens.close()
-        self._stream.close()
+        self.stream.close()

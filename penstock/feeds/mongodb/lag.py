@@ -1,4 +1,5 @@
-"""How far what is durable is behind the server, by the server's own clock.
+"""How far what is durable is behind the server, by the server's own clock; how far its oplog
+reaches back; and a server that is itself behind what was saved.
 
 The clock is the newest operation time of any answer, and the time that has passed since: so the lag
 grows while nothing is read. A server that is idle writes an entry every ten seconds, so that its
@@ -6,17 +7,33 @@ operation time is that much behind its wall clock at most.
 """
 
 import re
+import threading
 import time
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from penstock.model.position import Bookmark, Mark
+from penstock.feeds.mongodb.cluster import reach
+from penstock.feeds.mongodb.settings import MongoSettings
+from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.position import Mark
+from penstock.process.closing import Closes
+from penstock.wire.changestream.events import cursor_of
 
 # A token of MongoDB's is a KeyString in hex that begins with a timestamp: 82, then cluster time
 # (src/mongo/db/pipeline/resume_token.cpp). It is read here for what people see, never to resume.
 _TIMED = re.compile(r"82([0-9A-Fa-f]{16})")
 # Seconds after which an answer proves nothing any more: requests follow each other in less.
 _FRESH = 5.0
+_REPORTED_AFTER = 60  # seconds
+# Seconds between two questions: the oldest entry moves slowly, and each one makes a connection.
+EVERY = 30.0
+# So many times rarer where it may not be asked: an operator may grant the right.
+_RARER = 10
+# Failures in a row after which it is not known any more.
+FAILURES = 5
+# The oldest entry and why it is not known, or what failed.
+Answer = tuple[int, str] | PenstockError
 
 
 def time_of_mark(mark: Mark | None) -> int:
@@ -89,6 +106,87 @@ class Lag:
         return {"window_seconds": window, "window_left_seconds": left}
 
 
-def durable_time(bookmark: Bookmark, place_time: int) -> int:
-    """Up to which cluster time a bookmark says that all is durable; `place_time` is its place's."""
-    return max(time_of_mark(bookmark.mark), place_time)
+class CatchingUp:
+    """Of one backend: whether its server has reached the saved position. A secondary that was cut
+    off is behind, and a server whose clock was set back: that is no lost history, and is waited
+    for. The members of a replica set that are not cut off know of each operation by its time,
+    before they have it."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def expect(self, read: int, newest: int, server: str) -> None:
+        """Raises Unavailable if the `newest` cluster time that a server knows (0: it does not say)
+        is before that of what was `read`."""
+        if newest >= read or not newest:
+            self._since = None
+            return
+        now = time.monotonic()
+        self._since = now if self._since is None else self._since
+        waited = int(now - self._since)
+        raise Unavailable(
+            f"{server} is at {cursor_of(newest)}, before the saved position {cursor_of(read)}:"
+            " waiting for it" + (f" for {waited} s so far" if waited >= _REPORTED_AFTER else ""),
+            hint="does this member replicate, and is its clock right?",
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed.status`: reported after a minute."""
+        waited = 0 if self._since is None else int(time.monotonic() - self._since)
+        if waited < _REPORTED_AFTER:
+            return {}
+        message = f"the server has been before the saved position for {waited} s"
+        return {"state": "behind", "message": message, "at_risk": ""}
+
+
+class OplogWindow(Closes):
+    """How far the oplog reaches back. `oldest`: the cluster time of the oldest entry, 0 while it is
+    not known; `unknown`: why it cannot be. Asks in a thread from `open` on, because the answer may
+    take its time, to `close` or until nothing refers to it."""
+
+    def __init__(self, settings: MongoSettings) -> None:
+        self.oldest = 0
+        self.unknown = ""
+        self._settings = settings
+        self._closed = threading.Event()
+        self._is_open = False
+        self._failures = 0
+
+    def open(self) -> None:
+        """Begins to ask; idempotent."""
+        if not self._is_open:
+            self._is_open = True
+            weakref.finalize(self, self._closed.set)
+            given = weakref.ref(self), self._closed, self._settings
+            threading.Thread(target=_ask, args=given, name="oplog-window", daemon=True).start()
+
+    def take(self, found: Answer) -> float:
+        """Takes an answer; returns the seconds until the next question."""
+        if isinstance(found, PenstockError):  # the reading says what is wrong with the server
+            self._failures += 1
+            if self._failures >= FAILURES:
+                self.oldest, self.unknown = 0, found.message
+            return EVERY
+        (self.oldest, self.unknown), self._failures = found, 0
+        return EVERY * (_RARER if self.unknown else 1)
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._closed.set()
+
+
+def _ask(
+    window: "weakref.ref[OplogWindow]", closed: threading.Event, settings: MongoSettings
+) -> None:
+    while not closed.is_set():
+        found: Answer
+        try:
+            found = reach(settings)
+        except PenstockError as error:
+            found = error
+        there = window()
+        if there is None:
+            return
+        wait = there.take(found)
+        del there  # while it waits, it must not be what keeps the window
+        closed.wait(wait)

@@ -1,38 +1,96 @@
-"""What becomes of lost history: the gap with its cause, and where following goes on after it."""
+"""What becomes of lost history: whether the changes after a bookmark are still there, the gap with
+its cause, and where following goes on after it.
+"""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from penstock.feeds import Gap, HistoryLost
-from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks
+from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks, reach
 from penstock.feeds.mongodb.connect import Client, address
-from penstock.feeds.mongodb.failures import cause_of, translating
-from penstock.feeds.mongodb.history import (
-    HINTS,
-    OTHER,
-    cluster_of,
-    time_after,
-    time_in_era,
-)
-from penstock.feeds.mongodb.oplog import reach
+from penstock.feeds.mongodb.failures import cause_of, is_unsplit, translating
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.shared import lost
-from penstock.model.errors import PositionLost
-from penstock.model.position import Bookmark
-from penstock.wire.changestream.events import cursor_of
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
+from penstock.model.position import Bookmark, Mark, Place
+from penstock.wire.changestream.events import cursor_of, cursor_time
+from penstock.wire.eras import era_of, next_era
+
+_OTHER = "other_cluster"
+_SEE = "see docs/how-to/recover-from-a-gap.md"
+# Cause of a gap -> what the operator can do.
+HINTS: Mapping[str, str] = {
+    "oplog_rolled_over": "make the oplog of every member larger (replSetResizeOplog), and " + _SEE,
+    "token_unknown": _SEE,
+    "token_invalid": "was the bookmark changed? Else " + _SEE,
+    _OTHER: "correct `connection`, or, if a backup was restored, " + _SEE,
+}
+# What the server says of a token, where a time may be accepted.
+_OF_TOKENS = ("token_unknown", "token_invalid")
 
 
-@dataclass(frozen=True, slots=True)
+def era_of_bookmark(place: Place | None, mark: Mark | None) -> str:
+    """The era that a following goes on in."""
+    marked = str((mark or {}).get("era", ""))
+    return max(marked, "" if place is None else era_of(place.cursor))
+
+
+def cluster_of(mark: Mark | None) -> str:
+    """The cluster that a mark is of; empty in marks of before it was kept."""
+    return str((mark or {}).get("cluster", ""))
+
+
+def place_of_mark(bookmark: Bookmark) -> Place | None:
+    """The place that a bookmark's mark is for. It is before the bookmark's own place where that was
+    saved while the stream was not connected, and no newer token was known."""
+    stored = (bookmark.mark or {}).get("place", bookmark.place)
+    return Place.parse(stored) if isinstance(stored, str) else stored
+
+
+def time_in_era(bookmark: Bookmark) -> int:
+    """The cluster time of a bookmark's place; 0 where it has none, or one of an earlier history."""
+    place = bookmark.place
+    if place is None or era_of(place.cursor) != era_of_bookmark(place, bookmark.mark):
+        return 0
+    return cursor_time(place.cursor.removeprefix(era_of(place.cursor)))
+
+
+def era_after(gaps: Sequence[Gap], bookmark: Bookmark, time: int) -> str:
+    """The era after these gaps: the same one if it is the same history, and the cluster times from
+    `time` on do not sort before the bookmark's."""
+    era = era_of_bookmark(bookmark.place, bookmark.mark)
+    is_other = any(gap.cause == _OTHER for gap in gaps)
+    return next_era(era) if is_other or time < time_in_era(bookmark) else era
+
+
+def _time_after(gaps: Sequence[Gap], bookmark: Bookmark, oldest: int) -> int:
+    """From which cluster time to go on after these gaps; 0: from now on. `oldest`: of the oplog; 0
+    where it may not be read.
+
+    The time of the last change is within the same history: it is tried first, because the server
+    may refuse the token alone, and the oplogs behind a mongos cannot be asked. If it is refused as
+    well, the oldest entry there is; and where the server refuses an event that comes later (a
+    lookup that finds two documents), now.
+    """
+    causes = [gap.cause for gap in gaps]
+    if sum(cause in _OF_TOKENS for cause in causes) > 1:
+        return 0
+    known = 0 if _OTHER in causes else time_in_era(bookmark)
+    return max(known, oldest) if known and len(causes) <= 1 else oldest
+
+
 class Losses:
-    """Losses of one backend."""
+    """Losses of one backend. `unsplit`: the bookmark that is followed by its time, and not by its
+    token, since that is of a part of an event that is whole by now."""
 
-    settings: MongoSettings
+    def __init__(self, settings: MongoSettings) -> None:
+        self._settings = settings
+        self.unsplit: Bookmark | None = None
 
     def verified(self, client: Client, bookmark: Bookmark) -> str:
         """The identity of `client`'s cluster. Raises HistoryLost if it is not the one of the
         bookmark, or its history was replaced."""
         known, time = cluster_of(bookmark.mark), time_in_era(bookmark)
-        with translating(f"asking {address(self.settings)}"):
+        with translating(f"asking {address(self._settings)}"):
             found = identity(client)
             is_replaced = bool(time) and not found.startswith("mongos/") and lacks(client, time)
         if is_another(known, found):
@@ -43,14 +101,14 @@ class Losses:
         return found
 
     def _other(self, bookmark: Bookmark, detail: str) -> HistoryLost:
-        where = f"{self.settings.database} at {address(self.settings)}"
-        return self._lost(OTHER, bookmark, f"{where}: {detail}")
+        where = f"{self._settings.database} at {address(self._settings)}"
+        return self._lost(_OTHER, bookmark, f"{where}: {detail}")
 
     def _lost(
         self, cause: str, bookmark: Bookmark, detail: str, *, gaps: Sequence[Gap] = ()
     ) -> HistoryLost:
         """The gap after a bookmark, found despite `gaps`."""
-        policy, hint = self.settings.on_gap, HINTS[cause]
+        policy, hint = self._settings.on_gap, HINTS[cause]
         found = lost(cause, bookmark.place, detail, policy=policy, hint=hint)
         if policy == "fail":
             return found
@@ -60,8 +118,13 @@ class Losses:
 
     def refused(
         self, error: PositionLost, bookmark: Bookmark, found: str, gaps: Sequence[Gap]
-    ) -> HistoryLost:
-        """The server does not give what comes after the bookmark. `found`: its identity."""
+    ) -> PenstockError:
+        """The server does not give what comes after the bookmark, which was followed despite
+        `gaps`. `found`: its identity."""
+        is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
+        if is_token and is_unsplit(error):
+            self.unsplit = bookmark
+            return Unavailable(error.message, hint="it is followed by its time")
         cause = cause_of(error)
         loss = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):
@@ -71,8 +134,8 @@ class Losses:
     def after(self, gaps: Sequence[Gap], bookmark: Bookmark) -> tuple[int, str]:
         """The cluster time at which following goes on after these gaps, 0 for now, and the same in
         words."""
-        oldest, why = reach(self.settings)
-        time = time_after(gaps, bookmark, oldest)
+        oldest, why = reach(self._settings)
+        time = _time_after(gaps, bookmark, oldest)
         if not time:
             return 0, f"now: {why or 'the server refuses what comes before'}"
         named = "the oldest entry of the oplog" if time == oldest else "the last change"

@@ -1,19 +1,30 @@
-"""Replies of a change stream -> pages: which place each event has, and what is passed over."""
+"""Replies of a change stream -> pages: which place each event has, what is passed over, and which
+token belongs to which place.
+"""
 
+import threading
 import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from penstock.feeds import Gap
 from penstock.feeds.mongodb.filters import Replay
-from penstock.feeds.mongodb.history import place_of_mark
-from penstock.feeds.mongodb.read_tokens import ReadTokens
+from penstock.feeds.mongodb.losses import place_of_mark
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place
-from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, cursor_time, events
-from penstock.wire.changestream.reply import Reply
+from penstock.model.position import Bookmark, Mark, PartitionId, Place
+from penstock.wire.changestream.events import (
+    ChangeEvent,
+    Placer,
+    Reply,
+    cursor_of,
+    cursor_time,
+    events,
+)
+from penstock.wire.changestream.tokens import mark_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +51,110 @@ class Taken(NamedTuple):
     is_over: bool
 
 
+class _Read(NamedTuple):
+    """What one page had: its events' (time, ordinal), in order, and their tokens (BSON)."""
+
+    places: Sequence[tuple[int, int]]
+    tokens: Sequence[bytes]
+    also: Mark
+
+
+class ReadTokens:
+    """Bookmarks for places between the one that a following began after and the last one read.
+
+    The token after an empty reply is further than that of the last event: it is the mark of the
+    last place read, so that an idle or filtered stream advances. Each mark says which place it is
+    for, because a place may be saved with an older mark. `at` is that of `begun`. `also` is what
+    each mark has beside that, from the next page on. Thread-safe.
+    """
+
+    def __init__(
+        self, begun: Bookmark, era: str, cluster: str, *, at: Place | None, also: Mark
+    ) -> None:
+        self.also = also
+        self._lock = threading.Lock()
+        self._begun = begun
+        self._era, self._cluster = era, cluster
+        # What was read and is not stored.
+        self._pages: deque[_Read] = deque()
+        # The place that the newest mark is for, and the last one that was read.
+        self._at = at
+        self._last = begun.place
+        self._newest: Mark | None = begun.mark
+        self._closed = False
+
+    @property
+    def last(self) -> Place | None:
+        """The last place read; where it began, before the first."""
+        return self._last
+
+    @property
+    def mark(self) -> Mark | None:
+        """From where a stream reads on after all that was read."""
+        return self._newest
+
+    def read(self, places: Sequence[tuple[int, int]], tokens: Sequence[bytes], last: Place) -> None:
+        """A page was read."""
+        with self._lock:
+            self._pages.append(_Read(places, tokens, self.also))
+            self._last = self._at = last
+            if tokens[-1]:  # the event is not so broken that it has none
+                self._newest = self._mark(tokens[-1], last, self.also)
+
+    def passed(self, at: Place, token: bytes) -> None:
+        """A change was passed over that is stored already."""
+        with self._lock:
+            self._at = at
+            if token:
+                self._newest = self._mark(token, at, self.also)
+
+    def idle(self, token: bytes) -> None:
+        """A reply ended with this token, and every event before it was read."""
+        with self._lock:
+            self._newest = self._mark(token, self._at, self.also)
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """See `feeds.Following`. Places before one that was asked for are forgotten, unless the
+        following is closed."""
+        with self._lock:
+            if place == self._last:
+                if not self._closed:
+                    self._pages.clear()
+                return Bookmark(place, self._newest)
+            if place == self._begun.place:
+                return self._begun
+            found = None if place is None else self._token(self.time_of(place))
+        return Bookmark(place, self._mark(found[0], place, found[1])) if found else None
+
+    def time_of(self, place: Place) -> tuple[int, int]:
+        """Cluster time and ordinal of a place; before this era, one before everything read here."""
+        era = place.cursor[: -len("00000000/00000000")]
+        if era != self._era:
+            return -1, place.ordinal
+        return cursor_time(place.cursor.removeprefix(era)), place.ordinal
+
+    def close(self) -> None:
+        """Nothing more is read: from now on nothing is forgotten."""
+        with self._lock:
+            self._closed = True
+
+    def _mark(self, token: bytes, place: Place | None, also: Mark) -> Mark:
+        shown = None if place is None else str(place)
+        return {**mark_of(token, self._era, self._cluster), **also, "place": shown}
+
+    def _token(self, wanted: tuple[int, int]) -> tuple[bytes, Mark] | None:
+        pages = self._pages
+        while pages and pages[0].places[-1] < wanted and not self._closed:
+            pages.popleft()
+        page = next((each for each in pages if each.places[-1] >= wanted), None)
+        if page is None:
+            return None
+        found = bisect_right(page.places, wanted) - 1
+        if found < 0 or page.places[found] != wanted or not page.tokens[found]:
+            return None
+        return page.tokens[found], page.also
+
+
 class StreamPages:
     """The events of one change stream. One thread takes replies; any thread may ask `tokens`."""
 
@@ -62,12 +177,7 @@ class StreamPages:
         self._placer = _placer_after(at, beginning.era)
         # Which token belongs to which place.
         self.tokens = ReadTokens(
-            bookmark,
-            beginning.era,
-            beginning.cluster,
-            at=at,
-            time_of=self._time_of,
-            also=self._replay.mark(),
+            bookmark, beginning.era, beginning.cluster, at=at, also=self._replay.mark()
         )
 
     def drop_fragments(self) -> None:
@@ -90,7 +200,7 @@ class StreamPages:
 
     def cluster_time(self, place: Place | None) -> int:
         """The cluster time of a place of this era; else 0."""
-        return 0 if place is None else max(0, self._time_of(place)[0])
+        return 0 if place is None else max(0, self.tokens.time_of(place)[0])
 
     def _reread(self, payload: bytes, found: Sequence[ChangeEvent]) -> tuple[list[Page], bool]:
         """The pages of what was not let through when this was read before; whether a part of the
@@ -147,12 +257,6 @@ class StreamPages:
             context=self._context,
             payload=payload,
         )
-
-    def _time_of(self, place: Place) -> tuple[int, int]:
-        era = place.cursor[: -len("00000000/00000000")]
-        if era != self._era:  # before this era: before everything read here
-            return -1, place.ordinal
-        return cursor_time(place.cursor.removeprefix(era)), place.ordinal
 
 
 def _placer_after(place: Place | None, era: str) -> Placer:

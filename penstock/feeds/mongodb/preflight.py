@@ -6,16 +6,24 @@ Looks and changes nothing. Each finding says how to mend it, in commands of mong
 from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime
-from typing import Any
 
-from penstock.feeds.mongodb.cluster import hello_of, id_namespace, is_sharded, oldest_in, read_id
+from penstock.feeds.mongodb.cluster import (
+    asked,
+    asking,
+    collections,
+    hello_of,
+    id_namespace,
+    is_sharded,
+    oldest_in,
+    operation_time,
+    read_id,
+)
 from penstock.feeds.mongodb.connect import Client, address
-from penstock.feeds.mongodb.failures import Tolerance, is_timeout, translating
-from penstock.feeds.mongodb.oplog import asked, asking, collections, time_of
+from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
-from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Patience, is_accepted
+from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Limits
 from penstock.model.errors import PenstockError, PositionLost, SettingsError
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, finding
 from penstock.model.position import Mark
 
 _OLDEST, _NEWEST = 6, 8
@@ -34,35 +42,30 @@ def check(settings: MongoSettings) -> list[Finding]:
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
-    return Finding(
-        level="error", subject=subject, message=error.message, remedy=remedy or error.hint
-    )
+    return finding("error", subject, error.message, remedy or error.hint)
 
 
 def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
     version = asked(client, "buildInfo")["version"]
-    major, where = int(version.split(".")[0]), address(settings)
-    message = f"{where} is MongoDB {version}"
+    major, message = int(version.split(".")[0]), f"{address(settings)} is MongoDB {version}"
     if major < _OLDEST:
-        remedy = f"upgrade it to {_OLDEST}.0 or later"
-        yield Finding(level="error", subject="server", message=message, remedy=remedy)
+        yield finding("error", "server", message, f"upgrade it to {_OLDEST}.0 or later")
     elif major > _NEWEST:
-        text = f"{message}, newer than what penstock was tested with"
-        yield Finding(level="warning", subject="server", message=text)
+        message += ", newer than what penstock was tested with"
+        yield finding("warning", "server", message)
     else:
-        yield Finding(level="ok", subject="server", message=message)
+        yield finding("ok", "server", message)
     hello = hello_of(client)
     if is_sharded(hello):
-        yield Finding(level="ok", subject="topology", message="a sharded cluster, through mongos")
+        yield finding("ok", "topology", "a sharded cluster, through mongos")
     elif "setName" in hello:
-        name = hello["setName"]
-        yield Finding(level="ok", subject="topology", message=f"the replica set {name}")
+        yield finding("ok", "topology", f"the replica set {hello['setName']}")
     else:
-        yield Finding(
-            level="error",
-            subject="topology",
-            message="a server of its own: change streams need a replica set",
-            remedy="start mongod with --replSet rs0, then in mongosh: rs.initiate()",
+        yield finding(
+            "error",
+            "topology",
+            "a server of its own: change streams need a replica set",
+            "start mongod with --replSet rs0, then in mongosh: rs.initiate()",
         )
 
 
@@ -72,43 +75,43 @@ def _identity(client: Client) -> Iterator[Finding]:
     if read_id(client, hello) is not None:
         return
     database, _, collection = id_namespace(hello).partition(".")
-    yield Finding(
-        level="warning",
-        subject="identity",
-        message=f"{database}.{collection} may not be read, which has the cluster's id: another"
+    yield finding(
+        "warning",
+        "identity",
+        f"{database}.{collection} may not be read, which has the cluster's id: another"
         " cluster of the same name is not recognized while the stream is idle",
-        remedy=f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
+        f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
         f' "{database}", collection: "{collection}"}}, actions: ["find"]}}])',
     )
 
 
 def _oplog(client: Client) -> Iterator[Finding]:
     """How long we may be away. Members of a replica set have an oplog that can be read."""
-    hello = hello_of(client)
-    if "setName" not in hello:
+    if "setName" not in hello_of(client):
         return
     try:
         with translating("reading the oplog"):
-            oldest, newest = oldest_in(client), time_of(asked(client, "ping"))
+            oldest, newest = oldest_in(client), operation_time(client)
     except SettingsError:
-        yield Finding(
-            level="warning",
-            subject="oplog",
-            message="how far it reaches back is unknown, and `start: beginning` cannot be used",
-            remedy='db.grantRolesToUser(USER, [{role: "read", db: "local"}])',
+        yield finding(
+            "warning",
+            "oplog",
+            "how far it reaches back is unknown, and `start: beginning` cannot be used",
+            'db.grantRolesToUser(USER, [{role: "read", db: "local"}])',
         )
         return
     seconds = (newest >> 32) - (oldest >> 32)
-    level: Any = "ok" if seconds >= _SHORT else "warning"
-    yield Finding(
-        level=level,
-        subject="oplog",
-        message=f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes",
-        remedy=""
-        if level == "ok"
-        else "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
-        " in Atlas the minimum oplog window; or it is new",
-    )
+    message = f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes"
+    if seconds >= _SHORT:
+        yield finding("ok", "oplog", message)
+    else:
+        yield finding(
+            "warning",
+            "oplog",
+            message,
+            "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
+            " in Atlas the minimum oplog window; or it is new",
+        )
 
 
 def _hours(seconds: int) -> str:
@@ -118,13 +121,12 @@ def _hours(seconds: int) -> str:
 def _stream(settings: MongoSettings) -> Iterator[Finding]:
     """Opens the change stream, which is the privilege in question, and closes it."""
     try:
-        with closing(_opened(settings, None)):
-            pass
+        _opened(settings, None).close()
     except PenstockError as error:
-        yield _failed("change stream", error, _role(settings) if _is_refused(error) else "")
+        yield _failed("change stream", error, _role(settings, error))
         return
     scope = "all databases" if settings.database == ALL else f"the database {settings.database}"
-    yield Finding(level="ok", subject="change stream", message=f"of {scope} can be opened")
+    yield finding("ok", "change stream", f"of {scope} can be opened")
 
 
 def _start(settings: MongoSettings) -> Iterator[Finding]:
@@ -132,17 +134,16 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
     at = settings.begins_at
     if not isinstance(at, datetime):
         return
-    mark = {"time": [int(at.timestamp()), 0]}
     try:
-        with closing(_opened(settings, mark)) as stream:
-            known = is_accepted(stream.more, lambda: stream.is_accepted, settings.silence)
+        with closing(_opened(settings, {"time": [int(at.timestamp()), 0]})) as stream:
+            known = stream.accepts(stream.more)
     except PositionLost as error:
-        yield Finding(
-            level="warning",
-            subject="start",
-            message=f"the oplog does not reach back to {settings.start}: a first start finds lost"
+        yield finding(
+            "warning",
+            "start",
+            f"the oplog does not reach back to {settings.start}: a first start finds lost"
             f" history ({error.message})",
-            remedy="begin later, or now; a saved position is not affected",
+            "begin later, or now; a saved position is not affected",
         )
     except PenstockError as error:
         if not is_timeout(error):
@@ -150,22 +151,19 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
     else:
         message = f"the oplog has {settings.start}"
         if known:
-            yield Finding(level="ok", subject="start", message=message)
+            yield finding("ok", "start", message)
         else:
-            message = f"whether {message} is not known: {UNANSWERED}"
-            yield Finding(level="warning", subject="start", message=message)
+            yield finding("warning", "start", f"whether {message} is not known: {UNANSWERED}")
 
 
 def _opened(settings: MongoSettings, mark: Mark | None) -> ChangeStream:
-    patience = Patience(settings.silence)
-    return ChangeStream(settings, mark, batch=1, tolerance=Tolerance(), patience=patience)
+    return ChangeStream(settings, mark, Limits(settings.silence, 1))
 
 
-def _is_refused(error: PenstockError) -> bool:
-    return isinstance(error, SettingsError) and getattr(error.__cause__, "code", None) == 13
-
-
-def _role(settings: MongoSettings) -> str:
+def _role(settings: MongoSettings, error: PenstockError) -> str:
+    """The role that is missing, if that is the error."""
+    if not isinstance(error, SettingsError) or getattr(error.__cause__, "code", None) != 13:
+        return ""
     database = "" if settings.database == ALL else settings.database
     return (
         'db.getSiblingDB("admin").createRole({role: "penstock", roles: [], privileges: [{resource:'
@@ -179,17 +177,16 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         found = collections(settings)
         kept = _with_images(settings)
     except PenstockError as error:
-        yield _failed("collections", error, _role(settings) if _is_refused(error) else "")
+        yield _failed("collections", error, _role(settings, error))
         return
     names = {".".join(each) if settings.database == ALL else each[1] for each in found}
-    yield Finding(level="ok", subject="collections", message=f"{len(names)} are followed")
+    yield finding("ok", "collections", f"{len(names)} are followed")
     for missing in sorted(set(settings.collections) - names):
-        yield Finding(
-            level="warning",
-            subject="collections",
-            message=f"{missing} does not exist yet, or is a view or a time series, which have no"
-            " changes",
-            remedy="correct `collections`, or create it",
+        yield finding(
+            "warning",
+            "collections",
+            f"{missing} does not exist yet, or is a view or a time series, which have no changes",
+            "correct `collections`, or create it",
         )
     for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):
         without = [each for each in found if each not in kept]
@@ -199,41 +196,35 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
 
 def _tenant(settings: MongoSettings) -> Iterator[Finding]:
     """Of an update without images only the document key is known."""
-    if (
-        settings.tenant.startswith("field:")
-        and settings.full_document == "off"
-        and settings.before == "off"
-    ):
-        yield Finding(
-            level="warning",
-            subject="tenant",
-            message=f"{settings.tenant} is null for updates without a document, unless it is part"
+    if settings.tenant.startswith("field:") and settings.full_document == settings.before == "off":
+        yield finding(
+            "warning",
+            "tenant",
+            f"{settings.tenant} is null for updates without a document, unless it is part"
             " of the _id or of the shard key",
-            remedy="set full_document: update_lookup, or before: when_available",
+            "set full_document: update_lookup, or before: when_available",
         )
 
 
 def _with_images(settings: MongoSettings) -> set[tuple[str, str]]:
     """The collections that keep pre- and post-images."""
-    kept = set()
     with asking(settings) as client:
-        for database in {pair[0] for pair in collections(settings)}:
-            for each in client[database].list_collections():
-                images = each.get("options", {}).get("changeStreamPreAndPostImages", {})
-                if images.get("enabled"):
-                    kept.add((database, each["name"]))
-    return kept
+        return {
+            (database, each["name"])
+            for database in {pair[0] for pair in collections(settings)}
+            for each in client[database].list_collections()
+            if each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled")
+        }
 
 
 def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Finding:
     database, name = without[0]
     listed = ", ".join(".".join(each) for each in without[:5])
     ends = "ends the change stream" if wanted == "required" else "has none"
-    return Finding(
-        level="error" if wanted == "required" else "warning",
-        subject=key,
-        message=f"{len(without)} collections keep no images, so that a change of them {ends}:"
-        f" {listed}",
-        remedy=f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
+    return finding(
+        "error" if wanted == "required" else "warning",
+        key,
+        f"{len(without)} collections keep no images, so that a change of them {ends}: {listed}",
+        f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
         " changeStreamPreAndPostImages: {enabled: true}})",
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import bson
 from bson.raw_bson import RawBSONDocument
-from bson.timestamp import Timestamp
 
+from penstock.feeds.mongodb.cluster import stamp_of
 from penstock.feeds.mongodb.connect import RAW
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
@@ -55,7 +55,7 @@ class DocumentPages:
         event = {
             "_id": {"_data": "00"},
             "operationType": "insert",
-            "clusterTime": Timestamp(self.time >> 32, self.time & 0xFFFFFFFF),
+            "clusterTime": stamp_of(self.time),
             "ns": {"db": self.database, "coll": self.collection},
         }
         return bson.encode(event)[4:-1]

@@ -16,14 +16,13 @@ from hashlib import blake2b
 from typing import Any, Self
 
 import bson
-from bson.timestamp import Timestamp
 from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 
+from penstock.feeds.mongodb.cluster import collections, stamp_of, time_of
 from penstock.feeds.mongodb.connect import RAW, Client, address, connect
 from penstock.feeds.mongodb.failures import translating
-from penstock.feeds.mongodb.history import era_of_bookmark
-from penstock.feeds.mongodb.oplog import collections
+from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.rows import DocumentPages
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.model.errors import SettingsError, Unavailable
@@ -56,7 +55,7 @@ class Pin:
         with client.start_session(causal_consistency=True) as session:
             if self.gossip:
                 session.advance_cluster_time(self.gossip)
-            session.advance_operation_time(Timestamp(self.time >> 32, self.time & 0xFFFFFFFF))
+            session.advance_operation_time(stamp_of(self.time))
             yield session
 
 
@@ -172,14 +171,13 @@ class MongoSnapshot:
                 read_preference=ReadPreference.PRIMARY,
             )
         gossip = reply.get("$clusterTime")
-        times = [reply.get("operationTime"), gossip and gossip["clusterTime"]]
-        known = [one.time << 32 | one.inc for one in times if isinstance(one, Timestamp)]
+        known = max(time_of(reply.get("operationTime")), time_of(gossip and gossip["clusterTime"]))
         if not known:
             raise SettingsError(
                 f"{address(self._settings)} has no cluster time",
                 hint="snapshots need a replica set or a sharded cluster",
             )
-        return Pin(time=max(known), gossip=bson.decode(gossip.raw) if gossip else None)
+        return Pin(time=known, gossip=bson.decode(gossip.raw) if gossip else None)
 
     @property
     def is_exact(self) -> bool:

@@ -4,7 +4,7 @@
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -40,16 +40,9 @@ OPERATIONS: Mapping[str, str] = {
 }
 _OF_DOCUMENTS = ("insert", "update", "replace", "delete")
 
-# Namespace, collection, key, before, after -> tenant.
-TenantRule = Callable[["_Sides"], str | None]
-
-
-class _Sides(NamedTuple):
-    database: str | None
-    collection: str | None
-    key: Mapping[str, Any] | None
-    before: Mapping[str, Any] | None
-    after: Mapping[str, Any] | None
+# Database, collection -> tenant; and the same with the documents that it may be in, in order.
+NameRule = Callable[[str | None, str | None], str | None]
+TenantRule = Callable[..., str | None]
 
 
 class Read(NamedTuple):
@@ -94,10 +87,9 @@ class Reader:
         place = event.get("ns") or {}
         database, collection = place.get("db"), place.get("coll")
         if kind not in _OF_DOCUMENTS:
-            sides = _Sides(database, collection, None, None, None)
             return Read(
                 operation,
-                self.tenant(sides),
+                self.tenant(database, collection),
                 database,
                 collection,
                 after=self._known(event),
@@ -110,7 +102,7 @@ class Reader:
         before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
         return Read(
             operation,
-            self.tenant(_Sides(database, collection, key, before, after)),
+            self.tenant(database, collection, after, before, key),
             database,
             collection,
             document_text(key["_id"]),
@@ -152,7 +144,7 @@ class Reader:
         return self.pack({"to": {"database": to.get("db"), "collection": to.get("coll")}})
 
 
-def name_rule(rule: str) -> Callable[[str | None, str | None], str | None] | None:
+def name_rule(rule: str) -> NameRule | None:
     """`tenant_rule` of database and collection; None for a rule that looks into documents."""
     if rule == "none":
         return lambda _database, _collection: None
@@ -166,9 +158,9 @@ def tenant_rule(rule: str) -> TenantRule:
     `field:PATH` (of the document after the change, else before it, else of its key)."""
     names = name_rule(rule)
     if names is not None:
-        return lambda sides: names(sides.database, sides.collection)
+        return lambda database, collection, *_documents: names(database, collection)
     path = rule.removeprefix("field:").split(".")
-    return lambda sides: _at(path, sides)
+    return lambda _database, _collection, *documents: _at(path, documents)
 
 
 def _prefix(_database: str | None, collection: str | None) -> str | None:
@@ -176,8 +168,8 @@ def _prefix(_database: str | None, collection: str | None) -> str | None:
     return prefix if underscore and prefix else None
 
 
-def _at(path: list[str], sides: _Sides) -> str | None:
-    for document in (sides.after, sides.before, sides.key):
+def _at(path: list[str], documents: Iterable[Any]) -> str | None:
+    for document in documents:
         value: Any = document
         for name in path:
             value = value.get(name) if isinstance(value, dict) else None

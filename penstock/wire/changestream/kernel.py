@@ -6,20 +6,17 @@ broken one.
 
 import ctypes
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import chain
 from uuid import UUID
 
 from penstock.model.change import Images
 from penstock.native import library
-from penstock.wire.changestream.changes import Read
+from penstock.wire.changestream.changes import NameRule, Read
 
 _OPERATIONS = ("INSERT", "UPDATE", "REPLACE", "DELETE")
 _NUMBERS = 20  # of an event, in events.c
-
-# Database, collection -> tenant.
-NameRule = Callable[[str | None, str | None], str | None]
 
 
 class _Buffer(ctypes.Structure):

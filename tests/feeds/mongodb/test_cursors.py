@@ -5,15 +5,15 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
+from pymongo.errors import NetworkTimeout
 from pymongo.server_description import ServerDescription
 
 from penstock.feeds.mongodb.connect import OneServer
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.feeds.mongodb.pipeline import stages
-from penstock.feeds.mongodb.stream import Patience
+from penstock.feeds.mongodb.stream import Limits, stages
 from penstock.leases import Lease
 from penstock.leases.mongodb import MongoStore
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import Unavailable
 from tests.mongodb.cursors import matches
 from tests.mongodb.history import History, inserted
 from tests.mongodb.reading import Read, feed_of, settings_of
@@ -35,16 +35,18 @@ def test_a_scan_that_takes_longer_than_silence_gets_through(
 
 
 def test_patience_doubles_up_to_ten_minutes_and_ends_with_an_answer() -> None:
-    patience = Patience(30.0)
-    found = []
+    late = Unavailable("no answer")
+    late.__cause__ = NetworkTimeout()
+    limits, longest, found = Limits(30.0, 1), Limits(900.0, 1), []
     for _ in range(6):
-        patience.timed_out()
-        found.append(patience.seconds)
+        limits.failed(late)
+        found.append(limits.seconds)
     assert found == [60, 120, 240, 480, 600, 600]
-    patience.answered()
-    assert patience.seconds == 30
-    longest = Patience(900.0)
-    longest.timed_out()
+    limits.failed(Unavailable("the connection was closed"))
+    assert limits.seconds == 600
+    limits.answered()
+    assert limits.seconds == 30
+    longest.failed(late)
     assert longest.seconds == 900
 
 
@@ -70,16 +72,6 @@ def test_a_deadline_in_the_url_does_not_end_an_idle_stream(server: ScriptedMongo
 
 
 # Errors that nothing is known about.
-
-
-def test_ten_unknown_errors_of_getmores_end_the_backend(
-    server: ScriptedMongod, reading: Read
-) -> None:
-    there = reading(feed_of(server))
-    server.fail("getMore", 77_777, times=40)
-    found = next(error for error in iter(there.step, "") if isinstance(error, SettingsError))
-    assert "10 times in a row" in found.message
-    assert len(server.asked("getMore")) == 10
 
 
 def test_a_getmore_that_succeeds_resets_the_count(server: ScriptedMongod, reading: Read) -> None:

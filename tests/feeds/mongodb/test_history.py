@@ -1,20 +1,22 @@
 """History that is lost, as a real server says it: with the first getMore, late, or not at all."""
 
 import json
+import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from bson import ObjectId
 
 from penstock.feeds import HistoryLost
-from penstock.feeds.mongodb import MongoFeed
+from penstock.feeds.mongodb import lag
 from penstock.feeds.mongodb.cluster import is_another
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Place
 from tests.mongodb.history import History
-from tests.mongodb.reading import Read, Serve, feed_of, rows, settings_of
+from tests.mongodb.reading import Read, Serve, feed_of
 from tests.mongodb.server import ScriptedMongod
 
 
@@ -43,19 +45,6 @@ def rolled_over(history: History) -> None:
 # Lost history is recorded, and its policy obeyed.
 
 
-def test_an_oplog_that_rolled_over_is_found_by_the_first_read(
-    server: ScriptedMongod, reading: Read
-) -> None:
-    bookmark = stored(server, reading, 1, 2)
-    rolled_over(server.history)
-    again = reading(feed_of(server), bookmark)
-    again.loss()
-    assert again.causes == ["oplog_rolled_over"]
-    assert again.gaps[0].after == str(bookmark.place)
-    assert "no longer be in the oplog" in again.gaps[0].detail
-    assert not again.rows
-
-
 def test_going_on_begins_at_the_oldest_entry_that_there_is(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -64,6 +53,8 @@ def test_going_on_begins_at_the_oldest_entry_that_there_is(
     again = reading(feed_of(server, on_gap="continue"), bookmark)
     assert again.read(2) == ["8", "9"]
     assert again.causes == ["oplog_rolled_over"]
+    assert again.gaps[0].after == str(bookmark.place)
+    assert "no longer be in the oplog" in again.gaps[0].detail
     assert "oldest entry" in again.gaps[0].detail
     assert again.ends == [again.rows[0]["cursor"]]
     assert bookmark.place is not None
@@ -130,22 +121,22 @@ def test_a_start_before_the_oplog_is_lost_history(
     server.history.insert(2)
     server.history.trim(1)
     start = datetime.fromtimestamp(0x6B000000, UTC).isoformat()
-    feed = feed_of(server, start=start, on_gap=policy)
-    begun = reading(feed)
+    begun = reading(feed_of(server, start=start, on_gap=policy))
     if policy != "fail":
         assert begun.read(1) == ["2"]
         assert {gap.policy for gap in begun.gaps} == {policy}
     else:
         begun.loss()
     assert begun.causes == ["oplog_rolled_over"]
-    (finding,) = [each for each in feed.check() if each.subject == "start"]
-    assert finding.level == "warning"
-    assert "oplog" in finding.message
 
 
-def test_a_saved_position_is_checked_with_a_getmore(server: ScriptedMongod, reading: Read) -> None:
+@pytest.mark.parametrize("kind", ["primary", "mongos"])
+def test_a_saved_position_is_checked_with_a_getmore(serve: Serve, reading: Read, kind: Any) -> None:
+    """A late shard is waited for."""
+    server = serve(History(), kind)
     bookmark = stored(server, reading, 1, 2)
-    feed = feed_of(server)
+    server.history.noop()
+    feed, server.late = feed_of(server), int(kind == "mongos")
     (fine,) = feed.check_bookmark(PARTITION, bookmark)
     assert fine.level == "ok"
     rolled_over(server.history)
@@ -155,37 +146,21 @@ def test_a_saved_position_is_checked_with_a_getmore(server: ScriptedMongod, read
     assert not server.cursors
 
 
-def test_a_check_that_takes_too_long_proves_nothing(server: ScriptedMongod, reading: Read) -> None:
+@pytest.mark.parametrize("kind", ["primary", "mongos"])
+def test_a_check_that_takes_too_long_proves_nothing(serve: Serve, reading: Read, kind: Any) -> None:
+    server = serve(History(), kind)
     bookmark = stored(server, reading, 1)
     server.history.noop()
-    server.scan = 3
+    if kind == "mongos":
+        server.late = 1000
+    else:
+        server.scan = 3
     (finding,) = feed_of(server, silence=2).check_bookmark(PARTITION, bookmark)
     assert finding.level == "warning"
     assert "not known" in finding.message
 
 
 # A mongos, whose first replies are empty while a shard has not answered.
-
-
-@pytest.mark.parametrize("late", [1, 4])
-@pytest.mark.parametrize("policy", ["fail", "continue"])
-def test_a_loss_that_a_shard_reports_late_is_a_gap(
-    serve: Serve, reading: Read, policy: str, late: int
-) -> None:
-    history = History()
-    server = serve(history, "mongos")
-    bookmark = stored(server, reading, 1, 2)
-    rolled_over(history)
-    server.late = late
-    again = reading(feed_of(server, on_gap=policy), bookmark)
-    if policy == "fail":
-        again.loss()
-        assert again.causes == ["oplog_rolled_over"]
-    else:  # at the time of the last change, which is refused as late, and then now
-        again.until(lambda: len(again.causes) == 2 and again.reader.is_connected)
-        history.insert(10)
-        assert again.read(1) == ["10"]
-        assert again.causes == 2 * ["oplog_rolled_over"]
 
 
 @pytest.mark.parametrize("policy", ["fail", "continue"])
@@ -246,21 +221,6 @@ def test_a_late_shard_that_lost_nothing_is_waited_for(serve: Serve, reading: Rea
     assert not again.gaps
 
 
-def test_a_check_waits_for_a_late_shard(serve: Serve, reading: Read) -> None:
-    server = serve(History(), "mongos")
-    bookmark = stored(server, reading, 1)
-    server.history.noop()
-    server.late = 1
-    feed = feed_of(server)
-    assert [each.level for each in feed.check_bookmark(PARTITION, bookmark)] == ["ok"]
-    rolled_over(server.history)
-    assert [each.level for each in feed.check_bookmark(PARTITION, bookmark)] == ["error"]
-    server.late = 1000
-    (finding,) = feed_of(server, silence=2).check_bookmark(PARTITION, bookmark)
-    assert finding.level == "warning"
-    assert "not known" in finding.message
-
-
 @pytest.mark.parametrize(("late", "level"), [(0, "warning"), (1, "warning"), (1000, "unknown")])
 def test_a_start_before_the_oplog_of_a_late_shard_is_found(
     serve: Serve, late: int, level: str
@@ -276,6 +236,7 @@ def test_a_start_before_the_oplog_of_a_late_shard_is_found(
     found = feed_of(server, start=start, silence=silence).check()
     (finding,) = [each for each in found if each.subject == "start"]
     assert finding.level == "warning"
+    assert "oplog" in finding.message
     assert ("not known" in finding.message) == (level == "unknown")
 
 
@@ -359,15 +320,20 @@ def idle(server: ScriptedMongod, reading: Read) -> Bookmark:
     return before.bookmark()
 
 
-@pytest.mark.parametrize("clock", ["before", "after"])
-@pytest.mark.parametrize("policy", ["fail", "continue"])
+@pytest.mark.parametrize(
+    ("policy", "clock", "kind"),
+    [
+        ("fail", 0x6A000000, "primary"), ("fail", 0x6C000000, "mongos"),
+        ("continue", 0x6A000000, "primary"), ("continue", 0x6C000000, "primary"),
+    ],
+)  # fmt: skip
 def test_an_idle_token_of_another_cluster_is_a_gap(
-    server: ScriptedMongod, serve: Serve, reading: Read, policy: str, clock: str
+    serve: Serve, reading: Read, policy: str, clock: int, kind: Any
 ) -> None:
+    server, other = serve(History(), kind), History(seconds=clock)
     bookmark = idle(server, reading)
-    other = History(seconds=0x6A000000 if clock == "before" else 0x6C000000)
     other.insert("a")
-    second = serve(other)
+    second = serve(other, kind)
     there = reading(feed_of(second, on_gap=policy), bookmark)
     if policy == "fail":
         there.loss()
@@ -433,14 +399,6 @@ def test_an_election_and_a_rolled_over_oplog_are_no_other_cluster(
     server.history.insert(2)
     assert again.read(1) == ["2"]
     assert not again.gaps
-
-
-def test_sharded_clusters_are_told_apart_by_their_id(serve: Serve, reading: Read) -> None:
-    one, two = serve(History(), "mongos"), serve(History(), "mongos")
-    bookmark = idle(one, reading)
-    there = reading(feed_of(two), bookmark)
-    there.loss()
-    assert there.causes == ["other_cluster"]
 
 
 def test_a_replica_set_that_becomes_a_sharded_cluster_is_another() -> None:
@@ -529,17 +487,18 @@ def test_a_secondary_that_lags_is_followed_when_it_has_caught_up(
 
 
 def test_a_server_that_is_behind_is_waited_for_and_then_told(
-    server: ScriptedMongod, reading: Read
+    server: ScriptedMongod, reading: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bookmark = stored(server, reading, 1, 2)
-    now = 0.0
+    later = 0.0
+    monkeypatch.setattr(lag, "time", SimpleNamespace(monotonic=lambda: time.monotonic() + later))
     server.committed = server.cluster_time = server.history.oldest
-    feed = MongoFeed(settings_of(server, on_gap="continue"), clock=lambda: now)
+    feed = feed_of(server, on_gap="continue")
     again = reading(feed, bookmark)
     assert isinstance(again.step(), Unavailable)
     assert "so far" not in again.errors[-1].message
     assert not feed.status()
-    now = 75.0
+    later = 75.0
     again.step()
     assert "75 s" in again.errors[-1].message
     assert "75 s" in again.reader.status()["last_error"]
@@ -582,4 +541,3 @@ def test_a_decoded_mark_is_the_one_that_is_saved(server: ScriptedMongod, reading
     assert json.loads(there.rows[0]["mark"]) == {
         name: value for name, value in first.mark.items() if name not in ("place", "filter")
     }
-    assert rows(there.feed, []) == []

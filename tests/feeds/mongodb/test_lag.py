@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
+from penstock.feeds.mongodb import lag
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.feeds.mongodb.lag import Lag, durable_time, time_of_mark
-from penstock.feeds.mongodb.window import FAILURES, OplogWindow
+from penstock.feeds.mongodb.lag import EVERY, FAILURES, Lag, OplogWindow, time_of_mark
 from penstock.model.errors import PenstockError, Unavailable
-from penstock.model.position import Bookmark, Place
 from tests.mongo import eventually
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Reading, Serve, feed_of
 from tests.mongodb.server import ScriptedMongod
+from tests.reading.made import Clock
 
 HOUR = 3600
 
@@ -34,13 +34,6 @@ def mark(time: int) -> Mapping[str, Any]:
     return {"token": {"_data": f"82{time:016X}2B0429296E1404"}}
 
 
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
     return Clock()
@@ -51,7 +44,6 @@ def test_the_time_of_a_mark() -> None:
     assert time_of_mark({"time": [5, 2]}) == at(5, 2)
     assert time_of_mark({"token": {"_data": "68000000007365"}}) == 0, "of a stand-in"
     assert time_of_mark({}) == time_of_mark(None) == 0
-    assert durable_time(Bookmark(Place("00000005/00000001", 0), mark(at(9))), at(5)) == at(9)
 
 
 def test_a_stream_that_is_hours_behind_says_so(clock: Clock) -> None:
@@ -127,71 +119,46 @@ def test_the_window_is_what_the_oplog_has_before_us(clock: Clock) -> None:
     assert lag.window(at(12 * HOUR), 3 * HOUR)["window_left_seconds"] == 0
 
 
-def test_the_oldest_entry_is_asked_for_again_and_again_beside_the_reading() -> None:
-    answers: list[tuple[int, str] | PenstockError] = [
-        (at(5), ""), Unavailable("gone"), (at(7), ""), (0, "no"), (at(9), ""),
-    ]  # fmt: skip
-    asked = threading.Semaphore(0)
+def test_an_oldest_entry_that_cannot_be_asked_for_any_more_is_unknown() -> None:
+    """It moves meanwhile: the window would be shown longer than it is."""
+    window, gone = OplogWindow(Any), Unavailable("gone")  # type: ignore[arg-type]
+    assert window.take((at(5), "")) == EVERY
+    for _ in range(2):
+        for _ in range(FAILURES - 1):
+            assert window.take(gone) == EVERY
+            assert (window.oldest, window.unknown) == (at(5), "")
+        window.take((at(5), ""))
+    for _ in range(FAILURES):
+        window.take(gone)
+    assert (window.oldest, window.unknown) == (0, "gone")
+    assert window.take((0, "no")) > EVERY, "a right may be granted"
+    assert (window.oldest, window.unknown) == (0, "no")
+    window.take((at(9), ""))
+    assert (window.oldest, window.unknown) == (at(9), "")
+
+
+def test_the_oldest_entry_is_asked_for_until_nothing_refers_to_the_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A task that is killed closes nothing."""
+    answers: list[tuple[int, str] | PenstockError] = [(at(5), ""), Unavailable("gone"), (at(7), "")]
 
     def ask(_: Any) -> tuple[int, str]:
-        asked.acquire()
         found = answers.pop(0) if len(answers) > 1 else answers[0]
         if isinstance(found, PenstockError):
             raise found
         return found
 
-    with OplogWindow(Any, ask=ask, every=0.001) as window:  # type: ignore[arg-type]
-        window.open()
-        window.open()
-        assert window.oldest == 0
-        asked.release()
-        eventually(lambda: window.oldest == at(5))
-        asked.release(2)
-        eventually(lambda: window.oldest == at(7))
-        asked.release()
-        eventually(lambda: window.unknown == "no")
-        assert window.oldest == 0
-        asked.release()
-        eventually(lambda: (window.oldest, window.unknown) == (at(9), ""))
-    asked.release(9)
-
-
-def test_an_oldest_entry_that_cannot_be_asked_for_any_more_is_unknown() -> None:
-    """It moves meanwhile: the window would be shown longer than it is."""
-    answers: list[tuple[int, str]] = [(at(5), "")]
-    failed: list[Unavailable] = []
-    asked = threading.Semaphore(0)
-
-    def ask(_: Any) -> tuple[int, str]:
-        asked.acquire()
-        if not answers:
-            failed.append(Unavailable("gone"))
-            raise failed[-1]
-        return answers.pop()
-
-    with OplogWindow(Any, ask=ask, every=0.001) as window:  # type: ignore[arg-type]
-        window.open()
-        asked.release(FAILURES)
-        eventually(lambda: len(failed) == FAILURES - 1)
-        assert window.oldest == at(5)
-        asked.release()
-        eventually(lambda: window.oldest == 0)
-        assert window.unknown == "gone"
-        answers.append((at(9), ""))
-        asked.release()
-        eventually(lambda: (window.oldest, window.unknown) == (at(9), ""))
-        asked.release(9)
-
-
-def test_a_window_that_nothing_refers_to_asks_no_more() -> None:
-    """A task that is killed closes nothing."""
+    monkeypatch.setattr(lag, "reach", ask)
+    monkeypatch.setattr(lag, "EVERY", 0.001)
 
     def opened() -> threading.Thread:
-        window = OplogWindow(Any, ask=lambda _: (at(5), ""), every=3600)  # type: ignore[arg-type]
+        window = OplogWindow(Any)  # type: ignore[arg-type]
         before = set(threading.enumerate())
         window.open()
+        window.open()
         (thread,) = set(threading.enumerate()) - before
-        eventually(lambda: window.oldest == at(5))
+        eventually(lambda: window.oldest == at(7))
         return thread
 
     thread = opened()
@@ -220,7 +187,11 @@ def test_a_following_that_catches_up_says_how_far_it_is_behind(
     assert 3 * HOUR <= status_of(there)["lag_seconds"] < 3 * HOUR + 60
     there.read(3)
     assert 3 * HOUR <= status_of(there)["lag_seconds"] < 3 * HOUR + 60, "read is not stored"
+    last = str(there.places[-1])
+    assert (status_of(there)["current"], status_of(there)["confirmed"]) == (last, None)
     there.reader.acknowledge(there.bookmark())
+    assert status_of(there)["confirmed"] == last
+    assert status_of(there)["lag_seconds"] != 0, "it has not been asked since"
 
     def proven() -> bool:
         there.step()

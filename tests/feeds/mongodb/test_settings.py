@@ -8,7 +8,7 @@ import yaml
 
 from penstock.feeds.mongodb import MongoFeed, MongoSettings
 from penstock.feeds.mongodb.connect import address
-from penstock.feeds.mongodb.pipeline import stages
+from penstock.feeds.mongodb.stream import stages
 
 URL = "mongodb://me:hunter2@h1:1,h2:2/?replicaSet=rs"
 

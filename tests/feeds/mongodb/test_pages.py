@@ -2,9 +2,9 @@
 
 import bson
 
-from penstock.feeds.mongodb.read_tokens import ReadTokens
+from penstock.feeds.mongodb.pages import ReadTokens
 from penstock.model.position import Bookmark, Place
-from penstock.wire.changestream.events import cursor_of, cursor_time
+from penstock.wire.changestream.events import cursor_of
 
 BEGUN = Bookmark(None, {"time": [1, 0]})
 
@@ -23,7 +23,7 @@ def place(time: int, ordinal: int = 0) -> Place:
 
 def made() -> ReadTokens:
     """Three pages: 1:0 1:1 | 2:0 3:0 | 3:1; tokens 1 to 5."""
-    tokens = ReadTokens(BEGUN, "", time_of=lambda at: (cursor_time(at.cursor), at.ordinal))
+    tokens = ReadTokens(BEGUN, "", "", at=None, also={})
     tokens.read([(1, 0), (1, 1)], [token(1), token(2)], place(1, 1))
     tokens.read([(2, 0), (3, 0)], [token(3), token(4)], place(3))
     tokens.read([(3, 1)], [token(5)], place(3, 1))
@@ -49,7 +49,7 @@ def test_an_idle_token_belongs_to_the_last_place_only() -> None:
 
 
 def test_an_idle_token_before_the_first_change_moves_the_beginning() -> None:
-    tokens = ReadTokens(BEGUN, "", time_of=lambda at: (cursor_time(at.cursor), at.ordinal))
+    tokens = ReadTokens(BEGUN, "", "", at=None, also={})
     tokens.idle(token(9))
     assert tokens.bookmark(None) == Bookmark(None, mark(9, None))
 
@@ -75,7 +75,7 @@ def test_a_closed_following_forgets_nothing() -> None:
 
 def test_where_nothing_is_stored_the_place_that_it_began_after_is_not_it() -> None:
     begun = Bookmark(place(1), {})
-    tokens = ReadTokens(begun, "", time_of=lambda at: (cursor_time(at.cursor), at.ordinal))
+    tokens = ReadTokens(begun, "", "", at=None, also={})
     tokens.read([(2, 0)], [token(1)], place(2))
     assert tokens.bookmark(None) is None
     assert tokens.bookmark(place(1)) == begun
