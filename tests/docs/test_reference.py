@@ -17,7 +17,7 @@ from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.cosmos.losses import CAUSES as CAUSES_OF_COSMOS
-from penstock.feeds.dynamodb.losses import CAUSES as CAUSES_OF_DYNAMODB
+from penstock.feeds.dynamodb.shard import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN
 from penstock.leases.open import open_store

@@ -4,7 +4,6 @@ are trimmed as on a server that has run for days."""
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -129,35 +128,28 @@ def keys(feed: DynamodbFeed, pages: list[Page]) -> list[str]:
     return [row["document_id"] for row in rows(feed, pages)]
 
 
-class Kinds:
-    """A client, and the kinds of iterator that were asked for."""
-
-    def __init__(self, client: StreamsClient) -> None:
-        self.asked: list[str] = []
-        self.records = client.records
-        self._client = client
-
-    def iterator(self, arn: str, shard: str, kind: str, **more: Any) -> str:
-        self.asked.append(kind)
-        return self._client.iterator(arn, shard, kind, **more)
-
-
-def test_an_expired_iterator_is_made_again_silently(jumping: DynamodbLocal) -> None:
+def test_an_expired_iterator_is_made_again_silently(
+    jumping: DynamodbLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = Table(jumping.url)
     feed = feed_of(table)
     following = feed.follow(only(feed), feed.begin()[only(feed)])
-    shard = following._shard
-    client = shard.client
-    kinds = Kinds(client)
-    following._shard = replace(shard, client=kinds)
+    client, kinds = following._shard.client, list[str]()
+    make = client.iterator
+
+    def noted(arn: str, shard: str, kind: str, **more: Any) -> str:
+        kinds.append(kind)
+        return make(arn, shard, kind, **more)
+
+    monkeypatch.setattr(client, "iterator", noted)
     table.fill(5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5)]
-    probe = client.iterator(shard.arn, shard.id, "TRIM_HORIZON")
+    probe = make(following._arn, following._shard.id, "TRIM_HORIZON")
     jumping.advance(16 * 60)
     wait_for(lambda: expired(client, probe))
     table.fill(5, start=5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5, 10)]
-    assert kinds.asked == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
+    assert kinds == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
 
 
 def expired(client: StreamsClient, iterator: str) -> bool:

@@ -5,12 +5,11 @@ whatever number of feeds, tickets and connections there are.
 
 import threading
 import time
-from collections import OrderedDict, defaultdict
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from penstock.feeds.dynamodb.pacing import CallPace
 from penstock.feeds.dynamodb.walk import KnownShard
 
 # Calls a second of one process, or its share of them. AWS allows 5 and 10 for the whole account;
@@ -18,6 +17,27 @@ from penstock.feeds.dynamodb.walk import KnownShard
 LISTS, DESCRIBES = 4, 8
 # Shards that are remembered. They roll every four hours; an older one is read as if it were new.
 _SHARDS = 10_000
+_SECOND = 1.0  # in which the service counts calls
+
+
+class CallPace:
+    """When a call of one operation may be made, in seconds of its caller's clock: `most` in any
+    second; less than one is one in several seconds."""
+
+    def __init__(self, most: float) -> None:
+        self._recent: deque[float] = deque(maxlen=max(1, int(most)))
+        self._window = _SECOND / min(1.0, most)
+
+    def due(self) -> float:
+        """When the next call may be made."""
+        full = len(self._recent) == self._recent.maxlen
+        return self._recent[0] + self._window if full else 0.0
+
+    def reserve(self, now: float) -> float:
+        """A call is made as soon as it may be; returns when that is."""
+        at = max(now, self.due())
+        self._recent.append(at)
+        return at
 
 
 class ServerClock:
@@ -53,7 +73,7 @@ class ServerClock:
 
 
 class Account:
-    """What this process knows of one account in one region. Thread-safe."""
+    """See above. `clock`: monotonic seconds. Thread-safe."""
 
     def __init__(
         self,
@@ -68,14 +88,14 @@ class Account:
         self.arns: defaultdict[str, dict[str, str]] = defaultdict(dict)
         # Whether the last look-up of streams or shards was refused: calls are too many.
         self.is_throttled = False
-        self._clock, self._sleep = clock, sleep
+        self.clock, self._sleep = clock, sleep
         self._lock = threading.Lock()
         self._shards: OrderedDict[tuple[str, str], KnownShard] = OrderedDict()
 
     def wait_for(self, pace: CallPace) -> None:
         """Returns when the call may be made, which counts from now on."""
         with self._lock:
-            now = self._clock()
+            now = self.clock()
             at = pace.reserve(now)
         if at > now:
             self._sleep(at - now)

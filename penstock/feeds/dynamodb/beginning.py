@@ -14,7 +14,6 @@ what is lost before such a start is no gap. A record that was read proves that a
 there at `read`, so that its shard's children can be read for a while after that, however old it is.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,7 +90,7 @@ def _beginning_of(bookmark: Bookmark) -> ShardBeginning:
         return ShardBeginning(
             after=bookmark.place, through=_through(mark), begun=float(begun), read=float(read)
         )
-    parents = [Bookmark.from_json(each) for each in _parents(mark).values()]
+    parents = parents_of(bookmark)
     if not parents:
         return _from_mark(mark)
     # What a shard has was created after the last that its parents have.
@@ -126,9 +125,10 @@ def _through(mark: Mark) -> float:
     return float(mark.get("read", 0))
 
 
-def _parents(mark: Mark) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = mark.get("parents", {})
-    return found
+def parents_of(bookmark: Bookmark) -> list[Bookmark]:
+    """Where the parents of a shard ended, in its first bookmark."""
+    found = (bookmark.mark or {}).get("parents", {})
+    return [Bookmark.from_json(each) for each in found.values()]
 
 
 def is_before(created: float, since: float) -> bool:

@@ -8,10 +8,9 @@ else that is done with it.
 import math
 import os
 import threading
-from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import boto3
 import botocore.session
@@ -37,36 +36,35 @@ _TRIES = 3  # of a look-up that the service fails
 _making = threading.Lock()  # sessions are not thread-safe
 
 
-class _BytesParser:
-    """Passes the body of a call's answer on as it is."""
+class _RawParsers(ResponseParserFactory):  # type: ignore[misc]
+    """Makes parsers that pass on the body of answers of one shape as it is."""
 
-    def __init__(self, stock: Any, shape: str) -> None:
-        self._stock, self._shape = stock, shape
-
-    def parse(self, response: dict[str, Any], shape: Any) -> Any:
-        """As a parser of botocore."""
-        if response["status_code"] >= 300 or getattr(shape, "name", "") != self._shape:
-            return self._stock.parse(response, shape)
-        metadata = {"HTTPStatusCode": response["status_code"], "HTTPHeaders": response["headers"]}
-        return {"Body": response["body"], "ResponseMetadata": metadata}
-
-
-class _BytesParserFactory:
     def __init__(self, shape: str) -> None:
-        self._stock, self._shape = ResponseParserFactory(), shape
-
-    def set_parser_defaults(self, **given: Any) -> None:
-        self._stock.set_parser_defaults(**given)
+        super().__init__()
+        self._shape = shape
 
     def create_parser(self, protocol_name: str) -> Any:
-        return _BytesParser(self._stock.create_parser(protocol_name), self._shape)
+        """See botocore."""
+        parser = super().create_parser(protocol_name)
+        stock = parser.parse
+
+        def parse(response: dict[str, Any], shape: Any) -> Any:
+            if response["status_code"] >= 300 or getattr(shape, "name", "") != self._shape:
+                return stock(response, shape)
+            metadata = {"HTTPStatusCode": response["status_code"],
+                        "HTTPHeaders": response["headers"]}  # fmt: skip
+            return {"Body": response["body"], "ResponseMetadata": metadata}
+
+        parser.parse = parse
+        return parser
 
 
-class DescribedStream:
-    """What DescribeStream says, of all its pages: `status`, `view` and the shards as they came."""
+class DescribedStream(NamedTuple):
+    """What DescribeStream says, of all its pages: the shards as they came."""
 
-    def __init__(self, status: str, view: str, shards: list[StreamShard]) -> None:
-        self.status, self.view, self.shards = status, view, shards
+    status: str
+    view: str
+    shards: list[StreamShard]
 
 
 class StreamsClient:
@@ -93,7 +91,7 @@ class StreamsClient:
         found: set[str] = set()
         more: dict[str, str] = {}
         while True:
-            answer = self._found(self._client.list_streams, TableName=table, **more) or {}
+            answer = self._found("list_streams", TableName=table, **more) or {}
             # LocalStack lists the streams of other tables as well.
             found |= {each["StreamArn"] for each in answer.get("Streams", ())
                       if each.get("TableName", table) == table}  # fmt: skip
@@ -110,7 +108,7 @@ class StreamsClient:
         if parent:
             which["ShardFilter"] = {"Type": "CHILD_SHARDS", "ShardId": parent}
         while True:
-            answer = self._found(self._client.describe_stream, **which, **more)
+            answer = self._found("describe_stream", **which, **more)
             if answer is None:
                 return None
             found = answer["StreamDescription"]
@@ -120,35 +118,31 @@ class StreamsClient:
                 return DescribedStream(found["StreamStatus"], found["StreamViewType"], shards)
             more = {"ExclusiveStartShardId": last}
 
-    def _found(self, method: Callable[..., Any], **given: Any) -> Any:
-        """A look-up; None where the service does not find what is asked for."""
+    def _found(self, operation: str, **given: Any) -> Any:
+        """An answer of ListStreams or DescribeStream, as soon as the account's limits allow it;
+        None where the service does not find what is asked for."""
+        account, tries = self.account, 0
+        pace = account.lists if operation == "list_streams" else account.describes
         with translating(self._subject):
-            try:
-                return self._look_up(method, **given)
-            except ClientError as error:
-                if code_of(error) == NOT_FOUND:
-                    return None
-                raise
+            while True:
+                account.wait_for(pace)
+                tries += 1
+                try:
+                    answer = self._call(operation, **given)
+                except ClientError as error:
+                    kind = kind_of(error)
+                    account.is_throttled = issubclass(kind, Throttled)
+                    if code_of(error) == NOT_FOUND:
+                        return None
+                    is_passing = issubclass(kind, Unavailable) and not account.is_throttled
+                    if tries == _TRIES or not is_passing:
+                        raise
+                else:
+                    account.is_throttled = False
+                    return answer
 
-    def _look_up(self, method: Callable[..., Any], **given: Any) -> Any:
-        """ListStreams or DescribeStream, as soon as the account's limits allow it."""
-        account = self.account
-        lists = method.__name__ == "list_streams"
-        for tries in range(_TRIES, 0, -1):
-            account.wait_for(account.lists if lists else account.describes)
-            try:
-                answer = self._call(method, **given)
-            except ClientError as error:
-                kind = kind_of(error)
-                account.is_throttled = issubclass(kind, Throttled)
-                if tries == 1 or account.is_throttled or not issubclass(kind, Unavailable):
-                    raise
-            else:
-                break
-        account.is_throttled = False
-        return answer
-
-    def _call(self, method: Callable[..., Any], **given: Any) -> Any:
+    def _call(self, operation: str, **given: Any) -> Any:
+        method = getattr(self._client, operation)
         try:
             try:
                 answer = method(**given)
@@ -181,11 +175,7 @@ class StreamsClient:
             more["Timestamp"] = datetime.fromtimestamp(math.floor(since), UTC)
         with translating(self._subject, refusals=False):
             answer = self._call(
-                self._client.get_shard_iterator,
-                StreamArn=arn,
-                ShardId=shard,
-                ShardIteratorType=kind,
-                **more,
+                "get_shard_iterator", StreamArn=arn, ShardId=shard, ShardIteratorType=kind, **more
             )
         return str(answer["ShardIterator"])
 
@@ -197,7 +187,7 @@ class StreamsClient:
     def records(self, iterator: str) -> tuple[Answer, bytes]:
         """One page, and its bytes; raises ClientError and Malformed."""
         with translating(self._subject, refusals=False):
-            body: bytes = self._call(self._client.get_records, ShardIterator=iterator)["Body"]
+            body: bytes = self._call("get_records", ShardIterator=iterator)["Body"]
         return read_answer(body), body
 
 
@@ -230,7 +220,7 @@ def connect(
     """A client of boto3 with the login of the settings, which makes a failed call so many times.
     Answers of the shape `raw` have their bytes as `Body`. Raises botocore's errors."""
     session = botocore.session.Session(profile=settings.profile)
-    session.register_component("response_parser_factory", _BytesParserFactory(raw))
+    session.register_component("response_parser_factory", _RawParsers(raw))
     keys = {
         name: secret.get_secret_value()
         for name, secret in (

@@ -14,18 +14,18 @@ from typing import Any
 from penstock.feeds import At, Gap, HistoryLost, Listing, RecordReader
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
-from penstock.feeds.dynamodb.collection import DynamodbTable
-from penstock.feeds.dynamodb.following import DynamodbFollowing, ServedShard
+from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.items import DynamodbTable, describe_table
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
-from penstock.feeds.dynamodb.losses import ShardLosses, verify
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.preflight import findings
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, describe_table
+from penstock.feeds.dynamodb.shard import ServedShard
+from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot
 from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
 from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
-from penstock.model.errors import SettingsError
+from penstock.model.errors import InvalidStream, SettingsError
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
@@ -77,7 +77,13 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
 
     def verify(self, history: str) -> None:
         """See `feeds.Feed`."""
-        verify(history, self.settings)
+        table = history.partition(":table/")[2].partition("/stream/")[0]
+        name, stream = self.settings.table_name, self.settings.stream
+        if table != name or (stream and history != stream):
+            raise InvalidStream(
+                f"the token is of the stream {history}, which is not {stream or name}",
+                hint=f"take a token of {name}, a time or trim_horizon; or follow the table {table}",
+            )
         self._streams.know(history)
 
     def begin(self, at: At = None) -> Bookmarks:
@@ -135,33 +141,20 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         despite: Sequence[Gap] = (),
     ) -> DynamodbFollowing:
         """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
-        label, _, shard = partition.rpartition("/")
-        beginning = beginning_of(bookmark)
-        passed, client, settings = {each.cause for each in despite}, self._client, self.settings
-        losses = ShardLosses(
-            settings=settings,
+        beginning, passed = beginning_of(bookmark), {each.cause for each in despite}
+        shard = ServedShard(
+            settings=self.settings,
             streams=self._streams,
-            client=client,
+            client=self._client,
             partition=partition,
             bookmark=bookmark,
         )
-        cause = losses.cause(beginning)
+        cause = shard.cause(beginning)
         if cause and cause not in passed:
-            raise losses.lost(cause, bookmark.place)
+            raise shard.lost(cause, bookmark.place)
         if passed:
-            beginning = ShardBeginning(asked=client.now())
-        arn = self._streams.arn(label) or ""
-        served = ServedShard(
-            client=client,
-            partition=partition,
-            arn=arn,
-            id=shard,
-            table=settings.table_name,
-            known=client.account.shard(arn, shard),
-            reads=settings.reads,
-            pause=settings.poll,
-        )
-        following = DynamodbFollowing(served, beginning, losses)
+            beginning = ShardBeginning(asked=self._client.now())
+        following = DynamodbFollowing(shard, beginning)
         if passed & {"shard_gone", "stream_gone"}:
             following.end()
         elif passed:

@@ -1,15 +1,13 @@
 """One shard, being read: GetRecords again and again, an iterator made anew where it expired."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from botocore.exceptions import ClientError
 
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning
-from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import (
     EXPIRED,
     NOT_FOUND,
@@ -19,13 +17,12 @@ from penstock.feeds.dynamodb.failures import (
     code_of,
     failure,
 )
-from penstock.feeds.dynamodb.losses import ShardLosses
-from penstock.feeds.dynamodb.pacing import TO_THE_TIP
 from penstock.feeds.dynamodb.record_times import RecordTimes
-from penstock.feeds.dynamodb.walk import KnownShard, ShardWalk
+from penstock.feeds.dynamodb.shard import ServedShard
+from penstock.feeds.dynamodb.walk import TO_THE_TIP, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, Place
 from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
@@ -40,41 +37,22 @@ _SOON = 0.05
 _KEPT = RETENTION + 3600.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServedShard:
-    """A shard at the service, and what this process knows of it: at most `reads` calls a second,
-    `pause` seconds from one to the next at the tip."""
-
-    client: StreamsClient
-    partition: PartitionId
-    arn: str
-    id: str
-    table: str
-    known: KnownShard
-    reads: int
-    pause: float
-
-
 class DynamodbFollowing:
-    """The implementation of `feeds.Following`. `clock` is monotonic seconds, `now` the service's
-    time. Only `_ages` and `_acknowledged` change in other threads."""
+    """The implementation of `feeds.Following`. Only `_ages` and `_acknowledged` change in other
+    threads."""
 
-    def __init__(
-        self,
-        shard: ServedShard,
-        beginning: ShardBeginning,
-        losses: ShardLosses,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        now: Callable[[], float] | None = None,
-    ) -> None:
-        self._shard, self._losses = shard, losses
-        self._clock, self._now = clock, now or shard.client.now
+    def __init__(self, shard: ServedShard, beginning: ShardBeginning) -> None:
+        self._shard = shard
+        # Monotonic seconds, and the service's time.
+        self._clock, self._now = shard.client.account.clock, shard.client.now
+        self._arn = shard.streams.arn(shard.label) or ""
+        # What this process knows of the shard.
+        self._known = shard.client.account.shard(self._arn, shard.id)
         # What was read, and the iterator of what is read next.
-        self._walk = ShardWalk(beginning, now=self._now(), clock=clock())
+        self._walk = ShardWalk(beginning, now=self._now(), clock=self._clock())
         # The last `keep_alive`, in monotonic seconds.
         self._kept = self._walk.iterated
-        self._walk.go_on(shard.known.walk, clock())
+        self._walk.go_on(self._known.walk, self._clock())
         # When the records at places were created.
         self._ages = RecordTimes(beginning.after, beginning.through)
         # A page that was read and not returned.
@@ -109,13 +87,13 @@ class DynamodbFollowing:
     @property
     def next_in(self) -> float | None:
         """See `feeds.PacesReads`: all until the tip is read as fast as the service allows."""
-        if self._walk.tip.is_sought or self._shard.known.pace.is_throttled:
+        if self._walk.tip.is_sought or self._known.pace.is_throttled:
             return max(0.0, self._due() - self._clock())
         return None
 
     def _due(self) -> float:
         """When the next call may be."""
-        return max(self._walk.tip.not_before, self._shard.known.pace.due(self._shard.reads))
+        return max(self._walk.tip.not_before, self._known.pace.due(self._shard.settings.reads))
 
     def look_ahead(self) -> bool:
         """Reads the first page now, which says where this following begins; whether the service
@@ -123,7 +101,7 @@ class DynamodbFollowing:
         self._ahead = self._call()
         if self._walk.iterator is None and not self._drained:  # one that has expired is made anew
             self._ahead = self._call()
-        return not self._shard.known.pace.is_throttled
+        return not self._known.pace.is_throttled
 
     def end(self) -> None:
         """There is nothing to read."""
@@ -133,11 +111,11 @@ class DynamodbFollowing:
     def _call(self) -> Page | None:
         """One call of GetRecords; the page, if there are records for us."""
         asked = self._clock()
-        shard, walk, known = self._shard, self._walk, self._shard.known
+        walk, known, client = self._walk, self._known, self._shard.client
         try:
             if walk.iterator is None:
                 walk.iterator = self._new_iterator()
-            answer, body = shard.client.records(walk.iterator)
+            answer, body = client.records(walk.iterator)
         except ClientError as error:
             self._refused(error, asked)
             return None
@@ -147,7 +125,7 @@ class DynamodbFollowing:
         self._drained = answer.next is None
         known.refusals = 0
         known.pace.answered()
-        walk.tip = walk.tip.found(len(answer.records), asked, shard.pause)
+        walk.tip = walk.tip.found(len(answer.records), asked, self._shard.settings.poll)
         page = None
         if answer.records:
             page = self._page(answer, body)
@@ -158,7 +136,7 @@ class DynamodbFollowing:
 
     def _new_iterator(self) -> str:
         shard, walk = self._shard, self._walk
-        make, where = shard.client.iterator, (shard.arn, shard.id)
+        make, where = shard.client.iterator, (self._arn, shard.id)
         if walk.after is not None:
             sequence = sequence_number(walk.after)
             return make(*where, "AFTER_SEQUENCE_NUMBER", sequence=sequence)
@@ -176,24 +154,24 @@ class DynamodbFollowing:
 
     def _refused(self, error: ClientError, asked: float) -> None:
         """Goes on where that is possible; raises what it is otherwise."""
-        code, walk, known = code_of(error), self._walk, self._shard.known
+        code, walk, known = code_of(error), self._walk, self._known
         if code == EXPIRED:
             if not walk.expire():
                 raise self._unknown_place() from error
             return
         if code == TRIMMED and walk.is_at_the_horizon(self._now()):
             walk.iterator = None
-            walk.tip = walk.tip.found(0, asked, self._shard.pause)
+            walk.tip = walk.tip.found(0, asked, self._shard.settings.poll)
             return
         if code in (TRIMMED, NOT_FOUND):
             known.walk = None  # asked again, it is with another iterator
             known.refusals += 1
-            lost = self._losses.found("trimmed" if code == TRIMMED else "shard_gone", walk.after)
+            lost = self._shard.found("trimmed" if code == TRIMMED else "shard_gone", walk.after)
             if lost is None:
                 self._drained = True
                 return
             raise lost from error
-        found = failure(error, f"DynamoDB Streams of {self._shard.table}")
+        found = failure(error, f"DynamoDB Streams of {self._shard.settings.table_name}")
         if not isinstance(found, Throttled):
             raise found from error
         known.pace.throttled(self._clock())
@@ -219,7 +197,7 @@ class DynamodbFollowing:
             last=last,
             count=len(records) - skip,
             captured_at=int(time.time() * 1e6),
-            context=PageContext(self._shard.table, skip).pack(),
+            context=PageContext(self._shard.settings.table_name, skip).pack(),
             payload=body,
         )
 
@@ -287,7 +265,7 @@ class DynamodbFollowing:
             "current": None if walk.after is None else str(walk.after),
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag_seconds": round(max(0.0, now - through), 3) if through else None,
-            "throttled": self._shard.known.pace.is_throttled,
+            "throttled": self._known.pace.is_throttled,
             **_window(now, through),
             "details": {
                 "shard": self._shard.id,

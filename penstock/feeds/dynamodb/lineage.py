@@ -85,10 +85,6 @@ class ShardTree:
             waiting += sorted(self._children.get(name, ()), reverse=True)
         return found
 
-    def children(self, shard: str) -> Sequence[str]:
-        """The ids of a shard's children, also of one that is not listed any more."""
-        return sorted(self._children.get(shard, ()))
-
 
 def partition_of(label: str, shard: str) -> PartitionId:
     """A shard's name in all streams of a table."""

@@ -11,18 +11,22 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Self
 
 from penstock.feeds.dynamodb.client import connect
 from penstock.feeds.dynamodb.failures import translating
-from penstock.feeds.dynamodb.items import FIRST, ScanAnswer, page_of, read_scan
+from penstock.feeds.dynamodb.items import (
+    FIRST,
+    ScanAnswer,
+    describe_table,
+    page_of,
+    read_scan,
+)
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmarks
-from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
 
 _LOOK = 0.1  # seconds between two looks whether it is stopped
@@ -32,19 +36,6 @@ _WITH_ITEMS = ("NEW_IMAGE", "NEW_AND_OLD_IMAGES")
 
 # `segment` of `of`. The service cuts by the hash of the partition key, so items stay in theirs.
 Segment = Mapping[str, int]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DescribedTable:
-    """What DescribeTable says; `items` and `size` (bytes) are some hours old. `view`: of the
-    stream, "" where it is disabled."""
-
-    schema: TableSchema
-    keys: tuple[str, ...]
-    items: int
-    size: int
-    view: str
-    stream: str
 
 
 class ReadPace:
@@ -194,31 +185,3 @@ def _sendable(key: Mapping[str, Any]) -> Mapping[str, Any]:
         name: {kind: b64decode(text) if kind == "B" else text for kind, text in value.items()}
         for name, value in key.items()
     }
-
-
-def describe_table(settings: DynamodbSettings) -> DescribedTable:
-    """The table's schema, keys and newest stream. Raises Unavailable, SettingsError."""
-    name = settings.table_name
-    with translating(f"describing {name}"):
-        client = connect(settings, "dynamodb")
-        found = client.describe_table(TableName=name)["Table"]
-    kinds = {one["AttributeName"]: one["AttributeType"] for one in found["AttributeDefinitions"]}
-    keys = tuple(one["AttributeName"] for one in found["KeySchema"])
-    columns = tuple(
-        {"name": key, "position": number, "data_type": kinds[key], "is_nullable": False,
-         "column_default": None, "key": True}
-        for number, key in enumerate(keys, 1)
-    )  # fmt: skip
-    version = blake2b(repr([(key, kinds[key]) for key in keys]).encode(), digest_size=8)
-    stream = found.get("StreamSpecification") or {}
-    return DescribedTable(
-        schema=TableSchema(
-            schema="", table=name, name=(name,), version=version.hexdigest(), columns=columns,
-            is_of_documents=True,
-        ),
-        keys=keys,
-        items=int(found.get("ItemCount") or 0),
-        size=int(found.get("TableSizeBytes") or 0),
-        view=str(stream.get("StreamViewType") or "") if stream.get("StreamEnabled") else "",
-        stream=str(found.get("LatestStreamArn") or ""),
-    )  # fmt: skip

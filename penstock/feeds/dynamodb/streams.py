@@ -5,14 +5,14 @@ listed is described by its ARN, which differs from the others' in its label only
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
+from penstock.feeds.dynamodb.items import describe_table
 from penstock.feeds.dynamodb.lineage import ShardTree, start_of
 from penstock.feeds.dynamodb.preflight import how_to_enable
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.feeds.dynamodb.snapshot import describe_table
 from penstock.model.errors import InvalidStream, PenstockError, Unavailable
 from penstock.model.position import PartitionId
 
@@ -26,13 +26,8 @@ _STREAM = "/stream/"
 class TableStreams:
     """`status` is the newest stream's, by the last look-up; `history` its ARN; both "" before."""
 
-    def __init__(
-        self,
-        settings: DynamodbSettings,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, settings: DynamodbSettings) -> None:
         self._settings = settings
-        self._clock = clock
         self._empty: dict[str, float] = {}  # since when a stream lists no shards
         self._trees: dict[str, ShardTree] = {}  # of the last listing, and children found since
         self.status = self.history = ""
@@ -97,8 +92,9 @@ class TableStreams:
         if described.shards:
             self._empty.pop(label, None)
         else:
-            since = self._empty.setdefault(label, self._clock())
-            if described.status not in DISABLED or self._clock() - since < _EMPTY:
+            now = time.monotonic()
+            since = self._empty.setdefault(label, now)
+            if described.status not in DISABLED or now - since < _EMPTY:
                 raise Unavailable(f"the stream {arn} lists no shards now")
         return ShardTree(described.shards)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.feeds.dynamodb.pacing import TO_THE_TIP, ShardPace, Tip
+from penstock.feeds.dynamodb.walk import TO_THE_TIP, ShardPace, Tip
 
 
 @given(st.lists(st.tuples(st.floats(0, 0.3), st.integers(1, 5)), max_size=60), st.integers(1, 5))

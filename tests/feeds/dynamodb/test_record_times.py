@@ -9,8 +9,14 @@ import pytest
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.read_through import EMPTY_READS, EMPTY_SECONDS, FRESH, ReadThrough
-from penstock.feeds.dynamodb.record_times import _PAGES, RecordTimes
+from penstock.feeds.dynamodb.record_times import (
+    _PAGES,
+    EMPTY_READS,
+    EMPTY_SECONDS,
+    FRESH,
+    ReadThrough,
+    RecordTimes,
+)
 from penstock.model.position import START, Bookmark, PartitionId
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of

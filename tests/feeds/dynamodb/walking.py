@@ -2,10 +2,11 @@
 
 from typing import Any
 
+from penstock.feeds.dynamodb.account import Account
 from penstock.feeds.dynamodb.beginning import ShardBeginning
-from penstock.feeds.dynamodb.client import client_of
-from penstock.feeds.dynamodb.following import DynamodbFollowing, ServedShard
-from penstock.feeds.dynamodb.losses import ShardLosses
+from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.following import DynamodbFollowing
+from penstock.feeds.dynamodb.shard import ServedShard
 from penstock.feeds.dynamodb.streams import TableStreams
 from penstock.feeds.dynamodb.walk import KnownShard
 from penstock.model.position import START, PartitionId
@@ -29,33 +30,22 @@ class Walking:
         pause: float = 1.0,
     ) -> None:
         self.server, self.seconds = server, seconds
-        self.known = known or KnownShard()
-        settings, partition = settings_of(server), PartitionId(f"{stream.label}/{shard.id}")
-        client = client_of(settings)
+        settings = settings_of(server, reads=reads, poll=pause)
+        account = Account(lambda: self.seconds, lambda _: None)
+        if known is not None:
+            account._shards[stream.arn, shard.id] = known
+        self.known = account.shard(stream.arn, shard.id)
+        client, streams = StreamsClient(settings, account), TableStreams(settings)
+        client.now = lambda: server.now  # type: ignore[method-assign]
+        streams.know(stream.arn)
         served = ServedShard(
-            client=client,
-            partition=partition,
-            arn=stream.arn,
-            id=shard.id,
-            table="users",
-            known=self.known,
-            reads=reads,
-            pause=pause,
-        )
-        losses = ShardLosses(
             settings=settings,
-            streams=TableStreams(settings),
+            streams=streams,
             client=client,
-            partition=partition,
+            partition=PartitionId(f"{stream.label}/{shard.id}"),
             bookmark=START,
         )
-        self.following = DynamodbFollowing(
-            served,
-            beginning or ShardBeginning(),
-            losses,
-            clock=lambda: self.seconds,
-            now=lambda: server.now,
-        )
+        self.following = DynamodbFollowing(served, beginning or ShardBeginning())
 
     def step(self, seconds: float = 1.0) -> int:
         """How many records came."""

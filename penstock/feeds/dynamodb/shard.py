@@ -1,16 +1,21 @@
-"""What a shard can have lost after a bookmark, as gaps."""
+"""A shard at the service as a bookmark names it, and what it can have lost after that, as gaps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from penstock.feeds import HistoryLost
-from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
+from penstock.feeds.dynamodb.beginning import (
+    RETENTION,
+    ShardBeginning,
+    beginning_of,
+    parents_of,
+)
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.lineage import REPLACES, ShardTree, StreamShard, label_of
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.streams import TableStreams
 from penstock.feeds.shared import lost
-from penstock.model.errors import InvalidStream, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 
 # For people; documented in docs/reference/operations.md.
@@ -25,14 +30,24 @@ _HINT = "on_gap: continue goes on with what there is; load the table anew to rep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardLosses:
-    """What is lost of one shard after a bookmark."""
+class ServedShard:
+    """One shard, to be read after a bookmark."""
 
     settings: DynamodbSettings
     streams: TableStreams
     client: StreamsClient
     partition: PartitionId
     bookmark: Bookmark
+
+    @property
+    def id(self) -> str:
+        """As the service names it."""
+        return self.partition.rpartition("/")[2]
+
+    @property
+    def label(self) -> str:
+        """The stream's."""
+        return label_of(self.partition)
 
     def lost(self, cause: str, after: Place | None) -> HistoryLost:
         """The error for a gap after a place; None is the shard's beginning."""
@@ -44,38 +59,34 @@ class ShardLosses:
 
     def cause(self, beginning: ShardBeginning) -> str:
         """The cause of what is lost for sure, before anything is read; "" for nothing."""
-        label = label_of(self.partition)
-        if self.streams.arn(label) is None:
+        if self.streams.arn(self.label) is None:
             return "stream_gone"
-        if self.bookmark.place is None and _is_after_another(self.bookmark, label):
+        if self.bookmark.place is None and self._is_after_another_stream:
             return "stream_replaced"
         return "trimmed" if beginning.is_overdue(self.client.now()) else ""
+
+    @property
+    def _is_after_another_stream(self) -> bool:
+        mark = self.bookmark.mark or {}
+        parents = map(PartitionId, mark.get("parents", {}))
+        return REPLACES in mark or any(label_of(parent) != self.label for parent in parents)
 
     def found(self, cause: str, after: Place | None) -> HistoryLost | None:
         """What reading found after a place; None if there was nothing to read. Raises Unavailable
         for a shard that is open: it cannot be gone."""
-        label, _, shard = self.partition.rpartition("/")
-        arn = self.streams.arn(label)
+        arn = self.streams.arn(self.label)
         described = None if arn is None else self.client.describe(arn)
         if described is None:
             return self.lost("stream_gone", after)
-        listed = ShardTree(described.shards).shards.get(shard)
+        listed = ShardTree(described.shards).shards.get(self.id)
         if listed is not None and listed.is_open and cause == "shard_gone":
             raise Unavailable(f"{self.partition} is listed as open, and reading does not find it")
         bookmark = self.bookmark._replace(place=after)
         if listed is not None and _has_nothing_after(bookmark, listed, self.client.now()):
-            known = self.client.account.shard(arn or "", shard)
+            known = self.client.account.shard(arn or "", self.id)
             if after is not None or known.refusals > 1:  # one answer may be wrong
                 return None
         return self.lost(cause, after)
-
-
-def _is_after_another(bookmark: Bookmark, label: str) -> bool:
-    """Whether it is the first bookmark of a stream that came after another one of its table."""
-    mark = bookmark.mark or {}
-    return REPLACES in mark or any(
-        label_of(PartitionId(parent)) != label for parent in mark.get("parents", {})
-    )
 
 
 def _has_nothing_after(bookmark: Bookmark, shard: StreamShard, now: float) -> bool:
@@ -94,20 +105,7 @@ def _has_nothing_after(bookmark: Bookmark, shard: StreamShard, now: float) -> bo
 
 def _is_the_horizon(bookmark: Bookmark) -> bool:
     """Whether nothing was read before it: neither of the shard nor of its ancestors."""
-    mark = bookmark.mark or {}
-    parents = [Bookmark.from_json(each) for each in mark.get("parents", {}).values()]
+    parents = parents_of(bookmark)
     if not parents:
-        return bookmark.place is None and mark.get("from") == "trim_horizon"
+        return bookmark.place is None and (bookmark.mark or {}).get("from") == "trim_horizon"
     return all(map(_is_the_horizon, parents))
-
-
-def verify(history: str, settings: DynamodbSettings) -> None:
-    """Raises InvalidStream if this ARN of a token is not one of the table's streams, or not the
-    stream that the settings name."""
-    table = history.partition(":table/")[2].partition("/stream/")[0]
-    name = settings.table_name
-    if table != name or (settings.stream and history != settings.stream):
-        raise InvalidStream(
-            f"the token is of the stream {history}, which is not {settings.stream or name}",
-            hint=f"take a token of {name}, a time or trim_horizon; or follow the table {table}",
-        )
