@@ -16,7 +16,7 @@ from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED
 from penstock.cli.bridge_metrics import BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
-from penstock.feeds.cosmos.losses import CAUSES as CAUSES_OF_COSMOS
+from penstock.feeds.cosmos.served_range import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.shard import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN

@@ -60,7 +60,7 @@ class CosmosContainer:
     """The calls; errors are ours, and of `page` also `Refused`. Thread-safe."""
 
     def __init__(self, settings: CosmosSettings) -> None:
-        self._subject = f"Cosmos DB's container {settings.database}/{settings.container}"
+        self._subject = f"Cosmos DB's container {settings.path}"
         self._settings = settings
         self._lock = threading.Lock()
         self._identity: ContainerIdentity | None = None
@@ -132,6 +132,11 @@ class CosmosContainer:
         if not heads:
             raise Malformed(f"{self._subject}: the SDK gave no answer of the change feed")
         return _answer(heads[-1], found, bodies[-1])
+
+    def peek(self, key_range: KeyRange, mark: FeedMark | None = None) -> FeedAnswer:
+        """The same, of one item at most; refusals are errors of ours."""
+        with translating(self._subject):
+            return self.page(key_range, mark, 1)
 
     def _from(self, key_range: KeyRange, mark: FeedMark | None) -> dict[str, Any]:
         if mark is not None and mark.etag is not None:

@@ -4,19 +4,18 @@ A range that the service splits ends, and its pieces begin at its continuation. 
 partitions ends nothing: each range goes on as a part of the merged one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
 from penstock.feeds import At, Gap, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
-from penstock.feeds.cosmos.failures import ContainerMissing, translating
+from penstock.feeds.cosmos.failures import ContainerMissing, Refused, translating
 from penstock.feeds.cosmos.following import CosmosFollowing
-from penstock.feeds.cosmos.losses import RangeLosses
 from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
-from penstock.feeds.cosmos.preflight import findings
 from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
+from penstock.feeds.cosmos.served_range import ServedRange
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
@@ -34,6 +33,10 @@ from penstock.wire.cosmos.decoder import CosmosDecoder
 from penstock.wire.cosmos.documents import in_order, lsn_of
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
+_BACKUP = (
+    "give the account continuous backup and enable the feature AllVersionsAndDeletesChangeFeed:"
+    " `az cosmosdb update --backup-policy-type Continuous`, then Features in the portal"
+)
 
 
 class CosmosFeed(PolledFeed[CosmosSettings]):
@@ -42,11 +45,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
     history = ""  # the container's resource id, as the last listing gave it
 
     def __repr__(self) -> str:
-        return f"CosmosFeed({self._name} at {self.settings.endpoint}, {self.settings.mode})"
-
-    @property
-    def _name(self) -> str:
-        return f"{self.settings.database}/{self.settings.container}"
+        return f"CosmosFeed({self.settings.path} at {self.settings.endpoint}, {self.settings.mode})"
 
     @property
     def _client(self) -> CosmosContainer:
@@ -64,7 +63,8 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         found = self._client.identity().rid
         if history and history != found:
             raise InvalidStream(
-                f"the token is of another container than {self._name} ({history}, not {found})",
+                f"the token is of another container than {self.settings.path} ({history}, not"
+                f" {found})",
                 hint="take a token of this one, a time, beginning or now",
             )
 
@@ -94,8 +94,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         for _ in range(_LISTINGS):
             found: dict[PartitionId, Bookmark] = {}
             for each in self._client.ranges():
-                with translating(f"Cosmos DB's container {self._name}"):
-                    answer = self._client.page(each, None, 1)
+                answer = self._client.peek(each)
                 if answer.ranges != (each,):
                     break  # it was split in between
                 if not answer.etag:
@@ -153,7 +152,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         """See `feeds.Feed`."""
         key_range = KeyRange.of(partition)
         client, passed = self._client, {each.cause for each in despite}
-        losses = RangeLosses(
+        served = ServedRange(
             settings=self.settings, client=client, key_range=key_range, passed=frozenset(passed)
         )
         mark = mark_of(bookmark, key_range)
@@ -164,23 +163,15 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         except ContainerMissing as error:
             if mark is None or "container_gone" in passed:
                 raise Unavailable(error.message, hint=error.hint) from error
-            raise losses.lost("container_gone", bookmark.place) from error
+            raise served.lost("container_gone", bookmark.place) from error
         if mark is not None and mark.rid != identity.rid:
-            raise losses.lost("container_replaced", bookmark.place)
+            raise served.lost("container_replaced", bookmark.place)
         cuts: Sequence[str] = ()
         if mark is None or passed - {"container_gone"}:
             mark, cuts = self._anew(key_range, identity, mark, is_after_gap=bool(passed))
             if bookmark.place is not None and not passed:
                 mark = mark.inside()  # a place alone: all before it is read again, and passed over
-        following = CosmosFollowing(
-            client,
-            self.settings,
-            key_range,
-            identity=identity,
-            mark=mark,
-            place=bookmark.place,
-            losses=losses,
-        )
+        following = CosmosFollowing(served, identity, mark, bookmark.place)
         if cuts:
             following.end(cuts)
         return following
@@ -208,8 +199,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 f"nothing is known of {key_range.name}, and all versions have no beginning",
                 hint="begin at now, or with a token",
             )
-        with translating(f"Cosmos DB's container {self._name}"):
-            answer = self._client.page(key_range, None, 1)
+        answer = self._client.peek(key_range)
         if known is not None and (cuts := key_range.cuts(answer.ranges)):
             return known, cuts
         if answer.ranges != (key_range,) or not answer.etag:
@@ -222,8 +212,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         mark = mark_of(bookmark, key_range)
         if mark is None:
             return None
-        with translating(f"Cosmos DB's container {self._name}"):
-            answer = self._client.page(key_range, mark, 1)
+        answer = self._client.peek(key_range, mark)
         if not answer.documents or answer.newest is None:
             return 0
         paths = self._client.identity().paths
@@ -241,10 +230,33 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        found = checked(findings(self.settings))
+        found = checked(self._findings())
         if all(each.level != "error" for each in found):
             found += self._check_start()
         return found
+
+    def _findings(self) -> Iterator[Finding]:
+        settings, client = self.settings, self._client
+        keys = ", ".join(client.identity(again=True).paths)
+        yield finding("ok", "container", f"{settings.path} is there, partitioned by {keys}")
+        ranges = client.ranges()
+        yield finding("ok", "ranges", f"it has {len(ranges)} physical partition(s)")
+        try:
+            with translating("reading its change feed", refusals=False):
+                client.page(ranges[0], None, 1)
+        except Refused as refused:
+            if refused.status == 400 and settings.every:
+                text = f"the mode {settings.mode} is refused: {refused.message}"
+                yield finding("error", "change feed", text, _BACKUP)
+            else:
+                with translating("reading its change feed"):
+                    raise
+        else:
+            text = f"it can be read in the mode {settings.mode}"
+            yield finding("ok", "change feed", text)
+        if not settings.every:
+            text = "latest_version shows no deletes and no versions between two reads"
+            yield finding("ok", "mode", text)
 
     def _check_start(self) -> list[Finding]:
         """Reads after a time or a token as the start will: what can be read now, and from the

@@ -1,17 +1,14 @@
 """One key range, being read: a page after another, each by the continuation of the one before."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from penstock.feeds.cosmos.boundaries import PageBoundaries
-from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
+from penstock.feeds.cosmos.client import ContainerIdentity, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused
-from penstock.feeds.cosmos.losses import RangeLosses
-from penstock.feeds.cosmos.marks import FeedMark, number_of
-from penstock.feeds.cosmos.ranges import KeyRange
-from penstock.feeds.cosmos.settings import CosmosSettings
+from penstock.feeds.cosmos.marks import FeedMark, PageBoundaries, number_of
+from penstock.feeds.cosmos.served_range import ServedRange
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Place
@@ -29,26 +26,23 @@ class CosmosFollowing:
 
     def __init__(
         self,
-        client: CosmosContainer,
-        settings: CosmosSettings,
-        key_range: KeyRange,
-        *,
+        served: ServedRange,
         identity: ContainerIdentity,
         mark: FeedMark,
         place: Place | None,
-        losses: RangeLosses,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._client, self._settings, self._range = client, settings, key_range
-        self._identity, self._losses, self._clock = identity, losses, clock
+        self._served, self._identity = served, identity
+        self._range = served.key_range
         # How far the range was read.
         self._walk = RangeWalk(mark, place)
         # Bookmarks of what was read, also for other threads.
         self._boundaries = PageBoundaries(place, mark)
-        self._size = _PageSize(settings.page_items)
+        self._size = _PageSize(served.settings.page_items)
         # When the next page is asked for.
         self._pace = _Pace()
-        self._state = RangeState()
+        # The newest LSN of the physical partition (0: not known), and whether all of it was read.
+        self._newest, self._at_tip = 0, False
+        self._acknowledged: Place | None = None
         # Whether the range has ended; whether this was closed.
         self._drained = self._closed = False
         self.begins = mark.etag or str(mark.to_json()["from"])
@@ -57,9 +51,9 @@ class CosmosFollowing:
         """See `feeds.Following`. One page; a refusal that passes is waited for."""
         if self._closed:
             raise Unavailable(f"{self._range.name} was closed")
-        deadline = self._clock() + timeout
+        deadline = time.monotonic() + timeout
         while not self._drained:
-            now = self._clock()
+            now = time.monotonic()
             due = self._pace.not_before
             if due > deadline:
                 time.sleep(max(0.0, deadline - now))
@@ -71,20 +65,20 @@ class CosmosFollowing:
                 raise self._error(Refused(404, 0, error.message)) from error
             if page is not None:
                 return [page]
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 break
         return []
 
     @property
     def next_in(self) -> float | None:
         """See `feeds.PacesReads`."""
-        return None if self._pace.is_idle else max(0.0, self._pace.not_before - self._clock())
+        return None if self._pace.is_idle else max(0.0, self._pace.not_before - time.monotonic())
 
     def _call(self) -> Page | None:
         """One read; the page, if there are changes for us."""
         self._pace.is_idle = False
         try:
-            answer = self._client.page(self._range, self._walk.mark, self._size.most)
+            answer = self._served.client.page(self._range, self._walk.mark, self._size.most)
         except Refused as refused:
             self._refused(refused)
             return None
@@ -96,8 +90,8 @@ class CosmosFollowing:
         return self._answered(answer)
 
     def _answered(self, answer: FeedAnswer) -> Page | None:
-        self._state.newest = max(self._state.newest, answer.newest or 0)
-        placed = in_order(answer.documents, self._identity.paths, every=self._settings.every)
+        self._newest = max(self._newest, answer.newest or 0)
+        placed = in_order(answer.documents, self._identity.paths, every=self._served.settings.every)
         walk = self._walk
         # After a merge LSNs could begin again: places would go back. Halves have their own places.
         if placed and walk.last and not walk.skip and placed[0][0] <= walk.last:
@@ -112,12 +106,12 @@ class CosmosFollowing:
         if skip == len(placed):
             self._boundaries.renew(after)
             if not placed and not self._has_more(before, answer):
-                self._state.at_tip = self._pace.is_idle = True
-                self._pace.not_before = self._clock() + self._settings.poll
+                self._at_tip = self._pace.is_idle = True
+                self._pace.not_before = time.monotonic() + self._served.settings.poll
             return None
         walk.last = placed[-1][0]
         self._boundaries.note(walk.last, before, after, self._created(placed[-1][1]))
-        self._state.at_tip = False
+        self._at_tip = False
         return Page(
             partition=self._range.name,
             first=placed[skip][0],
@@ -138,10 +132,10 @@ class CosmosFollowing:
 
     def _context(self, before: FeedMark, after: FeedMark, skip: int) -> bytes:
         return DocumentContext(
-            database=self._settings.database,
-            container=self._settings.container,
+            database=self._served.settings.database,
+            container=self._served.settings.container,
             paths=self._identity.paths,
-            every=self._settings.every,
+            every=self._served.settings.every,
             mark=before.inside().to_text(),
             end=after.to_text(),
             skip=skip,
@@ -149,13 +143,13 @@ class CosmosFollowing:
 
     def _created(self, document: Document) -> float:
         """When it was written: the service says so in whole seconds."""
-        times = document["metadata"] if self._settings.every else document
-        found = times.get("crts" if self._settings.every else "_ts")
+        times = document["metadata"] if self._served.settings.every else document
+        found = times.get("crts" if self._served.settings.every else "_ts")
         return float(found) if isinstance(found, int | float) else 0.0
 
     def _refused(self, refused: Refused) -> None:
         """Waits where that helps; raises what it is otherwise."""
-        now = self._clock()
+        now = time.monotonic()
         if refused.status == 429:
             self._pace.is_throttled = True
             self._pace.not_before = now + max(_LEAST_WAIT, refused.wait)
@@ -167,11 +161,11 @@ class CosmosFollowing:
             raise self._error(refused) from refused
 
     def _error(self, refused: Refused) -> PenstockError:
-        return self._losses.error_of(refused, self._walk.last, self._identity)
+        return self._served.error_of(refused, self._walk.last, self._identity)
 
     def _gone(self, refused: Refused, now: float) -> None:
         """A split, if there are children; a merge, or one of both that is not done yet."""
-        cuts = self._range.cuts(self._client.ranges())
+        cuts = self._range.cuts(self._served.client.ranges())
         if cuts:
             self._ended(cuts)
             return
@@ -206,29 +200,29 @@ class CosmosFollowing:
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """See `feeds.Following`: the service keeps its changes, whoever has read them."""
-        self._state.acknowledged = bookmark.place or self._state.acknowledged
+        self._acknowledged = bookmark.place or self._acknowledged
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`. The lag counts transactions, which is all that LSNs tell."""
-        state, last = self._state, self._walk.last
-        stored = state.acknowledged or self._boundaries.asked
-        is_done = state.at_tip and stored == last
+        last = self._walk.last
+        stored = self._acknowledged or self._boundaries.asked
+        is_done = self._at_tip and stored == last
         lag = None
-        if state.newest and (stored is not None or is_done):
-            lag = 0 if is_done else max(0, state.newest - lsn_of(stored)) if stored else None
+        if self._newest and (stored is not None or is_done):
+            lag = 0 if is_done else max(0, self._newest - lsn_of(stored)) if stored else None
         return {
             "connected": not self._closed,
             "current": None if last is None else str(last),
-            "confirmed": None if state.acknowledged is None else str(state.acknowledged),
+            "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag": lag,
             "lag_unit": "changes",
             "lag_seconds": 0.0 if is_done else _age(self._boundaries.created(stored)),
             "throttled": self._pace.is_throttled,
             "details": {
                 "range": self._range.name,
-                "newest_lsn": state.newest or None,
+                "newest_lsn": self._newest or None,
                 "page_items": self._size.most,
-                "tip_reached": state.at_tip,
+                "tip_reached": self._at_tip,
             },
         }
 
@@ -257,16 +251,6 @@ class RangeWalk:
             after = replace(after, within=before.within, done=before.done)
         self.mark = after
         return skip
-
-
-class RangeState:
-    """What the status says of a range that is read: the newest LSN of its physical partition (0 for
-    not known yet), and whether all of it was read."""
-
-    def __init__(self) -> None:
-        self.newest = 0
-        self.at_tip = False
-        self.acknowledged: Place | None = None
 
 
 class _Pace:

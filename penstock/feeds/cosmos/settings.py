@@ -70,6 +70,11 @@ class CosmosSettings(Settings):
         return self
 
     @property
+    def path(self) -> str:
+        """`database/container`, for people."""
+        return f"{self.database}/{self.container}"
+
+    @property
     def every(self) -> bool:
         """Whether all versions and deletes are read."""
         return self.mode == "all_versions_and_deletes"

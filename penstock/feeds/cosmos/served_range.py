@@ -1,4 +1,4 @@
-"""What a key range can have lost after a place, as gaps."""
+"""A key range at the service, and what it can have lost after a place, as gaps."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,8 +24,8 @@ _REPLACED = "give the backend another `name`: places of another container cannot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RangeLosses:
-    """What is lost of one range; `passed` are the causes of gaps that it is followed despite."""
+class ServedRange:
+    """One range; `passed` are the causes of gaps that it is followed despite."""
 
     settings: CosmosSettings
     client: CosmosContainer
@@ -35,9 +35,8 @@ class RangeLosses:
     def lost(self, cause: str, after: Place | None, said: str = "") -> HistoryLost:
         """The error for a gap after a place; `said` is what the service said."""
         settings = self.settings
-        name = f"{settings.database}/{settings.container}"
         detail = CAUSES[cause].format(
-            container=name, partition=self.key_range.name, after=after or "its beginning"
+            container=settings.path, partition=self.key_range.name, after=after or "its beginning"
         )
         detail += f" ({said})" if said else ""
         if cause == "container_replaced":
@@ -49,8 +48,7 @@ class RangeLosses:
     ) -> PenstockError:
         """What a refusal means for the changes of this container after a place."""
         cause, settings = "", self.settings
-        name = f"{settings.database}/{settings.container}"
-        subject = f"reading {self.key_range.name} of {name}"
+        subject = f"reading {self.key_range.name} of {settings.path}"
         if refused.status == 404 or refused.is_of_another_container:
             cause = self._cause_of_missing(identity.rid)
             if not cause:
@@ -62,7 +60,7 @@ class RangeLosses:
             now = self._refusal_of_now()
             cause, refused = ("retention", refused) if now is None else ("", now)
         if cause == "container_gone" and cause in self.passed:
-            return Unavailable(f"the container {name} is not there yet")
+            return Unavailable(f"the container {settings.path} is not there yet")
         if cause and cause not in self.passed:
             return self.lost(cause, after, refused.message)
         return failure(refused.status, refused.sub_status, refused.message, subject)
