@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.tail.reader import Message, TailReader
 from penstock.model.errors import PenstockError
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings

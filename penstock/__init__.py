@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from penstock.consumer.mirror.replica import Replica
     from penstock.consumer.mirror.tailing import ReplicaStatus
     from penstock.consumer.mirror.targets import Target
-    from penstock.consumer.tail.message import Message
-    from penstock.consumer.tail.reader import TailReader
+    from penstock.consumer.tail.reader import Message, TailReader
     from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
     from penstock.leases import Lease
     from penstock.leases.balance import Taking, balance
@@ -64,8 +63,7 @@ _PLACES = {
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
     "penstock.stream": ("Stream", "stream"),
-    "penstock.consumer.tail.message": ("Message",),
-    "penstock.consumer.tail.reader": ("TailReader",),
+    "penstock.consumer.tail.reader": ("Message", "TailReader"),
     "penstock.model.version": ("__version__",),
 }  # fmt: skip
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.consumer.compare.comparison import Comparison, Report
+from penstock.consumer.compare import Comparison, Report
 from penstock.consumer.mirror.fold import Fold
 from penstock.consumer.tail.reader import TailReader
 from penstock.feeds import Collection, ListsTables, ReadsCollections

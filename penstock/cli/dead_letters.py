@@ -11,7 +11,7 @@ import click
 from penstock.cli.listing import Rows, columns, print_list
 from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
-from penstock.consumer.tail.start import Since, parse_start
+from penstock.consumer.tail.reader import Since, parse_start
 from penstock.model.errors import Malformed, Rejected, SettingsError
 from penstock.sinks import SetsAside, images_of
 from penstock.wire.hash_partitions import hashing

@@ -9,9 +9,7 @@ from rich.console import Console
 
 from penstock.cli.nats_login import nats_login, settings_of
 from penstock.consumer.tail.lines import json_line, line
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.reader import TailReader
-from penstock.consumer.tail.start import parse_start
+from penstock.consumer.tail.reader import Message, TailReader, parse_start
 from penstock.model.errors import Malformed
 
 

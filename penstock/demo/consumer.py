@@ -16,8 +16,7 @@ from typing import Any
 import orjson
 
 from penstock.consumer.mirror.replica import Replica
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.tail.reader import Message, TailReader
 from penstock.demo.verdict import DemoReplica, TableRows, differences
 from penstock.demo.workload import Background
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable

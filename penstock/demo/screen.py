@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.consumer.tail.lines import line
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 from penstock.process.closing import Closes
 
 PHASES = ("setting up", "starting Spark", "streaming", "draining", "mirroring", "verdict")

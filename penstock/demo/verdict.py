@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.consumer.compare.same import differing
+from penstock.consumer.compare import differing
 from penstock.consumer.mirror.fold import Fold
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 from penstock.demo.workload import Key, Ledger, Written
 from penstock.model.position import Place
 

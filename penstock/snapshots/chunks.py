@@ -1,10 +1,14 @@
-"""Rows of a snapshot -> chunks, the bodies of messages. Pure.
+"""Rows of a snapshot -> chunks, the bodies of messages, plain or as zstd frames. Pure.
 
-Rows are the images that the decoder made, so they are typed exactly as changes are.
+Rows are the images that the decoder made, so they are typed exactly as changes are. A chunk of few
+rows has little that repeats: it takes the dictionary of the table's changes, if there is one. Ten
+columns, JSON, with a dictionary and without: 36 % smaller with 1 row, 20 % with 10 (3 kB), 12 %
+with 20 (5 kB), 4 % with 50 (13 kB), and larger from 1000 rows on.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.change import Images
+from penstock.nats.compression import ENCODING, Frames, large_frame
 from penstock.sinks.encoding.dialect import dialect
 
 ARROW = b"application/vnd.apache.arrow.stream"
@@ -120,3 +125,31 @@ def _arrow(rows: pa.RecordBatch, shared: dict[str, Any]) -> bytes:
     with pa.ipc.new_stream(sink, rows.schema.with_metadata(about)) as stream:
         stream.write_batch(rows.replace_schema_metadata(about))
     return sink.getvalue().to_pybytes()
+
+
+SMALL = 8192  # bytes of a body up to which a dictionary gains more than it costs
+
+
+@dataclass(frozen=True)
+class ChunkCompression:
+    """`method`: `none` or `zstd`. A dictionary is for the latter. Not for several threads."""
+
+    method: str
+    dictionary: bytes = b""
+
+    def of(self, body: bytes) -> tuple[bytes, dict[str, bytes]]:
+        """The body as it is stored, and the headers that say so."""
+        if self.method == "none":
+            return body, {}
+        if self.dictionary and len(body) <= SMALL:
+            return self._small.compressor.compress(body), self._small.headers
+        return large_frame(body), {ENCODING: self.method.encode()}
+
+    @property
+    def identity(self) -> str | None:
+        """The identity of the dictionary."""
+        return self._small.identity if self.dictionary else None
+
+    @cached_property
+    def _small(self) -> Frames:
+        return Frames(self.dictionary)

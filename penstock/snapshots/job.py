@@ -1,10 +1,19 @@
-"""What a snapshot is of, what it may ask of its pipeline, and how far it is."""
+"""What a snapshot is of, what it may ask of its pipeline, and how far it is: its states, as a
+table, and what its threads share.
 
+Ranges are read under one snapshot of the source after the other, until all are read; then the meta
+is sent. From then on it may be stored though no answer came, and no chunk may be deleted.
+"""
+
+import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Protocol
 
 from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, SelectsRows, TakesSnapshots
 from penstock.model.change import OnError
+from penstock.model.machine import step
 from penstock.model.position import Bookmarks
 from penstock.model.table_schema import TableName
 from penstock.snapshots.statements import RowTransform
@@ -88,3 +97,108 @@ class RunProgress:
     waiting: str = ""  # what is waited for at the source, before it can be read
     begun_at: float = field(default=0.0, compare=False)
     done_before: int = 0  # ranges, of those that are done, at `begun_at`
+
+
+class RunState(Enum):
+    """Where a run is."""
+
+    READING = "reading"  # ranges are read
+    FAILED = "failed"  # a thread failed: the others end
+    READ = "read"  # every range was read: no other snapshot of the source follows
+    SENT = "sent"  # the meta is sent
+    DOUBTFUL = "doubtful"  # and there was an error instead of an answer: it may be stored
+    CANCELLED = "cancelled"  # by an operator
+    WITHDRAWN = "withdrawn"  # cancelled after the meta was sent: it may be stored
+
+
+class RunEvent(Enum):
+    """What happens to it."""
+
+    FAIL = "fail"
+    GO_ON = "go on"  # under another snapshot of the source
+    FINISH = "finish"  # every range was read
+    SEND = "send"  # the meta is sent next
+    CANCEL = "cancel"
+
+
+_S, _E = RunState, RunEvent
+TABLE: Mapping[tuple[RunState, RunEvent], RunState] = {
+    (_S.READING, _E.FAIL): _S.FAILED,
+    (_S.READING, _E.GO_ON): _S.READING,
+    (_S.READING, _E.FINISH): _S.READ,
+    (_S.READING, _E.CANCEL): _S.CANCELLED,
+    (_S.FAILED, _E.FAIL): _S.FAILED,
+    (_S.FAILED, _E.GO_ON): _S.READING,
+    (_S.FAILED, _E.CANCEL): _S.CANCELLED,
+    (_S.READ, _E.FAIL): _S.FAILED,
+    (_S.READ, _E.SEND): _S.SENT,
+    (_S.READ, _E.CANCEL): _S.CANCELLED,
+    (_S.SENT, _E.FAIL): _S.DOUBTFUL,
+    (_S.SENT, _E.CANCEL): _S.WITHDRAWN,
+    (_S.DOUBTFUL, _E.CANCEL): _S.WITHDRAWN,
+    (_S.CANCELLED, _E.FAIL): _S.CANCELLED,
+    (_S.CANCELLED, _E.GO_ON): _S.CANCELLED,
+    (_S.CANCELLED, _E.FINISH): _S.CANCELLED,
+    (_S.CANCELLED, _E.SEND): _S.CANCELLED,
+    (_S.CANCELLED, _E.CANCEL): _S.CANCELLED,
+    (_S.WITHDRAWN, _E.FAIL): _S.WITHDRAWN,
+    (_S.WITHDRAWN, _E.CANCEL): _S.WITHDRAWN,
+}
+
+_GOES_ON = RunState.READING, RunState.FAILED
+_OVER = RunState.FAILED, RunState.DOUBTFUL, RunState.CANCELLED, RunState.WITHDRAWN
+
+
+class RunControl:
+    """What all threads of a run share. `failure`: the first one, as others may follow from it."""
+
+    def __init__(self, pipeline: PipelineState) -> None:
+        self.progress = RunProgress()
+        self.failure: BaseException | None = None
+        self.state = RunState.READING
+        self._pipeline = pipeline
+        self._lock = threading.Lock()
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether an operator ended the run."""
+        return self.state in (RunState.CANCELLED, RunState.WITHDRAWN)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether another snapshot of the source may be read."""
+        return self.state in _GOES_ON and self._pipeline.is_ours
+
+    def is_over(self) -> bool:
+        """Whether every thread has to end."""
+        return self.state in _OVER or not self._pipeline.is_ours
+
+    def on(self, event: RunEvent) -> RunState:
+        """The state after an event."""
+        with self._lock:
+            self.state = step(TABLE, self.state, event)
+            return self.state
+
+    def fail(self, error: BaseException) -> RunState:
+        """The state after an error of any thread."""
+        with self._lock:
+            self.failure = self.failure or error
+        return self.on(RunEvent.FAIL)
+
+    def go_on(self) -> None:
+        """Another snapshot of the source is read."""
+        self.failure = None
+        self.on(RunEvent.GO_ON)
+
+    def wrote(self, rows: int, size: int) -> None:
+        """Counts a chunk; with negative numbers, one that is deleted."""
+        with self._lock:
+            self.progress.chunks += -1 if size < 0 else 1
+            self.progress.rows += rows
+            self.progress.bytes += size
+
+    def read(self, rows: int, *, is_range: bool) -> None:
+        """Counts a part that was read to its end: a range, or rows that are read again."""
+        with self._lock:
+            self.progress.read += rows
+            self.progress.done += is_range

@@ -1,9 +1,12 @@
-"""The bucket `snapshots`: one document for each run, for the programs that asked."""
+"""The bucket `snapshots`: one document for each run, for the programs that asked; and what the
+status page says of a backend's runs.
+"""
 
 import re
 import secrets
 import time
-from collections.abc import Collection, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from functools import reduce
 from typing import Any, Literal
@@ -13,6 +16,7 @@ import orjson
 from penstock.model.table_schema import TableName
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
+from penstock.snapshots.job import RunProgress
 from penstock.snapshots.range_progress import SnapshotPlan
 
 BUCKET = "snapshots"
@@ -170,3 +174,46 @@ def _read(document: bytes) -> RunRecord | None:
         return RunRecord(**{**known, "name": tuple(known["name"])})
     except (ValueError, TypeError, KeyError):
         return None
+
+
+_COUNTED = "chunks", "rows", "bytes"
+
+
+class SnapshotTotals:
+    """Counts the runs of one backend that ended, and what was stored, since the service started."""
+
+    def __init__(self) -> None:
+        self._runs: Counter[str] = Counter()
+        self._stored: Counter[str] = Counter()
+
+    def ended(self, record: RunRecord) -> None:
+        """Counts a run."""
+        self._runs[record.state] += 1
+        self._stored.update({key: getattr(record, key) for key in _COUNTED})
+
+    def status(
+        self, running: Iterable[tuple[RunRecord, RunProgress]], now: float
+    ) -> dict[str, Any]:
+        """The counts, with those of runs that have not ended; `now` is monotonic seconds."""
+        current = [_of(record, progress, now) for record, progress in running]
+        stored = {key: self._stored[key] + sum(one[key] for one in current) for key in _COUNTED}
+        return {"runs": dict(self._runs), **stored, "current": current}
+
+
+def _of(record: RunRecord, progress: RunProgress, now: float) -> dict[str, Any]:
+    seconds = now - progress.begun_at if progress.begun_at else 0.0
+    read = progress.done - progress.done_before
+    left = None if not read else seconds / read * (progress.ranges - progress.done)
+    return {
+        "snapshot_id": record.snapshot_id,
+        "table": ".".join(record.name),
+        "state": record.state,
+        "waiting": progress.waiting,
+        "ranges": progress.ranges,
+        "done": progress.done,
+        "chunks": progress.chunks,
+        "rows": progress.rows,
+        "bytes": progress.bytes,
+        "bytes_per_second": round(progress.bytes / seconds) if seconds else None,
+        "seconds_left": None if left is None else round(left, 1),
+    }

@@ -18,14 +18,12 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableName
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.followed_tables import FollowedTable, resolve
+from penstock.snapshots.followed_tables import FollowedTable, InitialSnapshots, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
-from penstock.snapshots.initial import InitialSnapshots
 from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress
 from penstock.snapshots.options import USUAL, SnapshotOptions
-from penstock.snapshots.records import KEPT, Records, RunRecord, new_id
+from penstock.snapshots.records import KEPT, Records, RunRecord, SnapshotTotals, new_id
 from penstock.snapshots.run import SnapshotRun
-from penstock.snapshots.totals import SnapshotTotals
 from penstock.snapshots.writing import SnapshotPace
 
 log = structlog.get_logger("penstock")

@@ -19,19 +19,17 @@ import structlog
 from penstock.config import SnapshotSettings
 from penstock.feeds import TableSnapshot
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.nats.compression import DictionaryBucket
 from penstock.process.backoff import delays
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.chunks import ChunkForm, cut, images_for
-from penstock.snapshots.compression import ChunkCompression, dictionary_of
+from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut, images_for
 from penstock.snapshots.init_stream import InitStream
-from penstock.snapshots.job import Cancelled, Job, RunProgress
-from penstock.snapshots.meta import Meta
+from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunProgress, RunState
 from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
-from penstock.snapshots.run_states import RunControl, RunEvent, RunState
 from penstock.snapshots.statements import through
-from penstock.snapshots.writing import ChunkWriter, SnapshotPace, without_unreadable, written
+from penstock.snapshots.writing import ChunkWriter, Meta, SnapshotPace, without_unreadable, written
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
 _NICE = 19  # of the threads that read: running pipelines come first
@@ -101,7 +99,7 @@ class SnapshotRun:
                 stream.ensure(replicas=self._sink.replicas, storage=self._sink.storage)
                 kept = self._kept(stream)
                 if self._settings.compression == "zstd":
-                    self._dictionary = dictionary_of(stream, self._sink, self.job)
+                    self._dictionary = self._dictionary_of(stream)
                 if self.job.resumes:
                     self._restore(stream)
                 self._run(stream, kept)
@@ -120,6 +118,13 @@ class SnapshotRun:
         kept = Kept.of(changes, stream.config(changes), stream.config(settings.stream))
         kept.refuse(settings.max_age)
         return kept
+
+    def _dictionary_of(self, stream: InitStream) -> bytes:
+        """The newest dictionary of the table; empty where it has none, or they are off."""
+        if not self._sink.dictionaries:
+            return b""
+        newest = DictionaryBucket(stream.connection).newest(self._sink.stream)
+        return newest.get((self.job.backend, self.job.schema, self.job.table), b"")
 
     def _run(self, stream: InitStream, kept: Kept) -> None:
         """Reads under one snapshot of the source after the other. An error that passes ends the one

@@ -1,4 +1,5 @@
-"""Rows of one part -> chunks in the stream, and dead letters of rows that cannot be read.
+"""Rows of one part -> chunks in the stream, and dead letters of rows that cannot be read; then the
+meta, which says that all chunks are stored, and how to go on after them.
 
 Each worker of a run has a writer of its own; `snapshot.rate` bounds all of them together.
 """
@@ -7,22 +8,25 @@ import secrets
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 import structlog
 
+from penstock.feeds import WHOLE_TABLE, RowSelection
 from penstock.model.change import images_of, unreadable
 from penstock.model.errors import Rejected
-from penstock.model.table_schema import TableName
+from penstock.model.table_schema import TableName, TableSchema
+from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.chunks import ChunkForm
-from penstock.snapshots.compression import ChunkCompression
-from penstock.snapshots.init_stream import PREFIX, InitStream, token
+from penstock.snapshots.chunks import ChunkCompression, ChunkForm
+from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
+from penstock.snapshots.job import RunControl
 from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
@@ -30,10 +34,11 @@ from penstock.snapshots.range_progress import (
     PartReading,
     RangeProgress,
     SnapshotPart,
+    SnapshotPlan,
     header_of,
     read_header,
 )
-from penstock.snapshots.run_states import RunControl
+from penstock.snapshots.retention import Kept
 
 VERSION = b"1"  # of the bodies' format
 _LOOK = 0.1  # seconds between two looks whether a wait is to end
@@ -192,3 +197,66 @@ def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         before = one
     if before is not None:
         yield before, True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meta:
+    """The message itself; `docs/reference/messages.md` has every field."""
+
+    name: TableName
+    snapshot_id: str
+    schema: TableSchema
+    plan: SnapshotPlan
+    is_exact: bool
+    kept: Kept
+    compression: ChunkCompression
+    chunks: Sequence[ChunkInfo]
+    revision: int
+    reload: str | None
+    selection: RowSelection = WHOLE_TABLE
+
+    def publish(self, stream: InitStream, sink: SinkServer) -> None:
+        """Stores it. Raises Unavailable, SettingsError."""
+        say = dialect("json" if sink.encoding == "json" else "msgpack")
+        document = self._document(sink.stream)
+        body = say.value(document)
+        if len(body) > stream.room:
+            # What is left says how many there are, and the subject says which.
+            body = say.value(document | {"chunks": None})
+        headers = {
+            "Penstock-Schema": VERSION,
+            "Penstock-Table-Schema": self.schema.version.encode(),
+            "Content-Type": say.content_type,
+        }
+        subject = f"{PREFIX}.meta.{token(self.name)}"
+        stream.publish(subject, body, headers, meta_identity(self.name, self.snapshot_id))
+
+    def _document(self, changes: str) -> dict[str, Any]:
+        schema, plan = self.schema, self.plan
+        return {
+            "snapshot_id": self.snapshot_id,
+            "table": schema.table,
+            "schema": schema.schema,
+            "lsn": plan.lsn,
+            "position": plan.position,
+            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "batch_count": len(self.chunks),
+            "row_count": sum(one["rows"] for one in self.chunks),
+            "schema_version": schema.version,
+            "schema_revision": self.revision,
+            "relation_id": schema.relation_id,
+            "columns": list(self.selection.columns) or [one["name"] for one in schema.columns],
+            "where": self.selection.where or None,
+            "partial": not self.selection.is_whole,
+            "compression": self.compression.method,
+            "dictionary": self.compression.identity,
+            "exact": self.is_exact,
+            "losses": plan.gap or None,
+            "reload": self.reload,
+            "stream": changes,
+            "stream_created": plan.created,
+            "start_sequence": plan.start,
+            "changes_kept_seconds": self.kept.changes,
+            "chunks_kept_seconds": self.kept.chunks,
+            "chunks": list(self.chunks),
+        }

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from rich.console import Console
 
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 from penstock.demo.screen import PHASES, Scene, Screen, draw, summary
 
 MESSAGE = Message(

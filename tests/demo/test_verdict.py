@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 from penstock.demo.verdict import DemoReplica, judge
 from penstock.demo.workload import Key, Ledger, Written
 

@@ -12,7 +12,7 @@ import pytest
 from penstock.config import parse_pipeline
 from penstock.model.position import PartitionId
 from penstock.reading.positions import Positions
-from penstock.service.resuming import resume
+from penstock.service.beginning import resume
 from penstock.sinks import ignore
 from tests.dynamodb.consumers import Pipeline, some, until
 from tests.dynamodb.server import StreamsServer

@@ -9,7 +9,7 @@ import pytest
 from penstock.config import Backend, parse_pipeline
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
-from penstock.service.resuming import resume
+from penstock.service.beginning import resume
 from penstock.sinks import Record
 from tests.cosmos.server import CosmosServer
 

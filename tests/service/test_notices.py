@@ -12,7 +12,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
-from penstock.service.notices import Notices
+from penstock.service.supervision import Notices
 from tests.pipeline.running import messages
 from tests.servers import Nats
 

@@ -11,8 +11,8 @@ from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.leases.memory import MemoryStore
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.table_schema import TableName, TableSchema
-from penstock.service import resnapshots
-from penstock.service.resnapshots import Resnapshots, outdated, to_mend
+from penstock.service import snapshots
+from penstock.service.snapshots import Resnapshots, outdated, to_mend
 from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
 from penstock.snapshots.records import RunRecord, new_id
 
@@ -75,7 +75,7 @@ class Mending:
 
 @pytest.fixture
 def mending(monkeypatch: pytest.MonkeyPatch) -> Mending:
-    monkeypatch.setattr(resnapshots, "_LOOK", 0.0)
+    monkeypatch.setattr(snapshots, "_LOOK", 0.0)
     return Mending()
 
 

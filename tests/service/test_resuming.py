@@ -13,7 +13,7 @@ from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
-from penstock.service.resuming import resume
+from penstock.service.beginning import resume
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Database, Nats

@@ -454,7 +454,7 @@ def test_every_table_is_taken_once_at_its_first_start(
     database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
-    monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
+    monkeypatch.setattr("penstock.snapshots.followed_tables._LOOK", 0.0)
     begun: dict[PartitionId, Bookmark] = {}
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: begun)
     first = table_in(database, 10)
@@ -474,8 +474,8 @@ def test_every_table_is_taken_once_at_its_first_start(
 def test_an_initial_snapshot_that_failed_is_tried_again(
     database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.snapshots.initial._LOOK", 0.0)
-    monkeypatch.setattr("penstock.snapshots.initial._AGAIN", 0.0)
+    monkeypatch.setattr("penstock.snapshots.followed_tables._LOOK", 0.0)
+    monkeypatch.setattr("penstock.snapshots.followed_tables._AGAIN", 0.0)
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
     table = table_in(database, 10)
     served = serve(initial=True, patience=0.2)
@@ -489,7 +489,7 @@ def test_an_initial_snapshot_that_failed_is_tried_again(
 def test_a_gap_is_mended_by_snapshots_of_all_tables(
     database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.service.resnapshots._LOOK", 0.0)
+    monkeypatch.setattr("penstock.service.snapshots._LOOK", 0.0)
     tables = [table_in(database, 10), f"u_{database.name}"]
     database.execute(f"CREATE TABLE {tables[1]} (id int PRIMARY KEY)")
     served = serve(backend={"on_gap": "resnapshot"}).start()

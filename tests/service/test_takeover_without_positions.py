@@ -16,8 +16,8 @@ from penstock.model.errors import SettingsError
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from penstock.reading.roster import openings
-from penstock.service.resuming import resume
-from penstock.service.writer_lease import WriterLease
+from penstock.service.beginning import resume
+from penstock.service.standby import WriterLease
 from penstock.sinks import ignore
 from penstock.sinks.encoding.message import read_bookmark
 from tests.dynamodb.server import StreamsServer, settings_of

@@ -14,8 +14,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.service.ownership import Owner, Ownership
-from penstock.service.standby import Standby
-from penstock.service.writer_lease import WriterLease
+from penstock.service.standby import Standby, WriterLease
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.owners import OwnersStore
 from tests.servers import Nats

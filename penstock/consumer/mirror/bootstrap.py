@@ -12,7 +12,6 @@ from typing import Any
 
 import orjson
 
-from penstock.consumer.mirror.chunks import differs, loaded
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import chunk_rows
 from penstock.consumer.mirror.mirrored import MirrorTable
@@ -20,11 +19,13 @@ from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import (
     SnapshotMessages,
+    differs,
     is_of_another,
     is_partial,
+    loaded,
 )
 from penstock.consumer.mirror.targets import LoadedChunk, Target, encoders
-from penstock.consumer.tail import exact
+from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
@@ -134,8 +135,8 @@ class Bootstrap:
         elif known is None:
             assert self._coder is not None
             is_late = self.table.has_several_points and cursor == self.table.last_point
-            if self.table.has_documents and exact.is_json(message.headers):
-                body = self._messages.body(message, exact.loads)
+            if self.table.has_documents and is_json(message.headers):
+                body = self._messages.body(message, exactly=True)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
             self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
             self._chunks[chunk.chunk] = chunk

@@ -12,7 +12,7 @@ from penstock.consumer.mirror.documents import is_renamed_to, row_change
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.plan import TablePlan
 from penstock.consumer.mirror.targets import AlterColumns, Encoder, ForgetLate, Step
-from penstock.consumer.tail.exact import is_json
+from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
 from penstock.nats.consumers import Delivered

@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 from rich.text import Text
 
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 
 COLORS = {
     "INSERT": "green",

@@ -1,4 +1,4 @@
-"""Reads a stream: every message once, in order, also over restarts of the server.
+"""Reads a stream: every change once, in order, also over restarts of the server.
 
 A consumer at the server that acknowledges nothing. When it is lost, or the connection to it, the
 reader makes another after the last message that it has.
@@ -6,14 +6,14 @@ reader makes another after the last message that it has.
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
-from penstock.consumer.tail import exact
 from penstock.consumer.tail.bodies import changes_of
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.start import ALL, Since, Start
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
+from penstock.model.position import Place
+from penstock.model.settings import parse_duration
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
@@ -21,6 +21,84 @@ from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """A change: where and when JetStream stored the message that it is in, and the change as the
+    layout `penstock` has it. Changes that share a message share its sequence and headers."""
+
+    sequence: int
+    subject: str
+    stored_at: datetime
+    headers: Mapping[str, str]
+    body: Mapping[str, Any]
+
+    @property
+    def event_id(self) -> str:
+        """The change's identity, the same on every replay."""
+        return str(self.body["event_id"])
+
+    @property
+    def place(self) -> Place:
+        """The change's place in its partition."""
+        return Place.parse(str(self.body["position"]))
+
+    @property
+    def operation(self) -> str:
+        """INSERT, UPDATE, DELETE, ..."""
+        return str(self.body["operation"])
+
+    @property
+    def collection(self) -> str:
+        """The table, or "" where there is none (a logical message)."""
+        return str(self.body.get("collection") or "")
+
+    @property
+    def committed_at(self) -> datetime | None:
+        """When the source committed the change."""
+        text = self.body.get("committed_at")
+        return datetime.fromisoformat(text) if text else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Since:
+    """From the first message that was stored at `time` or later."""
+
+    time: datetime
+
+
+# A number is a stream sequence, the first to read; a negative one counts from the end: -10 are
+# the last ten (of the whole stream: a subject filter may leave fewer).
+Start = int | Since | Literal["new"]
+
+ALL: Start = 1
+NEW: Start = "new"
+
+
+def parse_start(text: str, now: datetime) -> Start:
+    """`all`, `new`, `1234` (a sequence), `-10` (the last ten), `10m` (ago), or an ISO 8601 time
+    (UTC unless it says otherwise); raises SettingsError."""
+    if text == "all":
+        return ALL
+    if text == "new":
+        return NEW
+    if text.removeprefix("-").isdecimal() and int(text) != 0:
+        return int(text)
+    try:
+        if seconds := parse_duration(text):
+            return Since(time=now - timedelta(seconds=seconds))
+    except ValueError:
+        pass
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(
+            f"{text!r} is no place to start from",
+            hint="write all, new, 1234 (a sequence), -10 (the last ten), 10m (ago) or a time",
+        ) from None
+    return Since(time=time if time.tzinfo else time.replace(tzinfo=UTC))
+
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HINT = "the pipeline makes it when it starts; its name is sink.stream"
@@ -111,7 +189,7 @@ class TailReader(Closes):
 
     def exactly(self, message: Delivered) -> Sequence[Mapping[str, Any]]:
         """The changes of a message once more, with documents that keep their text."""
-        return changes_of(message.headers, message.payload, self._decompressor, exact.loads)
+        return changes_of(message.headers, message.payload, self._decompressor, exactly=True)
 
     def end(self) -> int:
         """The sequence of the stream's last message now; 0 when it is empty. Raises Unavailable,

@@ -9,12 +9,11 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from penstock.consumer.mirror.chunks import body_of, differs, loaded
+from penstock.consumer.mirror.snapshot_messages import body_of, differs, loaded
 from penstock.consumer.mirror.targets import LoadedChunk
 from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.compression import Decompressor
-from penstock.snapshots.chunks import ChunkForm, cut
-from penstock.snapshots.compression import ChunkCompression
+from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut
 
 ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
 FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1",

@@ -40,8 +40,8 @@ _EQUAL = 100.0  # seconds in which the mirror must be equal
 # `penstock mirror`, with shorter waits for tables that cannot be loaded now.
 _MIRROR = """
 import sys
-from penstock.consumer.mirror import bootstrap, replica, set_aside
-set_aside._REFUSED, replica._LOOK, bootstrap._SILENCE = 3.0, 0.5, 8.0
+from penstock.consumer.mirror import bootstrap, replica
+replica._REFUSED, replica._LOOK, bootstrap._SILENCE = 3.0, 0.5, 8.0
 from penstock.cli import main
 main()
 """

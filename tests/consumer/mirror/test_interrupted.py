@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.consumer.mirror.chunks import body_of
+from penstock.consumer.mirror.snapshot_messages import body_of
 from penstock.snapshots.init_stream import InitStream
 from tests.consumer.mirror.world import World, same, until
 from tests.servers import Database

@@ -196,7 +196,7 @@ def test_items_that_changed_while_the_stream_was_disabled_are_mended_by_a_snapsh
 ) -> None:
     """A stream that is enabled again is another one (tests/dynamodb/test_local.py): what was
     written in between is in neither."""
-    monkeypatch.setattr("penstock.service.resnapshots._LOOK", 0.0)
+    monkeypatch.setattr("penstock.service.snapshots._LOOK", 0.0)
     world, target = world_of_items("resnapshot", chunk_rows=5), f"sqlite:///{tmp_path}/m.db"
     world.table.fill(20)
     world.start()

@@ -8,10 +8,10 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.consumer.mirror import set_aside, snapshot_messages
+from penstock.consumer.mirror import replica, snapshot_messages
 from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog
-from penstock.consumer.mirror.set_aside import SetAside
+from penstock.consumer.mirror.replica import SetAside
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.records import Records
@@ -54,7 +54,7 @@ def test_a_change_that_the_target_refuses(world: World, target: str) -> None:
 def test_a_table_that_was_set_aside_is_asked_for_again(
     world: World, target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(set_aside, "_REFUSED", 0.2)
+    monkeypatch.setattr(replica, "_REFUSED", 0.2)
     world.mirror(target)
     execute(target, "CREATE UNIQUE INDEX names ON people (name)")
     with world.replica(target) as mirror:
@@ -236,7 +236,7 @@ def test_a_load_that_fails_is_tried_again_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 1000.0
-    monkeypatch.setattr(set_aside, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(replica, "time", SimpleNamespace(monotonic=lambda: now))
     tables, waits = SetAside(), []
     for error in (Malformed("x"), Malformed("x"), Malformed("x"), SettingsError("x")):
         tables.add("people", error)

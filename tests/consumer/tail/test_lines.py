@@ -6,7 +6,7 @@ import orjson
 import pytest
 
 from penstock.consumer.tail.lines import describe, json_line, key_of, line
-from penstock.consumer.tail.message import Message
+from penstock.consumer.tail.reader import Message
 
 BODY = {
     "event_id": "default:00000000/016B3748:0",

@@ -1,8 +1,11 @@
-"""A change knows its place, its table and its time."""
+"""A change knows its place, its table and its time; and the command line's places to start from."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
-from penstock.consumer.tail.message import Message
+import pytest
+
+from penstock.consumer.tail.reader import ALL, NEW, Message, Since, Start, parse_start
+from penstock.model.errors import SettingsError
 
 CHANGE = {
     "event_id": "shop:any-text", "backend": "shop", "operation": "MESSAGE",
@@ -36,3 +39,32 @@ def test_a_change_without_a_table_has_an_empty_collection() -> None:
 
 def test_a_change_without_a_commit_time_has_none() -> None:
     assert message().committed_at is None
+
+
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("all", ALL),
+        ("new", NEW),
+        ("1234", 1234),
+        ("-10", -10),
+        ("10m", Since(time=NOW - timedelta(minutes=10))),
+        ("2026-11-21", Since(time=datetime(2026, 11, 21, tzinfo=UTC))),
+        ("2026-11-21T10:00:00Z", Since(time=datetime(2026, 11, 21, 10, tzinfo=UTC))),
+        (
+            "2026-11-21T10:00:00+02:00",
+            Since(time=datetime(2026, 11, 21, 10, tzinfo=timezone(timedelta(hours=2)))),
+        ),
+    ],
+)
+def test_every_way_to_write_a_start_is_understood(text: str, expected: Start) -> None:
+    assert parse_start(text, NOW) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-0", "yesterday", "--5", "1.5"])
+def test_anything_else_is_a_settings_error_that_lists_the_ways(text: str) -> None:
+    with pytest.raises(SettingsError, match="the last ten"):
+        parse_start(text, NOW)

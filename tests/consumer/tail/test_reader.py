@@ -12,8 +12,7 @@ import ormsgpack
 import pytest
 from nats.js.api import StreamConfig
 
-from penstock.consumer.tail.reader import TailReader
-from penstock.consumer.tail.start import NEW, Since, Start
+from penstock.consumer.tail.reader import NEW, Since, Start, TailReader
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.nats.compression import Decompressor
 from penstock.nats.settings import NatsSettings

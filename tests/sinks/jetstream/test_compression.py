@@ -6,8 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.tail.reader import Message, TailReader
 from penstock.model.change import ERROR
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink

@@ -9,8 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.consumer.tail.message import Message
-from penstock.consumer.tail.reader import TailReader
+from penstock.consumer.tail.reader import Message, TailReader
 from penstock.consumer.training import trained
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.buckets import Bucket

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from penstock.snapshots.job import RunProgress
-from penstock.snapshots.records import RunRecord
-from penstock.snapshots.totals import SnapshotTotals
+from penstock.snapshots.records import RunRecord, SnapshotTotals
 
 RECORD = RunRecord(
     snapshot_id="snap-1", pipeline="p", backend="shop", schema="public", table="t", name=("t",),

@@ -4,7 +4,7 @@ from itertools import product
 
 import pytest
 
-from penstock.snapshots.run_states import TABLE, RunControl, RunEvent, RunState
+from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunState
 from tests.snapshots.pipeline import StatedPipeline
 
 
