@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from penstock.config import Backend, parse_pipeline
-from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.config import parse_pipeline
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.beginning import resume
 from penstock.sinks import Record
@@ -16,12 +16,9 @@ from tests.cosmos.server import CosmosServer
 STREAM = PartitionId("change-stream")
 SAVED = Bookmark(
     Place("00000001/00000001", 0),
-    {
-        "token": {"_data": "82AA"},
-        "filter": {"collections": ["users"]},
-        "place": "00000001/00000001:0",
-    },
-)
+    {"token": {"_data": "82AA"}, "filter": {"collections": ["users"]},
+     "place": "00000001/00000001:0"},
+)  # fmt: skip
 STORED = Bookmark(Place("00000005/00000002", 3), {"token": {"_data": "82BB"}})
 
 
@@ -35,42 +32,39 @@ class SinkWith:
         return dict.fromkeys(partitions, self._record)
 
 
-def resumed(folder: Path, collections: str, stored: Bookmark | None, times: int = 1) -> Bookmark:
+def resumed(
+    folder: Path, source: str, saved: Bookmarks, stored: Bookmark | None, times: int = 1
+) -> Bookmarks:
     """What is stored after so many starts."""
-    text = f"""
-        backends:
-          - {{type: mongodb, connection: "mongodb://nowhere/shop", collections: "{collections}"}}
-        sink: {{type: memory}}
-        state: {folder}
-    """
+    text = f"{{backends: [{{{source}}}], sink: {{type: memory}}, state: {folder}}}"
     pipeline = parse_pipeline(text, environment={})
-    backend: Backend = pipeline.backends[0]
-    sink: Any = SinkWith(stored)
+    backend, sink = pipeline.backends[0], SinkWith(stored)
     for _ in range(times):
         positions = Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint)
-        positions.begin({STREAM: SAVED})
-        resume(backend, positions, sink)
-    return Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint).load()[STREAM]
+        positions.begin(saved)
+        resume(backend, positions, cast("Any", sink))
+    return Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint).load()
+
+
+def collections(folder: Path, names: str, stored: Bookmark | None, times: int = 1) -> Bookmark:
+    source = f'type: mongodb, connection: "mongodb://nowhere/shop", collections: "{names}"'
+    return resumed(folder, source, {STREAM: SAVED}, stored, times)[STREAM]
 
 
 def test_the_same_collections_go_on_after_the_saved_position(tmp_path: Path) -> None:
-    assert resumed(tmp_path, "users", STORED) == SAVED
+    assert collections(tmp_path, "users", STORED) == SAVED
 
 
 def test_other_collections_are_read_from_there_and_placed_after_what_is_stored(
     tmp_path: Path,
 ) -> None:
-    found = resumed(tmp_path, "users, orders", STORED, times=2)
+    found = collections(tmp_path, "users, orders", STORED, times=2)
     assert found.place == STORED.place
     assert found.mark == {
         "token": {"_data": "82AA"},
         "filter": {"collections": ["orders", "users"]},
         "replay": [
-            {
-                "filter": {"collections": ["users"]},
-                "until": {"_data": "82BB"},
-                "time": 5 << 32 | 2,
-            }
+            {"filter": {"collections": ["users"]}, "until": {"_data": "82BB"}, "time": 5 << 32 | 2}
         ],
         "place": "00000005/00000002:3",
     }
@@ -79,7 +73,7 @@ def test_other_collections_are_read_from_there_and_placed_after_what_is_stored(
 def test_a_sink_that_does_not_say_is_given_everything_after_the_saved_position(
     tmp_path: Path,
 ) -> None:
-    found = resumed(tmp_path, "orders", None)
+    found = collections(tmp_path, "orders", None)
     assert found.place == SAVED.place
     assert found.mark == {**(SAVED.mark or {}), "filter": {"collections": ["orders"]}}
 
@@ -112,18 +106,9 @@ def test_a_key_range_goes_on_after_what_the_sink_has_of_it(
     saved = Bookmark(PLACES[1], cosmos_mark("10"))
     with CosmosServer() as server:
         server.container("shop", "orders")
-        text = f"""
-            backends:
-              - {{type: cosmos, endpoint: "{server.url}", key: "{server.key}", database: shop,
-                   container: orders}}
-            sink: {{type: memory}}
-            state: {tmp_path}
-        """
-        pipeline = parse_pipeline(text, environment={})
-        backend = pipeline.backends[0]
-        sink: Any = SinkWith(stored)
-        positions = Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint)
-        positions.begin({PartitionId("0-FF"): saved})
-        resume(backend, positions, sink)
-        found = positions.load()
+        source = (
+            f'type: cosmos, endpoint: "{server.url}", key: "{server.key}", database: shop,'
+            " container: orders"
+        )
+        found = resumed(tmp_path, source, {PartitionId("0-FF"): saved}, stored)
     assert found == {"0-FF": stored if is_moved else saved}

@@ -4,16 +4,17 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
+from unittest.mock import Mock
 
 import orjson
 import psycopg
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from penstock.cli import main
@@ -34,6 +35,7 @@ from penstock.snapshots.records import Records, RunRecord
 from penstock.snapshots.statements import RowTransform
 from tests.servers import Database, Nats
 from tests.snapshots.gate import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -79,7 +81,7 @@ class Served:
         self.owned = OwnedPipeline(self.pipeline, "me")
         self.service = Snapshots(self.pipeline, self.owned)
         self.service.start(statements)
-        self.until(self._answers)
+        until(self._answers)
         return self
 
     def _answers(self) -> bool:
@@ -89,13 +91,13 @@ class Served:
             return b"error" in asked(self.connection, "snapshot.cancel.snap-none", b"", 2).payload
         return False
 
-    def dies(self, table: str, number: int, **options: Any) -> str:
+    def dies(self, number: int, **options: Any) -> str:
         """A snapshot is asked for, and before so many chunks the pipeline is another instance's:
         the id of the snapshot."""
         with pytest.MonkeyPatch.context() as patch:
             gate = Gate(patch, "init.snap.", number)
             self.start()
-            snapshot_id = str(self.ask(f"request.{table}", **options)["snapshot_id"])
+            snapshot_id = str(self.ask(f"request.{self.table}", **options)["snapshot_id"])
             gate.reached()
             self.owned.end()
             gate.open()
@@ -123,29 +125,29 @@ class Served:
         return str(answer["snapshot_id"])
 
     def ended(self, snapshot_id: str) -> RunRecord:
-        found: list[RunRecord] = []
-
-        def has_ended() -> bool:
+        def ended() -> RunRecord | None:
             record = self.records.get(snapshot_id)
-            found.extend([record] if record is not None and record.has_ended else [])
-            return bool(found)
+            return record if record is not None and record.has_ended else None
 
-        self.until(has_ended)
-        return found[0]
-
-    def until(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        found = until(ended)
+        assert found is not None
+        return found
 
     def taken(self) -> list[tuple[str, str]]:
         return [(each.table, each.state) for each in self.records.all()]
 
-    def chunks(self, table: str, snapshot_id: str) -> list[Stored]:
-        stream = InitStream(NatsSettings.model_validate({"url": self.url}), "INIT")
-        with stream:
-            return list(stream.chunks((table,), snapshot_id))
+    def chunks(self, snapshot_id: str) -> list[Stored]:
+        with InitStream(NatsSettings.model_validate({"url": self.url}), "INIT") as stream:
+            return list(stream.chunks((self.table,), snapshot_id))
+
+    def data(self, snapshot_id: str) -> list[list[Json]]:
+        """The rows of each chunk."""
+        return [orjson.loads(one.payload)["data"] for one in self.chunks(snapshot_id)]
+
+    def transform(self) -> None:
+        """The pipeline's next start has statements."""
+        document = orjson.loads(self.file.read_bytes()) | {"transform": [{"sql": "any"}]}
+        self.pipeline = parse_pipeline(orjson.dumps(document).decode())
 
     def last(self, subject: str) -> Json:
         found = JetStream(self.connection).last("INIT", subject)
@@ -154,11 +156,17 @@ class Served:
         return document
 
 
+Serve = Callable[..., Served]
+
+
 @pytest.fixture
-def serve(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Callable[..., Served]]:
+def serve(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Serve]:
+    """`serve(rows, **settings)`: with a table of so many, if there are any; not started."""
     made: list[Served] = []
 
-    def make(**snapshot: Any) -> Served:
+    def make(rows: int = 0, **snapshot: Any) -> Served:
+        if rows:
+            table_in(database, rows)
         made.append(Served(database, nats, tmp_path, **snapshot))
         return made[-1]
 
@@ -169,10 +177,9 @@ def serve(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Callable[.
 
 
 @pytest.fixture
-def served(database: Database, serve: Callable[..., Served]) -> Served:
+def served(serve: Serve) -> Served:
     """One that has begun, with a table of 1,000 rows."""
-    table_in(database)
-    return serve().start()
+    return serve(1000).start()
 
 
 def table_in(database: Database, rows: int = 1000) -> str:
@@ -182,6 +189,14 @@ def table_in(database: Database, rows: int = 1000) -> str:
         f"INSERT INTO {table} SELECT n, 'v' || n FROM generate_series(1, {rows}) n"
     )
     return table
+
+
+@contextmanager
+def held(database: Database, table: str) -> Iterator[None]:
+    """An open transaction has written to the table, and holds the snapshot's slot up."""
+    with psycopg.connect(database.url) as connection:
+        connection.execute(f"INSERT INTO {table} VALUES (0)".encode())
+        yield
 
 
 def test_a_request_is_answered_and_the_meta_comes(served: Served) -> None:
@@ -210,24 +225,22 @@ class Masking:
 
 
 def test_a_snapshot_that_began_without_a_transform_is_read_anew_through_it(
-    database: Database, serve: Callable[..., Served]
+    serve: Serve,
 ) -> None:
-    table = table_in(database, 4000)
-    served = serve(chunk_rows=20, slots=1)
-    snapshot_id = served.dies(table, 40)
-    assert len(served.chunks(table, snapshot_id)) > 30
-    document = orjson.loads(served.file.read_bytes()) | {"transform": [{"sql": "any"}]}
-    served.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    served = serve(4000, chunk_rows=20, slots=1)
+    snapshot_id = served.dies(40)
+    assert len(served.chunks(snapshot_id)) > 30
+    served.transform()
     served.start(Masking())
     record = served.ended(snapshot_id)
     assert (record.state, record.rows) == ("done", 4000)
-    chunks = [orjson.loads(one.payload)["data"] for one in served.chunks(table, snapshot_id)]
+    chunks = served.data(snapshot_id)
     assert {row["v"] for rows in chunks for row in rows} == {"***"}
     assert sorted(row["id"] for rows in chunks for row in rows) == list(range(1, 4001))
 
 
 def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
-    serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Masking, "refusal", "does what it must not")
     for more, says in (
@@ -240,31 +253,25 @@ def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
             Snapshots(pipeline, OwnedPipeline(pipeline, "me")).start(Masking())
 
 
-def test_rows_do_not_go_around_a_transform(
-    database: Database, serve: Callable[..., Served]
-) -> None:
+def test_rows_do_not_go_around_a_transform(serve: Serve) -> None:
     """Also those of a snapshot that began without it."""
-    table = table_in(database)
-    served = serve(chunk_rows=20, slots=1)
-    before = served.dies(table, 10)
-    sql = "SELECT * FROM changes"
-    document = orjson.loads(served.file.read_bytes()) | {"transform": [{"sql": sql}]}
-    served.pipeline = parse_pipeline(orjson.dumps(document).decode())
+    served = serve(1000, chunk_rows=20, slots=1)
+    before = served.dies(10)
+    served.transform()
     served.start()
     record = served.ended(before)
     assert record.state == "failed" and "transform" in record.error
-    answer = served.ask(f"request.{table}")
+    answer = served.ask(f"request.{served.table}")
     assert "transform" in answer["error"] and "again" not in answer
-    assert served.last(f"init.error.{table}")["error"] == answer["error"]
-    assert served.chunks(table, before) == []
+    assert served.last(f"init.error.{served.table}")["error"] == answer["error"]
+    assert served.chunks(before) == []
     assert [state for _, state in served.taken()] == ["failed"]
 
 
 def test_an_unknown_table_is_an_error_with_those_that_exist(
     database: Database, served: Served
 ) -> None:
-    table = served.table
-    absent = f"absent_{database.name}"
+    table, absent = served.table, f"absent_{database.name}"
     answer = served.ask(f"request.{absent}")
     assert absent in answer["error"]
     assert table in answer["hint"]
@@ -272,12 +279,11 @@ def test_an_unknown_table_is_an_error_with_those_that_exist(
     assert "did you mean 'where'" in served.ask(f"request.{table}", wher="id < 3")["error"]
 
 
-def test_a_part_of_a_table_is_told_apart_from_the_table(
-    database: Database, serve: Callable[..., Served]
-) -> None:
-    table = table_in(database)
+def test_a_part_of_a_table_is_told_apart_from_the_table(database: Database, serve: Serve) -> None:
+    served = serve(1000, where=True)
+    table = served.table
     database.execute(f"ALTER TABLE {table} ADD COLUMN secret text DEFAULT 'x'")
-    served = serve(where=True).start()
+    served.start()
     options: Json = {
         "where": "id <= 10 AND v LIKE 'v%'", "columns": ["v", "id"], "chunk_rows": 4
     }  # fmt: skip
@@ -285,12 +291,10 @@ def test_a_part_of_a_table_is_told_apart_from_the_table(
     record = served.ended(answer["snapshot_id"])
     assert (record.state, record.rows, record.error) == ("done", 10, "")
     assert record.options == {**options, "columns": ["id", "v"]} and record.is_partial
-    chunks = [orjson.loads(one.payload) for one in served.chunks(table, record.snapshot_id)]
-    rows = [row for chunk in chunks for row in chunk["data"]]
-    assert sorted(rows, key=lambda row: row["id"]) == [
-        {"id": n, "v": f"v{n}"} for n in range(1, 11)
-    ]
-    assert [len(chunk["data"]) for chunk in chunks] == [4, 4, 2]
+    chunks = served.data(record.snapshot_id)
+    rows = sorted((row for chunk in chunks for row in chunk), key=lambda row: row["id"])
+    assert rows == [{"id": n, "v": f"v{n}"} for n in range(1, 11)]
+    assert list(map(len, chunks)) == [4, 4, 2]
     meta = served.last(f"init.meta.{table}")
     assert (meta["columns"], meta["where"]) == (["id", "v"], options["where"])
     assert (meta["partial"], meta["row_count"]) == (True, 10)
@@ -300,17 +304,14 @@ def test_a_part_of_a_table_is_told_apart_from_the_table(
     assert meta["columns"] == ["id", "v", "secret"]
 
 
-def test_only_equal_requests_share_a_run(database: Database, serve: Callable[..., Served]) -> None:
-    table = table_in(database)
-    served = serve(where=True, max_concurrent=5).start()
+def test_only_equal_requests_share_a_run(database: Database, serve: Serve) -> None:
+    served = serve(1000, where=True, max_concurrent=5).start()
     kinds: list[Json] = [{}, {"where": "id < 3"}, {"columns": ["id"]}, {"chunk_rows": 500}]
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+    with held(database, served.table):
         first, second = (
             [served.ask(f"request.{name}", **kind)["snapshot_id"] for kind in kinds]
-            for name in (table, f"public.{table}")
+            for name in (served.table, f"public.{served.table}")
         )
-        connection.commit()
     assert first == second and len(set(first)) == 4
     assert [served.ended(one).rows for one in first] == [1001, 3, 1001, 1001]
 
@@ -326,7 +327,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY", ""])
 def test_a_condition_that_the_source_refuses_ends_the_run(
-    key: str, database: Database, serve: Callable[..., Served]
+    key: str, database: Database, serve: Serve
 ) -> None:
     table = f"t_{database.name}"
     database.execute(
@@ -339,19 +340,18 @@ def test_a_condition_that_the_source_refuses_ends_the_run(
         assert record.state == "failed"
         assert error in record.error and "where" in record.hint, record
         assert served.last(f"init.error.{table}")["error"] == record.error
-        assert served.chunks(table, record.snapshot_id) == []
+        assert served.chunks(record.snapshot_id) == []
     assert served.ended(served.accepted(table)).rows == 10
 
 
-def test_a_part_is_taken_up_as_a_part(database: Database, serve: Callable[..., Served]) -> None:
-    table = table_in(database, 4000)
+def test_a_part_is_taken_up_as_a_part(serve: Serve) -> None:
     options: Json = {"where": "id % 2 = 0", "columns": ["id"], "chunk_rows": 20}
-    served = serve(where=True, slots=1)
-    snapshot_id = served.dies(table, 40, **options)
+    served = serve(4000, where=True, slots=1)
+    snapshot_id = served.dies(40, **options)
     served.start()
     record = served.ended(snapshot_id)
     assert (record.state, record.rows, record.options) == ("done", 2000, options)
-    chunks = [orjson.loads(one.payload)["data"] for one in served.chunks(table, snapshot_id)]
+    chunks = served.data(snapshot_id)
     assert sorted(row["id"] for rows in chunks for row in rows) == list(range(2, 4001, 2))
     assert {tuple(row) for rows in chunks for row in rows} == {("id",)}
     assert max(map(len, chunks)) == 20
@@ -365,134 +365,135 @@ def test_another_pipelines_requests_are_not_ours(served: Served) -> None:
     assert [record.snapshot_id for record in served.records.all()] == [snapshot_id]
 
 
-def test_a_suspended_table_is_refused(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_suspended_table_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Changes after its snapshot would be missing."""
-    table = table_in(database)
+    served = serve(1000, initial=True)  # its refusal ends nothing
+    table = served.table
     reasons = {("shop", f"public.{table}"): "decode"}
     monkeypatch.setattr(OwnedPipeline, "suspended", lambda _: reasons)
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
-    served = serve(initial=True)  # its refusal ends nothing
     served.start()
     assert f"{table} is suspended: decode" in served.ask(f"request.{table}")["error"]
     reasons.clear()
     assert served.ended(served.accepted(table)).state == "done"
 
 
+WAITING = (
+    "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
+    " AND backend_type = 'walsender' AND wait_event_type = 'Lock'"
+)
+
+
 def test_a_run_is_cancelled(database: Database, served: Served) -> None:
+    """Without waiting for the transaction: nothing is left of it at the source."""
     table = served.table
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+    left = (
+        "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND backend_type ="
+        " 'walsender' UNION ALL SELECT 1 FROM pg_replication_slots"
+        " WHERE database = current_database() AND temporary"
+    )
+    with held(database, table):
         snapshot_id = served.accepted(table)
+        until(lambda: database.execute(WAITING))
         assert served.ask(f"cancel.{snapshot_id}").get("snapshot_id") == snapshot_id
-        record = served.ended(snapshot_id)  # without waiting for the transaction
+        record = served.ended(snapshot_id)
+        until(lambda: not database.execute(left))
     assert record.state == "cancelled"
     assert served.last(f"init.error.{table}")["snapshot_id"] == record.snapshot_id
     assert JetStream(served.connection).last("INIT", f"init.meta.{table}") is None
 
 
-def test_a_run_goes_on_where_a_dead_service_left_it(
-    database: Database, serve: Callable[..., Served]
-) -> None:
+def test_a_run_goes_on_where_a_dead_service_left_it(serve: Serve) -> None:
     """Under its own id, and without what was read: chunks of the range in the middle of which it
     ended are deleted."""
-    table = table_in(database, 4000)
-    served = serve(chunk_rows=50, slots=1)
-    snapshot_id = served.dies(table, 40)
-    left = served.chunks(table, snapshot_id)
+    served = serve(4000, chunk_rows=50, slots=1)
+    snapshot_id = served.dies(40)
+    left = served.chunks(snapshot_id)
     assert len(left) in (39, 40)
     served.start()
     record = served.ended(snapshot_id)
     assert (record.state, record.rows, record.done) == ("done", 4000, record.ranges)
-    chunks = served.chunks(table, snapshot_id)
-    rows = [row["id"] for one in chunks for row in orjson.loads(one.payload)["data"]]
+    chunks = served.chunks(snapshot_id)
+    rows = [row["id"] for rows in served.data(snapshot_id) for row in rows]
     assert sorted(rows) == list(range(1, 4001))
     assert left[:32] == chunks[:32], "the first two ranges were not read again"
-    meta = served.last(f"init.meta.{table}")
+    meta = served.last(f"init.meta.{served.table}")
     assert meta["start_sequence"] == 1 and len(meta["chunks"]) == len(chunks)
     assert min(one["lsn"] for one in meta["chunks"]) == meta["lsn"]
     assert served.records.plan(snapshot_id) is None
 
 
-def test_a_run_begins_anew_where_changes_were_lost_since(
-    database: Database, serve: Callable[..., Served]
-) -> None:
-    table = table_in(database, 4000)
-    served = serve(chunk_rows=50, slots=1)
-    snapshot_id = served.dies(table, 40)
-    left = served.chunks(table, snapshot_id)
+def test_a_run_begins_anew_where_changes_were_lost_since(database: Database, serve: Serve) -> None:
+    served = serve(4000, chunk_rows=50, slots=1)
+    snapshot_id = served.dies(40)
+    left = served.chunks(snapshot_id)
     with closing(open_store(served.pipeline.positions)) as store:
         gap = {"id": "1", "cause": "slot_missing", "from": "", "to": "", "policy": "continue"}
         Gaps(store, f"{served.name}/shop").record(f"s_{database.name}", gap)
     served.start()
     assert served.ended(snapshot_id).rows == 4000
-    sequences = {one.sequence for one in served.chunks(table, snapshot_id)}
+    sequences = {one.sequence for one in served.chunks(snapshot_id)}
     assert sequences.isdisjoint(one.sequence for one in left)
 
 
-def test_five_tables_at_once_and_five_requests_for_one(
-    database: Database, serve: Callable[..., Served]
-) -> None:
+def test_five_tables_at_once_and_five_requests_for_one(database: Database, serve: Serve) -> None:
     tables = [f"t{n}_{database.name}" for n in range(5)]
     for table in tables:
         database.execute(
             f"CREATE TABLE {table} (id int PRIMARY KEY); INSERT INTO {table} VALUES (1)"
         )
     served = serve(max_concurrent=3).start()
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {tables[0]} VALUES (0)".encode())  # holds the slots up
+    with held(database, tables[0]):
         ids = [served.accepted(table) for table in tables]
         assert {served.accepted(tables[4]) for _ in range(5)} == {ids[4]}
-        served.until(lambda: sum(each.state == "running" for each in served.records.all()) == 3)
-        connection.commit()
+        until(lambda: sum(each.state == "running" for each in served.records.all()) == 3)
     records = [served.ended(one) for one in ids]
     assert [(each.state, each.rows) for each in records] == [("done", 2)] + [("done", 1)] * 4
 
 
 def test_every_table_is_taken_once_at_its_first_start(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     monkeypatch.setattr("penstock.snapshots.followed_tables._LOOK", 0.0)
     begun: dict[PartitionId, Bookmark] = {}
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: begun)
-    first = table_in(database, 10)
-    served = serve(initial=True).start()
-    served.until(lambda: Bucket(served.connection, "schemas").get(first) is not None)
+    served = serve(10, initial=True).start()
+    first = served.table
+    until(lambda: Bucket(served.connection, "schemas").get(first) is not None)
     assert served.taken() == [], "nothing is followed yet"
     begun[PartitionId(f"s_{database.name}")] = START
-    served.until(lambda: served.taken() == [(first, "done")])
+    until(lambda: served.taken() == [(first, "done")])
     served.stop()
     served.start()
     second = f"u_{database.name}"
     database.execute(f"CREATE TABLE {second} (id int PRIMARY KEY)")
-    served.until(lambda: served.taken() == [(first, "done"), (second, "done")])
+    until(lambda: served.taken() == [(first, "done"), (second, "done")])
     assert served.last(f"init.meta.{second}")["row_count"] == 0
 
 
 def test_an_initial_snapshot_that_failed_is_tried_again(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.snapshots.followed_tables._LOOK", 0.0)
     monkeypatch.setattr("penstock.snapshots.followed_tables._AGAIN", 0.0)
     monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
-    table = table_in(database, 10)
-    served = serve(initial=True, patience=0.2)
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
+    served = serve(10, initial=True, patience=0.2)
+    table = served.table
+    with held(database, table):
         served.start()
-        served.until(lambda: (table, "failed") in served.taken())
-    served.until(lambda: (table, "done") in served.taken())
+        until(lambda: (table, "failed") in served.taken())
+    until(lambda: (table, "done") in served.taken())
 
 
 def test_a_gap_is_mended_by_snapshots_of_all_tables(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    database: Database, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.service.snapshots._LOOK", 0.0)
-    tables = [table_in(database, 10), f"u_{database.name}"]
+    served = serve(10, backend={"on_gap": "resnapshot"})
+    tables = [served.table, f"u_{database.name}"]
     database.execute(f"CREATE TABLE {tables[1]} (id int PRIMARY KEY)")
-    served = serve(backend={"on_gap": "resnapshot"}).start()
+    served.start()
     before = served.accepted(tables[0])
     assert served.ended(before).state == "done"
     store = open_store(served.pipeline.positions)
@@ -504,24 +505,19 @@ def test_a_gap_is_mended_by_snapshots_of_all_tables(
             "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
         }  # fmt: skip
         gaps.record(f"s_{database.name}", gap)
-        served.until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
+        until(lambda: not gaps.rows()[f"s_{database.name}"]["stale"])
     assert sorted(served.taken()) == sorted([(tables[0], "done")] * 2 + [(tables[1], "done")])
 
 
-def test_a_stop_waits_for_no_snapshot(database: Database, serve: Callable[..., Served]) -> None:
-    table = table_in(database)
-    served = serve(patience=600).start()
-    with psycopg.connect(database.url) as connection:
-        connection.execute(f"INSERT INTO {table} VALUES (0, 'holds the slot up')".encode())
-        snapshot_id = served.accepted(table)
-        waiting = (
-            "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
-            " AND backend_type = 'walsender' AND wait_event_type = 'Lock'"
-        )
-        served.until(lambda: bool(database.execute(waiting)))
+def test_a_stop_waits_for_no_snapshot(database: Database, serve: Serve) -> None:
+    served = serve(1000, patience=600).start()
+    with held(database, served.table):
+        snapshot_id = served.accepted(served.table)
+        until(lambda: database.execute(WAITING))
         served.stop()
         assert "snapshots" not in [thread.name for thread in threading.enumerate()]
-        served.until(lambda: not database.execute(waiting))
+        assert served.ask("request.t") == {}, "nothing listens after the end"
+        until(lambda: not database.execute(WAITING))
     record = served.records.get(snapshot_id)
     assert record is not None and not record.has_ended
 
@@ -551,38 +547,23 @@ def test_a_request_that_is_malformed_is_answered(served: Served) -> None:
     assert served.ended(served.accepted(table)).state == "done"
 
 
-def test_a_request_that_fails_is_answered(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*_: Any) -> None:
-        raise Unavailable("the bucket does not answer now", hint="ask again")
-
-    served = serve()
-    monkeypatch.setattr("penstock.snapshots.requests.SnapshotRequests.request", fail)
-    served.start()
-    expected = {"error": "the bucket does not answer now", "hint": "ask again", "again": True}
-    assert served.ask(f"request.{database.name}") == expected
-
-
 def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
-    database: Database, serve: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = table_in(database)
-
-    def fail(_: object) -> None:
-        raise Unavailable("the database does not answer now")
-
-    monkeypatch.setattr("penstock.service.tables.tables_of", fail)
-    served = serve().start()
+    away = Mock(side_effect=Unavailable("the database does not answer now"))
+    monkeypatch.setattr("penstock.service.tables.tables_of", away)
+    served = serve(1000).start()
+    table = served.table
     answer = served.ask(f"request.{table}")
-    assert (answer["again"], "tables of shop are not known" in answer["error"]) == (True, True)
+    assert answer.keys() == {"again", "error", "hint"} and answer["again"] is True
+    assert "tables of shop are not known" in answer["error"] and "ask again" in answer["hint"]
     assert JetStream(served.connection).last("INIT", f"init.error.{table}") is None
     monkeypatch.undo()
     assert served.ended(served.accepted(table)).state == "done"
     assert "again" not in served.ask("request.absent")
 
 
-def test_the_stream_of_chunks_is_there_before_any_request(serve: Callable[..., Served]) -> None:
+def test_the_stream_of_chunks_is_there_before_any_request(serve: Serve) -> None:
     """A consumer subscribes to it, and then asks."""
     served = serve()
     api = JetStream(served.connection)
@@ -593,38 +574,36 @@ def test_the_stream_of_chunks_is_there_before_any_request(serve: Callable[..., S
     assert found is not None and found["config"]["subjects"] == ["init.>"]
 
 
-def test_the_command_takes_snapshots_and_lists_them(
-    database: Database, serve: Callable[..., Served]
-) -> None:
-    table = table_in(database)
+def test_the_command_takes_snapshots_and_lists_them(database: Database, serve: Serve) -> None:
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(main, ["snapshot", str(served.file), *words])
+
+    served = serve(1000)
+    table = served.table
     database.execute(f'CREATE TABLE "{table}.b" (id int PRIMARY KEY)')
-    served = serve()
-    file = str(served.file)
-    found = CliRunner().invoke(main, ["snapshot", file, table])
+    found = run(table)
     assert found.exit_code == 1 and "is the pipeline" in found.output
     served.start()
-    found = CliRunner().invoke(main, ["snapshot", file, table])
+    found = run(table)
     assert found.exit_code == 0, found.output
     assert "1,000 rows in 1 chunks" in found.stdout
-    listed = CliRunner().invoke(main, ["snapshot", file, "list", "--json"])
-    (record,) = [orjson.loads(line) for line in listed.output.splitlines()]
+    (record,) = [orjson.loads(line) for line in run("list", "--json").output.splitlines()]
     assert (record["state"], record["rows"]) == ("done", 1000)
-    assert record["snapshot_id"] in CliRunner().invoke(main, ["snapshot", file]).output
+    assert record["snapshot_id"] in run().output
     options = ["--columns", "id, v", "--chunk-rows", "400", "--chunk-bytes", "64KiB"]
-    assert CliRunner().invoke(main, ["snapshot", file, table, *options]).exit_code == 0
+    assert run(table, *options).exit_code == 0
     taken = served.records.all()[-1]
     assert (taken.state, taken.rows, taken.chunks) == ("done", 1000, 3)
     assert taken.options == {"chunk_rows": 400, "chunk_bytes": 65536}  # those are all columns
-    failed = CliRunner().invoke(main, ["snapshot", file, table, "--where", "id < 3"])
-    assert failed.exit_code == 2 and "snapshot.where" in failed.output
-    failed = CliRunner().invoke(main, ["snapshot", file, table, "--chunk-bytes", "1B"])
-    assert failed.exit_code == 2 and "chunk_bytes" in failed.output
-    failed = CliRunner().invoke(main, ["snapshot", file, "absent"])
-    assert failed.exit_code == 2 and "no followed table is called absent" in failed.output
-    failed = CliRunner().invoke(main, ["snapshot", file, "cancel", record["snapshot_id"]])
-    assert failed.exit_code == 2 and "does not run" in failed.output
-    dotted = [f"{table}.b", f"public.{table}.b", f"shop.public.{table}.b"]
-    found = CliRunner().invoke(main, ["snapshot", file, *dotted])
+    for words, says in (
+        ((table, "--where", "id < 3"), "snapshot.where"),
+        ((table, "--chunk-bytes", "1B"), "chunk_bytes"),
+        (("absent",), "no followed table is called absent"),
+        (("cancel", record["snapshot_id"]), "does not run"),
+    ):
+        failed = run(*words)
+        assert failed.exit_code == 2 and says in failed.output
+    found = run(f"{table}.b", f"public.{table}.b", f"shop.public.{table}.b")
     assert found.exit_code == 0, found.output
     assert found.stdout.count(f"{table}.b: 0 rows in 0 chunks") == 3
 
@@ -635,19 +614,12 @@ def test_schemas_follow_the_tables(
     monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     table = served.table
     bucket = Bucket(served.connection, "schemas")
-    served.until(lambda: bucket.get(table) is not None)
+    until(lambda: bucket.get(table) is not None)
     database.execute(f"ALTER TABLE {table} ADD w int")
-    served.until(lambda: b'"w"' in (((found := bucket.get(table)) and found.value) or b""))
+    until(lambda: b'"w"' in (((found := bucket.get(table)) and found.value) or b""))
     database.execute(f"DROP TABLE {table}")
-    served.until(lambda: bucket.get(table) is None)
+    until(lambda: bucket.get(table) is None)
     assert [one.value is None for one in bucket.history(table)] == [False, False, True]
-
-
-def test_nothing_listens_after_the_end(database: Database, serve: Callable[..., Served]) -> None:
-    served = serve().start()
-    served.stop()
-    assert served.ask("request.t") == {}
-    assert "snapshots" not in [thread.name for thread in threading.enumerate()]
 
 
 def test_without_rights_to_requests_schemas_are_stored_all_the_same(
@@ -662,6 +634,6 @@ def test_without_rights_to_requests_schemas_are_stored_all_the_same(
         served.service = Snapshots(served.pipeline, OwnedPipeline(served.pipeline, "me"))
         served.service.start()
         bucket = Bucket(served.connection, "schemas")
-        served.until(lambda: bucket.get(table) is not None and bool(logs))
+        until(lambda: bucket.get(table) is not None and bool(logs))
         served.stop()
     assert ["snapshot.>" in each["error"] for each in logs] == [True]

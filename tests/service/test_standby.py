@@ -19,6 +19,7 @@ from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from penstock.service.standby import Standby
 from tests.servers import Database
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -36,19 +37,21 @@ class Clock:
 
 def pipeline_of(folder: Path, *databases: Database) -> Pipeline:
     backends = [
-        {
-            "name": f"b{number}",
-            "type": "postgres",
-            "connection": database.url,
-            "slot": f"s{number}_{database.name}",
-            "publication": "p",
-        }
+        {"name": f"b{number}", "type": "postgres", "connection": database.url,
+         "slot": f"s{number}_{database.name}", "publication": "p"}
         for number, database in enumerate(databases)
-    ]
+    ]  # fmt: skip
     sink = {"type": "memory"}
     return parse_pipeline(
         json.dumps({"name": "shop", "backends": backends, "sink": sink, "state": str(folder)})
     )
+
+
+def owned_there(reader: str) -> MemoryStore:
+    """A store with the lease of an instance on another machine."""
+    store, found = MemoryStore(), {"machine": "another", "pid": 1, "readers": {"b0": reader}}
+    store.put(Lease(name="owner:shop", owner="there", properties=found))
+    return store
 
 
 class Waiting:
@@ -71,19 +74,12 @@ class Waiting:
         self._thread.join(60)
 
     def waits_for(self) -> str:
-        deadline = time.monotonic() + 60
-        while not self.standby.reason:
-            assert time.monotonic() < deadline
-            assert not self.ours, "it does not wait"
-            time.sleep(0.02)
-        return self.standby.reason
+        until(lambda: self.standby.reason or self.ours)
+        assert not self.ours, "it does not wait"
+        return str(self.standby.reason)
 
     def owns(self) -> bool:
-        deadline = time.monotonic() + 60
-        while not self.ours:
-            assert time.monotonic() < deadline, self.standby.reason
-            time.sleep(0.02)
-        return self.ours[0]
+        return until(lambda: self.ours)[0]
 
 
 @pytest.fixture
@@ -98,10 +94,7 @@ def reader(database: Database) -> Iterator[int]:
             f"START_REPLICATION SLOT {slot} LOGICAL 0/0 (proto_version '1', publication_names 'p')"
         )
         connection.pgconn.send_query(command.encode())
-        deadline = time.monotonic() + 60
-        while not held(database, slot):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: held(database, slot))
         yield connection.info.backend_pid
 
 
@@ -144,9 +137,7 @@ def test_a_backend_whose_slot_is_taken_does_not_hold_up_the_others(
 def test_the_reader_of_an_instance_that_lost_its_lease_is_ended(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
-    store, clock = MemoryStore(), Clock()
-    found = {"machine": "another", "pid": 1, "readers": {"b0": str(reader)}}
-    store.put(Lease(name="owner:shop", owner="there", properties=found))
+    store, clock = owned_there(str(reader)), Clock()
     ownership = Ownership(store, "shop", instance="us", clock=clock)
     with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
         assert f"there, as process {reader} of the server" in waiting.waits_for()
@@ -160,9 +151,7 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
     """A planner that lost its connection, while its service is frozen, would connect again."""
-    store, clock = MemoryStore(), Clock()
-    found = {"machine": "another", "pid": 1, "readers": {"b0": "1"}}
-    store.put(Lease(name="owner:shop", owner="there", properties=found))
+    store, clock = owned_there("1"), Clock()
     pipeline = pipeline_of(tmp_path, database)
     planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
     planner.save({PartitionId("p0"): Bookmark(Place("0A", 0))}, force=True)
@@ -171,10 +160,7 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
         waiting.waits_for()
         planner.verify()
         clock.runs = True
-        deadline = time.monotonic() + 60
-        while not lost(planner):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: lost(planner))
         assert held(database, f"s0_{database.name}")
 
 
@@ -190,18 +176,13 @@ def test_the_reader_of_somebody_else_is_not_ended_when_a_lease_expires(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
     """An instance with another store took over from the one whose lease this is."""
-    store, clock = MemoryStore(), Clock()
-    found = {"machine": "another", "pid": 1, "readers": {"b0": "1"}}
-    store.put(Lease(name="owner:shop", owner="there", properties=found))
+    store, clock = owned_there("1"), Clock()
     ownership = Ownership(store, "shop", instance="us", clock=clock)
     with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
         waiting.waits_for()
         clock.runs = True
         time.sleep(2.5)
-        deadline = time.monotonic() + 60
-        while "in use by the process" not in waiting.waits_for():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: "in use by the process" in waiting.waits_for())
         assert held(database, f"s0_{database.name}")
     ownership.release()
 

@@ -1,7 +1,6 @@
 """The look at the tables, with a source and a bucket that are scripted."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +12,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.service.tables import FollowedTables
 from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
+from tests.waiting import until
 
 
 class Script:
@@ -31,15 +31,11 @@ class Script:
         self.looks += 1
         if self.source_fault is not None:
             raise self.source_fault
-        return [
-            FollowedTable(
-                source=source,
-                schema=TableSchema(
-                    schema="public", table=name, name=(name,), version=version, columns=()
-                ),
-            )
+        schemas = [
+            TableSchema(schema="public", table=name, name=(name,), version=version, columns=())
             for name, version in self.versions.items()
         ]
+        return [FollowedTable(source=source, schema=schema) for schema in schemas]
 
     def schemas(self, *_: object) -> "Script":
         return self
@@ -60,19 +56,9 @@ class Script:
             raise self.bucket_fault
         self.done.append(what)
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 60
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.005)
-
     def look_again(self) -> None:
         looks = self.looks
-        self.until(lambda: self.looks > looks + 1)
-
-
-def owned_by_us(suspended: Callable[[], Any] = dict) -> Any:
-    return SimpleNamespace(name="pipe", is_ours=True, suspended=suspended)
+        until(lambda: self.looks > looks + 1)
 
 
 @pytest.fixture
@@ -84,12 +70,16 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
     return made
 
 
-@pytest.fixture
-def tables(script: Script) -> Iterator[FollowedTables]:
+def tables_of(script: Any, suspended: Callable[[], Any] = dict) -> FollowedTables:
     feed: Any = None
     source = SnapshotSource(backend="shop", feed=feed, prefix=())
-    sink: Any = script
-    with FollowedTables(owned_by_us(), [source], sink) as made:
+    owned: Any = SimpleNamespace(name="pipe", is_ours=True, suspended=suspended)
+    return FollowedTables(owned, [source], script)
+
+
+@pytest.fixture
+def tables(script: Script) -> Iterator[FollowedTables]:
+    with tables_of(script) as made:
         yield made
 
 
@@ -98,12 +88,12 @@ def test_what_is_gone_is_removed_although_that_failed_first(
 ) -> None:
     script.versions = {"kept": "1", "gone": "1"}
     tables.start()
-    script.until(lambda: (("kept",), ("gone",)) in script.done)
+    until(lambda: (("kept",), ("gone",)) in script.done)
     script.bucket_fault = Unavailable("away")
     del script.versions["gone"]
     script.look_again()
     script.bucket_fault = None
-    script.until(lambda: ("remove", ("gone",)) in script.done)
+    until(lambda: ("remove", ("gone",)) in script.done)
     script.look_again()
     assert script.done.count(("remove", ("gone",))) == 1
 
@@ -115,10 +105,10 @@ def test_what_fails_is_said_once_and_stops_nothing_else(
     script.bucket_fault = SettingsError("may not publish")
     with capture_logs() as logs:
         tables.start()
-        script.until(lambda: bool(logs) and not tables.unknown)
+        until(lambda: bool(logs) and not tables.unknown)
         script.look_again()
         script.source_fault = Unavailable("away")
-        script.until(lambda: len(logs) == 2)
+        until(lambda: len(logs) == 2)
         script.look_again()
     assert ["may not publish" in logs[0]["error"], "away" in logs[1]["error"]] == [True, True]
     assert len(logs) == 2
@@ -143,9 +133,6 @@ def test_requests_do_not_wait_for_the_bucket_and_neither_does_the_end(
 
 
 def test_a_suspended_table_has_its_reason(script: Script) -> None:
-    feed: Any = None
-    source = SnapshotSource(backend="shop", feed=feed, prefix=())
-    sink: Any = script
     script.versions = {"t": "1"}
     reasons = iter([{}, {("shop", "public.t"): "decode"}, {}])
 
@@ -155,7 +142,7 @@ def test_a_suspended_table_has_its_reason(script: Script) -> None:
             raise Unavailable("away")
         return found
 
-    with FollowedTables(owned_by_us(suspended), [source], sink) as tables:
+    with tables_of(script, suspended) as tables:
         found = []
         for _ in range(4):
             tables.look()

@@ -18,6 +18,7 @@ from penstock.service.standby import Standby, WriterLease
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.owners import OwnersStore
 from tests.servers import Nats
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -64,13 +65,6 @@ def rows(nats: Nats, stream: str) -> OwnersStore:
     return OwnersStore(JetStreamSettings(url=nats.url, stream=stream))
 
 
-def eventually(check: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_the_reason_to_wait_names_the_other_and_what_to_set(writer: MakeWriter) -> None:
     first, second = writer("one"), writer("two")
     assert first.attempt(None) is None
@@ -95,7 +89,7 @@ def test_one_that_does_not_renew_loses_it(writer: MakeWriter, rows: OwnersStore)
     rows.put(Lease(name="owner:shop", owner="gone", properties={"readers": {}}))
     second, began = writer("two"), time.monotonic()
     assert second.attempt(None) is not None
-    eventually(lambda: second.attempt(None) is None)
+    until(lambda: second.attempt(None) is None)
     assert time.monotonic() - began > 3
 
 
@@ -112,8 +106,8 @@ def test_one_that_was_taken_over_has_lost_it(writer: MakeWriter, rows: OwnersSto
             rows.put_all([Lease(**{**fields(now), "owner": "two"})])[0], Exception
         )
 
-    eventually(taken)
-    eventually(lambda: first.lost)
+    until(taken)
+    until(lambda: first.lost)
 
 
 def fields(lease: Lease) -> dict[str, Any]:
@@ -195,12 +189,12 @@ def test_one_that_loses_the_pipeline_gives_the_sink_back(
         new = Lease(**{**fields(row), "owner": "two", "continuation": document})
         return isinstance(store.put_all([new])[0], Lease)
 
-    eventually(taken)
-    eventually(lambda: "shop" in standby.lost)
+    until(taken)
+    until(lambda: "shop" in standby.lost)
     thread = threading.Thread(target=lambda: standby.wait(lambda: None))
     thread.start()
     try:
-        eventually(lambda: second.attempt(None) is None)
+        until(lambda: second.attempt(None) is None)
     finally:
         stop.set()
         thread.join(60)

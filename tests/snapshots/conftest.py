@@ -25,6 +25,8 @@ from tests.snapshots.pipeline import StatedPipeline
 class World:
     """What a snapshot needs, and what came of it."""
 
+    feed: Any
+
     def __init__(self, database: Database, nats: Nats, encoding: Any = "json") -> None:
         self.database = database
         self.settings = JetStreamSettings(

@@ -1,6 +1,5 @@
 """Requests, and what becomes of runs, on real servers; without the service's thread."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
@@ -22,6 +21,7 @@ from tests.servers import Database, Nats
 from tests.snapshots.conftest import World
 from tests.snapshots.gate import Gate
 from tests.snapshots.pipeline import StatedPipeline
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -66,22 +66,20 @@ class Office:
 
     def ended(self, requests: SnapshotRequests, snapshot_id: str) -> RunRecord:
         """After ticks until it has."""
-        deadline = time.monotonic() + 60
-        while True:
+
+        def ended() -> RunRecord | None:
             requests.tick()
             record = requests.records.get(snapshot_id)
-            if record is not None and record.has_ended:
-                return record
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+            return record if record is not None and record.has_ended else None
+
+        found = until(ended)
+        assert found is not None
+        return found
 
     def complete(self) -> str:
         """Returns when there is a meta of the table: the id of its snapshot."""
-        deadline = time.monotonic() + 60
-        while (found := self.world.api.last("INIT", f"init.meta.{self.table}")) is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        return str(orjson.loads(found.payload)["snapshot_id"])
+        until(lambda: self.world.api.last("INIT", f"init.meta.{self.table}"))
+        return str(self.world.meta(self.table)["snapshot_id"])
 
     def chunks(self, snapshot_id: str) -> int:
         return len(self.world.messages(f"init.snap.{self.table}.{snapshot_id}.>"))
@@ -142,11 +140,9 @@ def test_an_ended_run_is_not_shared(office: Office) -> None:
     requests = office.requests()
     first = office.request(requests).snapshot_id
     office.complete()
-    deadline = time.monotonic() + 60
-    while (
-        second := office.request(requests).snapshot_id
-    ) == first:  # its connections are closed yet
-        assert time.monotonic() < deadline
+    # Its connections are not closed yet.
+    until(lambda: office.request(requests).snapshot_id != first)
+    second = office.request(requests).snapshot_id
     assert [office.ended(requests, one).state for one in (first, second)] == ["done", "done"]
 
 

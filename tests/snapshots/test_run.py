@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
-import psycopg
 import pytest
 from psycopg import sql
 
@@ -29,6 +28,7 @@ from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 from tests.snapshots.gate import Gate
 from tests.snapshots.pipeline import StatedPipeline
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -45,24 +45,21 @@ def table_of(world: World, rows: int) -> str:
     return name
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
+@pytest.mark.parametrize("compression", ["none", "zstd"])
 @pytest.mark.parametrize("encoding", ["json", "msgpack", "arrow"])
-def test_25_000_rows_are_chunks_and_a_meta(encoding: str, world_of: Callable[[str], World]) -> None:
+def test_25_000_rows_are_chunks_and_a_meta(
+    encoding: str, compression: str, world_of: Callable[[str], World]
+) -> None:
     world = world_of(encoding)
     table = table_of(world, 25_000)
-    run = world.run(table, chunk_rows=4_000, chunk_bytes=2**20)
+    run = world.run(table, chunk_rows=4_000, chunk_bytes=2**20, compression=compression)
     messages = world.chunks(run)
     bodies = [read(one) for one in messages]
     rows = [row for body in bodies for row in body["data"]]
     assert sorted(row["id"] for row in rows) == list(range(1, 25_001))
     meta = world.meta(table)
-    assert meta["row_count"] == 25_000
+    assert (meta["row_count"], meta["compression"]) == (25_000, compression)
+    assert (run.progress.bytes < 25_000 * 20) is (compression == "zstd")
     assert meta["batch_count"] == len(messages) == len(meta["chunks"]) == run.progress.chunks
     assert max(len(body["data"]) for body in bodies) <= 4_000
     by_sequence = {one.sequence: one for one in messages}
@@ -90,6 +87,9 @@ def test_an_empty_table_has_a_meta_without_chunks(world: World) -> None:
     assert world.chunks(run) == []
     meta = world.meta(table)
     assert (meta["batch_count"], meta["row_count"], meta["chunks"]) == (0, 0, [])
+    assert meta["position"] == run.progress.position
+    # There is no stream of changes yet.
+    assert (meta["start_sequence"], meta["stream_created"]) == (1, None)
 
 
 def test_chunks_are_cut_by_bytes(world: World) -> None:
@@ -296,32 +296,9 @@ def test_a_permission_that_is_taken_away_ends_the_run(
     assert world.chunks(run) == []
 
 
-def test_chunks_are_compressed(world_of: Callable[[str], World]) -> None:
-    for encoding in ("json", "msgpack", "arrow"):
-        world = world_of(encoding)
-        table = f"people_{world.database.name}"
-        if encoding == "json":
-            table_of(world, 5_000)
-        run = world.run(table, compression="zstd", chunk_bytes=65536)
-        chunks = world.chunks(run)
-        rows = [row for one in chunks for row in read(one)["data"]]
-        assert sorted(row["id"] for row in rows) == list(range(1, 5_001))
-        meta = world.meta(table)
-        assert meta["compression"] == "zstd"
-        stored = {one.sequence: one for one in chunks}
-        for one in meta["chunks"]:
-            body = stored[one["sequence"]].payload
-            assert (len(body), zlib.crc32(body)) == (one["bytes"], one["crc32"])
-        assert run.progress.bytes < 5_000 * 40 / 2
-
-
 def test_a_stream_that_keeps_changes_for_a_minute_is_refused(world: World) -> None:
     table = table_of(world, 10)
-    world.settings = world.settings.model_copy(update={"stream": f"CDC_{world.database.name}"})
-    world.api.create({
-        "name": world.sink.stream, "subjects": [f"cdc_{world.database.name}.>"],
-        "max_age": 60 * 10**9,
-    })  # fmt: skip
+    publishing_to(world, max_age=60 * 10**9)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings())
     with pytest.raises(SettingsError, match=r"keeps changes for 0:01:00.*rows stay wrong"):
         run.run()
@@ -344,9 +321,15 @@ def test_a_full_disk_of_the_stream_ends_the_run(
     world.close()
 
 
-def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
-    database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_a_run_waits_for_a_server_unless_it_is_cancelled(
+    is_cancelled: bool,
+    database: Database,
+    own_nats: Callable[..., Nats],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """Which gets every chunk once."""
+    monkeypatch.setattr("penstock.snapshots.init_stream._PATIENCE", 600.0)
     server = own_nats()
     world = World(database, server)
     table, gate = table_of(world, 20_000), Gate(monkeypatch, "init.snap.", 3)
@@ -356,25 +339,18 @@ def test_a_server_that_starts_again_meanwhile_gets_every_chunk_once(
         gate.reached()
         server.kill()
         gate.open()
+        if is_cancelled:
+            run.cancel()
+            with pytest.raises(Cancelled):
+                running.result(60)
+            return
         server.start()
         running.result(120)
     world.reconnect()
     rows = [row["id"] for one in world.chunks(run) for row in read(one)["data"]]
-    world.connection.close()
+    world.close()
     assert sorted(rows) == list(range(1, 20_001))
     assert run.progress.rows == 20_000
-
-
-def test_chunks_stay_when_the_answer_to_the_meta_is_lost(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    table = table_of(world, 10)
-    Gate(monkeypatch, "init.meta.", then=Unavailable("away")).open()
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings())
-    with pytest.raises(Unavailable, match="away"):
-        run.run()
-    assert len(world.chunks(run)) == 1
-    assert world.meta(table)["snapshot_id"] == run.job.snapshot_id
 
 
 def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
@@ -393,42 +369,29 @@ def test_another_history_meanwhile_begins_the_run_anew(world: World) -> None:
 
 
 def test_a_gap_meanwhile_begins_the_run_anew(world: World) -> None:
-    """Of the same history: the slot was lost and made again."""
-    table, lsns = table_of(world, 10), list[str]()
+    """Of the same history: the slot was lost and made again. Changes of before it do not follow:
+    over rows of after it they would be wrong, where no position tells them apart."""
+    table, lsns, publish = table_of(world, 10), list[str](), publishing_to(world)
     gaps = iter(["", "slot:1:", "slot:1:", "slot:1:0/9", "slot:1:0/9", "slot:1:0/9"])
 
     def gap() -> str:
         lsns.append(world.database.execute("SELECT pg_current_wal_lsn()::text")[0][0])
         world.database.execute("CREATE TABLE IF NOT EXISTS more (); DROP TABLE more")
-        return next(gaps)
+        if found := next(gaps):
+            publish()
+        return found
 
     pipeline = StatedPipeline(gap=gap)
     run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
     run.run()
     assert (len(lsns), run.progress.snapshots) == (6, 3)
     assert [len(read(one)["data"]) for one in world.chunks(run)] == [10]
-    (chunk,) = world.meta(table)["chunks"]
-    assert chunk["lsn"] == world.meta(table)["lsn"]
+    meta = world.meta(table)
+    (chunk,) = meta["chunks"]
+    assert chunk["lsn"] == meta["lsn"]
     assert parse_lsn(chunk["lsn"]) > parse_lsn(lsns[4])
-
-
-def test_a_cancelled_run_waits_for_no_old_transaction(world: World) -> None:
-    table = table_of(world, 10)
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(patience=600))
-    ours = "datname = current_database() AND backend_type = 'walsender'"
-    waiting = f"SELECT 1 FROM pg_stat_activity WHERE {ours} AND wait_event_type = 'Lock'"
-    left = (
-        f"SELECT 1 FROM pg_stat_activity WHERE {ours} UNION ALL SELECT 1 FROM pg_replication_slots"
-        " WHERE database = current_database() AND temporary"
-    )
-    with psycopg.connect(world.database.url) as connection, ThreadPoolExecutor() as pool:
-        connection.execute(f"INSERT INTO {table} VALUES (0)".encode())
-        running = pool.submit(run.run)
-        until(lambda: bool(world.database.execute(waiting)))
-        run.cancel()
-        with pytest.raises(Cancelled):
-            running.result(60)
-        until(lambda: not world.database.execute(left))
+    # Published: one at the end and one at the beginning of each reading before, and one of this.
+    assert (meta["start_sequence"], meta["losses"], run.progress.gap) == (5, *["slot:1:0/9"] * 2)
 
 
 def test_a_run_that_is_cancelled_waits_for_no_server(
@@ -480,45 +443,33 @@ def test_an_unknown_table_is_refused(world: World) -> None:
         world.run("absent")
 
 
-def test_the_changes_after_the_start_sequence_are_all_that_follow(world: World) -> None:
-    table = table_of(world, 10)
-    run = world.run(table)
-    assert world.meta(table)["start_sequence"] == 1  # no stream of changes yet
-    assert world.meta(table)["stream_created"] is None
-    assert world.meta(table)["position"] == run.progress.position
-
-
-def test_the_meta_says_when_the_stream_of_changes_was_made(world: World) -> None:
-    table, name = table_of(world, 10), f"CDC_{world.database.name}"
-    world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.settings = world.settings.model_copy(update={"stream": name})
-    world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
-    world.run(table)
-    found = world.api.stream(name)
-    assert found is not None
-    meta = world.meta(table)
-    assert (meta["start_sequence"], meta["stream_created"]) == (2, found["created"])
-
-
 def test_a_change_that_is_published_while_the_snapshot_is_made_follows(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its commit may be after the point: nothing else has it."""
-    table, name = table_of(world, 10), f"CDC_{world.database.name}"
-    world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.settings = world.settings.model_copy(update={"stream": name})
-    world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"before")
+    table, publish = table_of(world, 10), publishing_to(world)
+    publish()
     enter = PostgresSnapshot.__enter__
 
     def publishing(snapshot: PostgresSnapshot) -> PostgresSnapshot:
-        world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"while it waits for the point")
+        publish()  # while it waits for the point
         found = enter(snapshot)
-        world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"after the point")
+        publish()  # after the point
         return found
 
     monkeypatch.setattr(PostgresSnapshot, "__enter__", publishing)
     world.run(table)
-    assert world.meta(table)["start_sequence"] == 2
+    meta, stream = world.meta(table), world.api.stream(world.settings.stream)
+    assert stream is not None
+    assert (meta["start_sequence"], meta["stream_created"]) == (2, stream["created"])
+
+
+def publishing_to(world: World, **config: Any) -> Callable[[], object]:
+    """Makes the stream of changes; publishes one."""
+    name = f"CDC_{world.database.name}"
+    world.api.create({"name": name, "subjects": [f"{name}.>"], **config})
+    world.settings = world.settings.model_copy(update={"stream": name})
+    return lambda: world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
 
 
 def test_rows_that_the_source_did_not_count_are_an_error(
@@ -536,23 +487,3 @@ def test_rows_that_the_source_did_not_count_are_an_error(
     with pytest.raises(SettingsError, match=f"public.{table} has 2,000 rows, .* [0-9],[0-9]+ were"):
         world.run(table, chunk_rows=20)
     assert world.messages(f"init.*.{table}.>") == world.messages(f"init.meta.{table}") == []
-
-
-def test_changes_of_before_a_gap_that_was_found_meanwhile_do_not_follow(world: World) -> None:
-    """Over rows of after the gap they would be wrong, where no position tells them apart."""
-    table, name = table_of(world, 10), f"CDC_{world.database.name}"
-    world.api.create({"name": name, "subjects": [f"{name}.>"]})
-    world.settings = world.settings.model_copy(update={"stream": name})
-    gaps = iter(["", "found", "found", "found"])
-
-    def gap() -> str:
-        if found := next(gaps):
-            world.api.publish(f"{name}.a", b"NATS/1.0\r\n\r\n", b"")
-        return found
-
-    pipeline = StatedPipeline(gap=gap)
-    run = SnapshotRun(world.job(table, pipeline=pipeline), world.sink, SnapshotSettings())
-    run.run()
-    meta = world.meta(table)
-    # Published: one at the end of the first reading, and one before the second.
-    assert (meta["start_sequence"], meta["losses"], run.progress.gap) == (3, "found", "found")
