@@ -20,6 +20,7 @@ from penstock.ops.board import Board
 from penstock.ops.poisoned import post_tables
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
+from penstock.service.ownership import positions_of
 from penstock.sinks import Record, ReportsLast, ReportsPositions, SetsAside, Sink
 
 # Seconds between two tries of a backend that the operator must mend.
@@ -63,7 +64,8 @@ class Beginnings:
 
     def _begin(self) -> None:
         pipeline = self._pipeline
-        stored = [self._positions(backend) for backend in pipeline.backends]
+        backends, owner = pipeline.backends, self._instance
+        stored = [positions_of(pipeline, backend.name, owner) for backend in backends]
         sink = pipeline.sink.sink()
 
         def claim() -> None:
@@ -74,10 +76,10 @@ class Beginnings:
             if isinstance(sink, SetsAside):
                 post_tables(self._board, sink.tables())
 
-        names = [backend.name for backend in pipeline.backends]
+        names = [backend.name for backend in backends]
         if not self._persist(claim, names, fails=True):
             return
-        for backend, positions in zip(pipeline.backends, stored, strict=True):
+        for backend, positions in zip(backends, stored, strict=True):
             task = self._pool.submit(self._resume, backend, positions, sink)
             self._running.append(task)
 
@@ -121,16 +123,6 @@ class Beginnings:
             log.warning(event, backend=backend, error=str(error), wait=round(wait, 1))
         elif all(str(self.errors.get(name)) != str(error) for name in names):
             log.error("the backend cannot begin", backend=backend, error=str(error))
-
-    def _positions(self, backend: Backend) -> Positions:
-        pipeline = self._pipeline
-        return Positions.of(
-            pipeline.positions,
-            pipeline.name,
-            backend.name,
-            pipeline.checkpoint,
-            owner=self._instance,
-        )
 
 
 def resume(backend: Backend, positions: Positions, sink: Sink) -> None:

@@ -10,6 +10,7 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks
 from penstock.ops.board import Board
 from penstock.reading.positions import Positions
+from penstock.service.ownership import positions_of
 from penstock.service.standby import Standby
 from penstock.sinks import SetsAside
 from penstock.snapshots.statements import RowTransform
@@ -86,7 +87,4 @@ class OwnedPipeline:
         }
 
     def _positions(self, backend: str) -> Positions:
-        pipeline = self._pipeline
-        return Positions.of(
-            pipeline.positions, pipeline.name, backend, pipeline.checkpoint, owner=self._instance
-        )
+        return positions_of(self._pipeline, backend, self._instance)

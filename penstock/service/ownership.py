@@ -9,10 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from penstock.config import Pipeline
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import KIND, LeaseHolder, terms
 from penstock.leases.kinds import Kind
 from penstock.leases.owned import OwnedRows
+from penstock.reading.positions import Positions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,3 +102,9 @@ def _owner(lease: Lease) -> Owner | None:
     return Owner(
         instance=lease.owner, readers={str(backend): str(reader) for backend, reader in found}
     )
+
+
+def positions_of(pipeline: Pipeline, backend: str, instance: str) -> Positions:
+    """The positions of a backend, as this instance's; does no I/O."""
+    url, checkpoint = pipeline.positions, pipeline.checkpoint
+    return Positions.of(url, pipeline.name, backend, checkpoint, owner=instance)

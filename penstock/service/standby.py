@@ -20,8 +20,15 @@ from penstock.feeds import Holder, KnowsReader
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
-from penstock.service.ownership import Owner, Ownership
+from penstock.service.ownership import Owner, Ownership, positions_of
 from penstock.sinks import KeepsLeases
+
+# Seconds between two attempts.
+_AGAIN = 0.5
+# Sources that are asked at once.
+_THREADS = 16
+
+log = structlog.get_logger("penstock")
 
 
 class WriterLease:
@@ -80,14 +87,6 @@ class WriterLease:
         """Gives the lease back, if we have it."""
         if self._ownership is not None:
             self._ownership.release()
-
-
-# Seconds between two attempts.
-_AGAIN = 0.5
-# Sources that are asked at once.
-_THREADS = 16
-
-log = structlog.get_logger("penstock")
 
 
 class Standby:
@@ -196,11 +195,7 @@ class Standby:
 
     def _claim(self, number: int) -> None:
         if number not in self._positions:
-            self._positions[number] = Positions.of(
-                self._pipeline.positions,
-                self._pipeline.name,
-                self._pipeline.backends[number].name,
-                self._pipeline.checkpoint,
-                owner=self._ownership.instance,
-            )
+            name = self._pipeline.backends[number].name
+            instance = self._ownership.instance
+            self._positions[number] = positions_of(self._pipeline, name, instance)
         self._positions[number].claim()

@@ -93,7 +93,8 @@ class Supervision:
         snapshot = self._board.snapshot()
         self._announcer.announce(snapshot)
         log_all(self._connections.changes(snapshot))
-        self._before = _log_set_aside(self._before, snapshot)
+        log_all(set_aside(self._before, snapshot))
+        self._before = snapshot
 
     def _post(self, query: Supervised) -> None:
         self._post_batch(query)
@@ -128,12 +129,6 @@ def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
     for name in sorted(fresh):
         log.warning("a type is not known and is delivered as its text", type=name)
     return fresh
-
-
-def _log_set_aside(before: Snapshot, after: Snapshot) -> Snapshot:
-    """Logs what happened to poison since the snapshot before."""
-    log_all(set_aside(before, after))
-    return after
 
 
 class _Loss(NamedTuple):

@@ -5,7 +5,8 @@ A thread of its own looks twice a minute: neither requests nor changes wait for 
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 import structlog
@@ -65,21 +66,11 @@ class FollowedTables(Closes):
 
     def look(self) -> None:
         """Looks at the tables of every backend that can be asked."""
-        what = "which tables are suspended is not known now"
-        try:
+        with self._warning("which tables are suspended is not known now"):
             self._reasons = self._owned.suspended()
-        except Exception as error:
-            self._warn(what, error)
-        else:
-            self._said.pop(what, None)
         for source in self._sources:
-            what = f"the tables of {source.backend} cannot be looked at now"
-            try:
+            with self._warning(f"the tables of {source.backend} cannot be looked at now"):
                 self._found[source.backend] = list(map(self._marked, tables_of(source)))
-            except Exception as error:
-                self._warn(what, error)
-            else:
-                self._said.pop(what, None)
 
     def _marked(self, table: FollowedTable) -> FollowedTable:
         name = table.schema.schema, table.schema.table
@@ -99,15 +90,11 @@ class FollowedTables(Closes):
 
     def _store(self) -> None:
         """Stores new schemas, and the ends of tables that are gone."""
-        what = "schemas of tables cannot be stored now; changes flow"
-        try:
+        self._store_at = time.monotonic() + _AGAIN
+        with self._warning("schemas of tables cannot be stored now; changes flow"):
             for backend, tables in self._found.copy().items():
                 self._store_of(backend, tables)
-        except Exception as error:
-            self._warn(what, error)
-            self._store_at = time.monotonic() + _AGAIN
-        else:
-            self._said.pop(what, None)
+            self._store_at = 0.0
 
     def _store_of(self, backend: str, tables: list[FollowedTable]) -> None:
         bucket, stored = self._buckets[backend], self._stored[backend]
@@ -127,8 +114,14 @@ class FollowedTables(Closes):
             bucket.remove(name)
             stored.discard(name)
 
-    def _warn(self, what: str, error: Exception) -> None:
-        text = str(PenstockError.of(error, "the look at the tables"))
-        if self._said.get(what) != text:
-            log.warning(what, error=text)
-        self._said[what] = text
+    @contextmanager
+    def _warning(self, what: str) -> Iterator[None]:
+        """Logs an error, once until it passes or is another."""
+        try:
+            yield
+            self._said.pop(what, None)
+        except Exception as error:
+            text = str(PenstockError.of(error, "the look at the tables"))
+            if self._said.get(what) != text:
+                log.warning(what, error=text)
+            self._said[what] = text

@@ -136,11 +136,7 @@ TABLE: Mapping[tuple[RunState, RunEvent], RunState] = {
     (_S.SENT, _E.FAIL): _S.DOUBTFUL,
     (_S.SENT, _E.CANCEL): _S.WITHDRAWN,
     (_S.DOUBTFUL, _E.CANCEL): _S.WITHDRAWN,
-    (_S.CANCELLED, _E.FAIL): _S.CANCELLED,
-    (_S.CANCELLED, _E.GO_ON): _S.CANCELLED,
-    (_S.CANCELLED, _E.FINISH): _S.CANCELLED,
-    (_S.CANCELLED, _E.SEND): _S.CANCELLED,
-    (_S.CANCELLED, _E.CANCEL): _S.CANCELLED,
+    **{(_S.CANCELLED, event): _S.CANCELLED for event in _E},
     (_S.WITHDRAWN, _E.FAIL): _S.WITHDRAWN,
     (_S.WITHDRAWN, _E.CANCEL): _S.WITHDRAWN,
 }

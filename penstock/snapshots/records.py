@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from functools import reduce
 from typing import Any, Literal
 
 import orjson
@@ -59,12 +58,6 @@ class RunRecord:
     by: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     changed_at: float = 0.0  # seconds since 1970
-
-    @property
-    def begun_at(self) -> float:
-        """When it was asked for, by its id: seconds since 1970."""
-        digits = (_DIGITS.index(each) for each in self.snapshot_id.removeprefix("snap-")[:10])
-        return reduce(lambda number, digit: number << 5 | digit, digits, 0) / 1000
 
     @property
     def is_partial(self) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.config import Pipeline
 from penstock.model.errors import SettingsError
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, finding
 from penstock.snapshots.followed_tables import sources
 from penstock.snapshots.init_stream import InitStream, problems
 
@@ -68,36 +68,29 @@ class Kept:
 
     def findings(self, max_age: float) -> list[Finding]:
         """What `refuse` raises, as findings, and what may lead to it later."""
-        subject = f"stream {self.stream}: snapshots"
+        about = f"stream {self.stream}: snapshots"
         try:
             self.refuse(max_age)
         except SettingsError as error:
-            return [
-                Finding(level="error", subject=subject, message=error.message, remedy=error.hint)
-            ]
+            return [finding("error", about, error.message, error.hint)]
         if self.changes is not None and (self.chunks is None or self.chunks > self.changes):
             kept = "for ever" if self.chunks is None else f"for {_text(self.chunks)}"
-            return [
-                Finding(
-                    level="warning",
-                    subject=subject,
-                    message=f"changes are kept for {_text(self.changes)}, chunks of snapshots"
-                    f" {kept}: an old snapshot cannot be followed by its changes any more",
-                    remedy="keep chunks no longer than changes (nats stream edit INIT --max-age),"
-                    " or have consumers ask for a new snapshot",
-                )
-            ]
+            text = (
+                f"changes are kept for {_text(self.changes)}, chunks of snapshots {kept}: an old"
+                " snapshot cannot be followed by its changes any more"
+            )
+            remedy = (
+                "keep chunks no longer than changes (nats stream edit INIT --max-age), or have"
+                " consumers ask for a new snapshot"
+            )
+            return [finding("warning", about, text, remedy)]
         if self.is_bounded:
-            return [
-                Finding(
-                    level="warning",
-                    subject=subject,
-                    message="its limits, or acknowledgements, may take changes away before a"
-                    " snapshot is loaded",
-                    remedy=f"leave room for what is written within {_text(2 * max_age)}",
-                )
-            ]
-        return [Finding(level="ok", subject=subject, message="changes outlast a snapshot")]
+            text = (
+                "its limits, or acknowledgements, may take changes away before a snapshot is loaded"
+            )
+            remedy = f"leave room for what is written within {_text(2 * max_age)}"
+            return [finding("warning", about, text, remedy)]
+        return [finding("ok", about, "changes outlast a snapshot")]
 
 
 def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
@@ -109,7 +102,7 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
     with InitStream(sink.nats, settings.stream, lambda: True) as stream:
         changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
     unfit = [
-        Finding(level="error", subject=f"stream {settings.stream}", message=problem, remedy=remedy)
+        finding("error", f"stream {settings.stream}", problem, remedy)
         for problem, remedy in (problems(settings.stream, chunks) if chunks else ())
     ]
     return [

@@ -4,30 +4,13 @@ only as the message format writes it.
 
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from penstock.consumer.compare import Comparison, differing, same
-from penstock.consumer.mirror.fold import Fold
 from penstock.wire.documents import JsonText
-
-
-def identity(change: Any) -> str:
-    return str(change["key"]["id"] if change.get("key") else change["document_id"])
-
-
-def change(operation: str, key: int | None, **fields: Any) -> dict[str, Any]:
-    found = {"key": None if key is None else {"id": key}, "document_id": None, "data": None}
-    return {"operation": operation, "before": None, "unchanged": [], **found, **fields}
-
-
-def fold(*changes: dict[str, Any]) -> Fold[str]:
-    found = Fold(identity)
-    for each in changes:
-        found.apply(each)
-    return found
+from tests.consumer.mirror.test_fold import change, fold
 
 
 def test_differences_are_named_and_resolve_when_the_stream_comes_to_them() -> None:

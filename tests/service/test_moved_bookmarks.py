@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.config import parse_pipeline
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
-from penstock.reading.positions import Positions
 from penstock.service.beginning import resume
+from penstock.service.ownership import positions_of
 from penstock.sinks import Record
 from tests.cosmos.server import CosmosServer
+from tests.service.pipelines import pipeline_of
 
 STREAM = PartitionId("change-stream")
 SAVED = Bookmark(
@@ -33,22 +33,21 @@ class SinkWith:
 
 
 def resumed(
-    folder: Path, source: str, saved: Bookmarks, stored: Bookmark | None, times: int = 1
+    folder: Path, source: dict[str, Any], saved: Bookmarks, stored: Bookmark | None, times: int = 1
 ) -> Bookmarks:
     """What is stored after so many starts."""
-    text = f"{{backends: [{{{source}}}], sink: {{type: memory}}, state: {folder}}}"
-    pipeline = parse_pipeline(text, environment={})
-    backend, sink = pipeline.backends[0], SinkWith(stored)
+    pipeline = pipeline_of(source, sink={"type": "memory"}, folder=folder)
+    backend, sink = pipeline.backends[0], cast("Any", SinkWith(stored))
     for _ in range(times):
-        positions = Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint)
+        positions = positions_of(pipeline, backend.name, "")
         positions.begin(saved)
-        resume(backend, positions, cast("Any", sink))
-    return Positions.of(pipeline.positions, "p", backend.name, pipeline.checkpoint).load()
+        resume(backend, positions, sink)
+    return positions_of(pipeline, backend.name, "").load()
 
 
 def collections(folder: Path, names: str, stored: Bookmark | None, times: int = 1) -> Bookmark:
-    source = f'type: mongodb, connection: "mongodb://nowhere/shop", collections: "{names}"'
-    return resumed(folder, source, {STREAM: SAVED}, stored, times)[STREAM]
+    server = {"type": "mongodb", "connection": "mongodb://nowhere/shop"}
+    return resumed(folder, server | {"collections": names}, {STREAM: SAVED}, stored, times)[STREAM]
 
 
 def test_the_same_collections_go_on_after_the_saved_position(tmp_path: Path) -> None:
@@ -106,9 +105,7 @@ def test_a_key_range_goes_on_after_what_the_sink_has_of_it(
     saved = Bookmark(PLACES[1], cosmos_mark("10"))
     with CosmosServer() as server:
         server.container("shop", "orders")
-        source = (
-            f'type: cosmos, endpoint: "{server.url}", key: "{server.key}", database: shop,'
-            " container: orders"
-        )
+        source = {"type": "cosmos", "endpoint": server.url, "key": server.key, "database": "shop",
+                  "container": "orders"}  # fmt: skip
         found = resumed(tmp_path, source, {PartitionId("0-FF"): saved}, stored)
     assert found == {"0-FF": stored if is_moved else saved}

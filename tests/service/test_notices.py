@@ -1,6 +1,5 @@
 """Losses are told once each, and until they were."""
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -8,13 +7,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.config import Pipeline, parse_pipeline
+from penstock.config import Pipeline
 from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
 from penstock.service.supervision import Notices
 from tests.pipeline.running import messages
 from tests.servers import Nats
+from tests.service.pipelines import pipeline_of
 
 pytestmark = pytest.mark.live
 
@@ -36,15 +36,10 @@ def board(tmp_path: Path) -> Iterator[Board]:
         yield made
 
 
-def pipeline_of(server: Nats, folder: Path) -> Pipeline:
-    return parse_pipeline(
-        json.dumps({
-            "name": "shop",
-            "backends": [{"name": "default", "type": "memory"}],
-            "sink": {"type": "jetstream", "url": server.url, "timeout": "20s"},
-            "state": str(folder),
-        })
-    )  # fmt: skip
+@pytest.fixture
+def pipeline(server: Nats, tmp_path: Path) -> Pipeline:
+    sink = {"type": "jetstream", "url": server.url, "timeout": "20s"}
+    return pipeline_of({"name": "default", "type": "memory"}, sink=sink, folder=tmp_path)
 
 
 def gaps_of(folder: Path) -> Gaps:
@@ -62,10 +57,9 @@ def told(server: Nats) -> list[Any]:
 
 
 def test_a_gap_is_told_once_by_all_the_services_that_ever_see_it(
-    server: Nats, board: Board, tmp_path: Path
+    pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path
 ) -> None:
     gaps_of(tmp_path).record("slot", GAP)
-    pipeline = pipeline_of(server, tmp_path)
     for _ in range(2):
         notices = Notices(pipeline)
         for now in range(3):
@@ -77,33 +71,32 @@ def test_a_gap_is_told_once_by_all_the_services_that_ever_see_it(
 
 @pytest.mark.parametrize(("policy", "count"), [("continue", 0), ("fail", 1)])
 def test_a_gap_whose_end_is_not_known_yet_is_told_when_there_will_be_none(
-    server: Nats, board: Board, tmp_path: Path, policy: str, count: int
+    pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path, policy: str, count: int
 ) -> None:
     gaps_of(tmp_path).record("slot", {**GAP, "to": "", "policy": policy})
     shown(board, tmp_path)
-    Notices(pipeline_of(server, tmp_path)).tick(board, 0.0)
+    Notices(pipeline).tick(board, 0.0)
     assert len(told(server)) == count
 
 
 def test_a_gap_before_which_we_stood_still_is_told_again_when_we_go_on(
-    server: Nats, board: Board, tmp_path: Path
+    pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path
 ) -> None:
-    pipeline = pipeline_of(server, tmp_path)
     notices = Notices(pipeline)
     for policy, end in (("fail", ""), ("continue", ""), ("continue", "0B"), ("continue", "0B")):
         gaps_of(tmp_path).record("slot", {**GAP, "policy": policy, "to": end})
         shown(board, tmp_path)
         notices.tick(board, 0.0)
-    assert [(each["policy"], each["to"]) for each in told(server)] == [
-        ("fail", ""),
-        ("continue", "0B"),
-    ]
+    found = [(each["policy"], each["to"]) for each in told(server)]
+    assert found == [("fail", ""), ("continue", "0B")]
 
 
-def test_what_could_not_be_told_is_told_later(server: Nats, board: Board, tmp_path: Path) -> None:
+def test_what_could_not_be_told_is_told_later(
+    pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path
+) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     shown(board, tmp_path)
-    notices = Notices(pipeline_of(server, tmp_path))
+    notices = Notices(pipeline)
     server.stop()
     notices.tick(board, 0.0)
     assert not gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]
@@ -115,11 +108,11 @@ def test_what_could_not_be_told_is_told_later(server: Nats, board: Board, tmp_pa
 
 
 def test_a_stop_logs_what_was_lost_and_leaves_the_announcement_to_the_next_start(
-    server: Nats, board: Board, tmp_path: Path
+    pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path
 ) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     shown(board, tmp_path)
-    notices = Notices(pipeline_of(server, tmp_path))
+    notices = Notices(pipeline)
     with capture_logs() as logged:
         notices.log(board)
         notices.log(board)

@@ -1,6 +1,5 @@
 """Where a backend goes on, by what its store and its sink know; and what is said of it."""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -8,15 +7,16 @@ from typing import Any
 import pytest
 import structlog
 
-from penstock.config import parse_pipeline
 from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.beginning import resume
+from penstock.service.ownership import positions_of
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Database, Nats
+from tests.service.pipelines import pipeline_of
 from tests.sinks.jetstream.raw import Raw
 from tests.slots import drop_slot
 
@@ -37,19 +37,13 @@ class Start:
         self.configure()
 
     def configure(self, **sink: Any) -> None:
-        backend = {"name": "default", "type": "postgres", "connection": self.database.url}
-        given = {
-            "url": self.nats.url,
-            "stream": self.stream,
-            "subject": f"{self.stream}.{{operation}}",
-        }
-        document = {
-            "name": "shop",
-            "backends": [{**backend, "slot": self.slot, "publication": "p"}],
-            "sink": {"type": "jetstream", **given, **sink},
-            "state": str(self.folder),
-        }
-        self.pipeline = parse_pipeline(json.dumps(document))
+        self.pipeline = pipeline_of(
+            {"name": "default", "type": "postgres", "connection": self.database.url,
+             "slot": self.slot, "publication": "p"},
+            sink={"type": "jetstream", "url": self.nats.url, "stream": self.stream,
+                  "subject": f"{self.stream}.{{operation}}", **sink},
+            folder=self.folder,
+        )  # fmt: skip
         feed, made = self.pipeline.backends[0].feed(), self.pipeline.sink.sink()
         assert isinstance(feed, PostgresFeed)
         assert isinstance(made, JetStreamSink)
@@ -57,8 +51,7 @@ class Start:
 
     @property
     def positions(self) -> Positions:
-        pipeline = self.pipeline
-        return Positions.of(pipeline.positions, "shop", "default", pipeline.checkpoint)
+        return positions_of(self.pipeline, "default", "")
 
     def run(self) -> str:
         """What the log says; "" if nothing."""

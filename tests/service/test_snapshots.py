@@ -2,12 +2,11 @@
 
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from unittest.mock import Mock
 
 import orjson
@@ -18,143 +17,19 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from penstock.cli import main
-from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import START, Bookmark, PartitionId
-from penstock.nats.api import JetStream, Stored
 from penstock.nats.buckets import Bucket
-from penstock.nats.connection import Connection
 from penstock.nats.services import asked
-from penstock.nats.settings import NatsSettings
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.snapshots import Snapshots
-from penstock.snapshots.init_stream import InitStream
-from penstock.snapshots.records import Records, RunRecord
-from penstock.snapshots.statements import RowTransform
 from tests.servers import Database, Nats
-from tests.snapshots.gate import Gate
+from tests.service.served import Json, Served
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
-
-Json = dict[str, Any]
-
-
-class Served:
-    """A pipeline whose service runs without Spark, and what its clients see."""
-
-    def __init__(
-        self,
-        database: Database,
-        nats: Nats,
-        folder: Path,
-        *,
-        backend: Json | None = None,
-        **snapshot: Any,
-    ) -> None:
-        self.database = database
-        self.url = nats.url
-        self.file = folder / "pipeline.yaml"
-        self.name = f"pipe-{uuid.uuid4().hex[:8]}"
-        document: Json = {
-            "name": self.name, "state": str(folder / "state"),
-            "backends": [{
-                "name": "shop", "type": "postgres", "connection": database.url,
-                "slot": f"s_{database.name}", "publication": "p", "create_publication": True,
-                **(backend or {}),
-            }],
-            "sink": {"type": "jetstream", "url": nats.url, "encoding": "json"},
-            "snapshot": snapshot,
-        }  # fmt: skip
-        self.file.write_bytes(orjson.dumps(document))  # JSON is YAML
-        self.pipeline: Pipeline = parse_pipeline(self.file.read_text())
-        self.pipeline.backends[0].feed().begin()
-        self.table = f"t_{database.name}"
-        self.connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 30}))
-        self.connection.open()
-        self.records = Records(self.connection, self.name)
-        self.service: Snapshots | None = None
-
-    def start(self, statements: RowTransform | None = None) -> Self:
-        self.owned = OwnedPipeline(self.pipeline, "me")
-        self.service = Snapshots(self.pipeline, self.owned)
-        self.service.start(statements)
-        until(self._answers)
-        return self
-
-    def _answers(self) -> bool:
-        """Asks with little patience: the server may still give a request to the connection of a
-        service that has just ended."""
-        with suppress(Unavailable):
-            return b"error" in asked(self.connection, "snapshot.cancel.snap-none", b"", 2).payload
-        return False
-
-    def dies(self, number: int, **options: Any) -> str:
-        """A snapshot is asked for, and before so many chunks the pipeline is another instance's:
-        the id of the snapshot."""
-        with pytest.MonkeyPatch.context() as patch:
-            gate = Gate(patch, "init.snap.", number)
-            self.start()
-            snapshot_id = str(self.ask(f"request.{self.table}", **options)["snapshot_id"])
-            gate.reached()
-            self.owned.end()
-            gate.open()
-            self.stop()
-        return snapshot_id
-
-    def stop(self) -> None:
-        if self.service is not None:
-            self.service.close()
-            self.service = None
-
-    def ask(self, what: str, **options: Any) -> Json:
-        payload = orjson.dumps({"pipeline": self.name, **options})
-        with suppress(Unavailable):
-            found: Json = orjson.loads(
-                asked(self.connection, f"snapshot.{what}", payload, 60).payload
-            )
-            return found
-        return {}
-
-    def accepted(self, table: str) -> str:
-        """The id of the snapshot that was asked for."""
-        answer = self.ask(f"request.{table}")
-        assert answer.get("state") in ("queued", "running"), answer
-        return str(answer["snapshot_id"])
-
-    def ended(self, snapshot_id: str) -> RunRecord:
-        def ended() -> RunRecord | None:
-            record = self.records.get(snapshot_id)
-            return record if record is not None and record.has_ended else None
-
-        found = until(ended)
-        assert found is not None
-        return found
-
-    def taken(self) -> list[tuple[str, str]]:
-        return [(each.table, each.state) for each in self.records.all()]
-
-    def chunks(self, snapshot_id: str) -> list[Stored]:
-        with InitStream(NatsSettings.model_validate({"url": self.url}), "INIT") as stream:
-            return list(stream.chunks((self.table,), snapshot_id))
-
-    def data(self, snapshot_id: str) -> list[list[Json]]:
-        """The rows of each chunk."""
-        return [orjson.loads(one.payload)["data"] for one in self.chunks(snapshot_id)]
-
-    def transform(self) -> None:
-        """The pipeline's next start has statements."""
-        document = orjson.loads(self.file.read_bytes()) | {"transform": [{"sql": "any"}]}
-        self.pipeline = parse_pipeline(orjson.dumps(document).decode())
-
-    def last(self, subject: str) -> Json:
-        found = JetStream(self.connection).last("INIT", subject)
-        assert found is not None
-        document: Json = orjson.loads(found.payload)
-        return document
-
 
 Serve = Callable[..., Served]
 
@@ -172,8 +47,7 @@ def serve(database: Database, nats: Nats, tmp_path: Path) -> Iterator[Serve]:
 
     yield make
     for each in made:
-        each.stop()
-        each.connection.close()
+        each.close()
 
 
 @pytest.fixture
@@ -400,7 +274,7 @@ def test_a_run_is_cancelled(database: Database, served: Served) -> None:
         until(lambda: not database.execute(left))
     assert record.state == "cancelled"
     assert served.last(f"init.error.{table}")["snapshot_id"] == record.snapshot_id
-    assert JetStream(served.connection).last("INIT", f"init.meta.{table}") is None
+    assert served.api.last("INIT", f"init.meta.{table}") is None
 
 
 def test_a_run_goes_on_where_a_dead_service_left_it(serve: Serve) -> None:
@@ -464,7 +338,7 @@ def test_every_table_is_taken_once_at_its_first_start(
     assert served.taken() == [], "nothing is followed yet"
     begun[PartitionId(f"s_{database.name}")] = START
     until(lambda: served.taken() == [(first, "done")])
-    served.stop()
+    served.stop_service()
     served.start()
     second = f"u_{database.name}"
     database.execute(f"CREATE TABLE {second} (id int PRIMARY KEY)")
@@ -514,7 +388,7 @@ def test_a_stop_waits_for_no_snapshot(database: Database, serve: Serve) -> None:
     with held(database, served.table):
         snapshot_id = served.accepted(served.table)
         until(lambda: database.execute(WAITING))
-        served.stop()
+        served.stop_service()
         assert "snapshots" not in [thread.name for thread in threading.enumerate()]
         assert served.ask("request.t") == {}, "nothing listens after the end"
         until(lambda: not database.execute(WAITING))
@@ -536,8 +410,7 @@ def test_a_service_that_nobody_asks_for_long_answers(
         record = served.ended(served.accepted(table))
         assert (record.state, record.rows) == ("done", 1000)
     finally:
-        served.stop()
-        served.connection.close()
+        served.close()
 
 
 def test_a_request_that_is_malformed_is_answered(served: Served) -> None:
@@ -557,7 +430,7 @@ def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
     answer = served.ask(f"request.{table}")
     assert answer.keys() == {"again", "error", "hint"} and answer["again"] is True
     assert "tables of shop are not known" in answer["error"] and "ask again" in answer["hint"]
-    assert JetStream(served.connection).last("INIT", f"init.error.{table}") is None
+    assert served.api.last("INIT", f"init.error.{table}") is None
     monkeypatch.undo()
     assert served.ended(served.accepted(table)).state == "done"
     assert "again" not in served.ask("request.absent")
@@ -566,7 +439,7 @@ def test_tables_that_are_not_known_yet_are_to_be_asked_for_again(
 def test_the_stream_of_chunks_is_there_before_any_request(serve: Serve) -> None:
     """A consumer subscribes to it, and then asks."""
     served = serve()
-    api = JetStream(served.connection)
+    api = served.api
     if api.stream("INIT") is not None:
         api._call("STREAM.DELETE.INIT", {})
     served.start()
@@ -635,5 +508,5 @@ def test_without_rights_to_requests_schemas_are_stored_all_the_same(
         served.service.start()
         bucket = Bucket(served.connection, "schemas")
         until(lambda: bucket.get(table) is not None and bool(logs))
-        served.stop()
+        served.stop_service()
     assert ["snapshot.>" in each["error"] for each in logs] == [True]

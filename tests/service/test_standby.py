@@ -1,24 +1,25 @@
 """Whom an instance waits for, and whose reader it may end."""
 
-import json
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from penstock.config import Pipeline, parse_pipeline
+from penstock.config import Pipeline
 from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
-from penstock.service.ownership import Ownership
+from penstock.service.ownership import Ownership, positions_of
 from penstock.service.standby import Standby
 from tests.servers import Database
+from tests.service.pipelines import pipeline_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -35,16 +36,13 @@ class Clock:
         return self.now
 
 
-def pipeline_of(folder: Path, *databases: Database) -> Pipeline:
-    backends = [
+def pipeline_on(folder: Path, *databases: Database) -> Pipeline:
+    backends = (
         {"name": f"b{number}", "type": "postgres", "connection": database.url,
          "slot": f"s{number}_{database.name}", "publication": "p"}
         for number, database in enumerate(databases)
-    ]  # fmt: skip
-    sink = {"type": "memory"}
-    return parse_pipeline(
-        json.dumps({"name": "shop", "backends": backends, "sink": sink, "state": str(folder)})
-    )
+    )  # fmt: skip
+    return pipeline_of(*backends, sink={"type": "memory"}, folder=folder)
 
 
 def owned_there(reader: str) -> MemoryStore:
@@ -57,9 +55,12 @@ def owned_there(reader: str) -> MemoryStore:
 class Waiting:
     """A standby that waits in a thread."""
 
-    def __init__(self, pipeline: Pipeline, ownership: Ownership) -> None:
+    def __init__(
+        self, pipeline: Pipeline, store: MemoryStore | None = None, clock: Any = time.monotonic
+    ) -> None:
         self.stop = threading.Event()
-        self.standby = Standby(pipeline, ownership, self.stop)
+        self._own = Ownership(store or MemoryStore(), "shop", instance="us", clock=clock)
+        self.standby = Standby(pipeline, self._own, self.stop)
         self.ours: list[bool] = []
         self._thread = threading.Thread(
             target=lambda: self.ours.append(self.standby.wait(lambda: None))
@@ -72,6 +73,7 @@ class Waiting:
     def __exit__(self, *_: object) -> None:
         self.stop.set()
         self._thread.join(60)
+        self._own.release()
 
     def waits_for(self) -> str:
         until(lambda: self.standby.reason or self.ours)
@@ -104,47 +106,39 @@ def held(database: Database, slot: str) -> bool:
 
 
 def test_who_has_nobody_before_it_owns_at_once(database: Database, tmp_path: Path) -> None:
-    ownership = Ownership(MemoryStore(), "shop", instance="us")
-    with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database)) as waiting:
         assert waiting.owns()
         assert not waiting.standby.waited
-    ownership.release()
 
 
 def test_a_slot_that_somebody_reads_is_waited_for(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
-    ownership = Ownership(MemoryStore(), "shop", instance="us")
-    with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database)) as waiting:
         assert f"in use by the process {reader} of the server" in waiting.waits_for()
         time.sleep(1.2)
         assert held(database, f"s0_{database.name}"), "who is not ours is not ended"
         database.execute("SELECT pg_terminate_backend(%s)", [reader])
         assert waiting.owns()
         assert waiting.standby.reason is None
-    ownership.release()
 
 
 def test_a_backend_whose_slot_is_taken_does_not_hold_up_the_others(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
-    ownership = Ownership(MemoryStore(), "shop", instance="us")
-    with Waiting(pipeline_of(tmp_path, database, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database, database)) as waiting:
         assert waiting.owns()
-    ownership.release()
 
 
 def test_the_reader_of_an_instance_that_lost_its_lease_is_ended(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
     store, clock = owned_there(str(reader)), Clock()
-    ownership = Ownership(store, "shop", instance="us", clock=clock)
-    with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database), store, clock) as waiting:
         assert f"there, as process {reader} of the server" in waiting.waits_for()
         assert held(database, f"s0_{database.name}")
         clock.runs = True
         assert waiting.owns()
-    ownership.release()
 
 
 def test_the_positions_are_claimed_before_a_reader_is_ended(
@@ -152,11 +146,11 @@ def test_the_positions_are_claimed_before_a_reader_is_ended(
 ) -> None:
     """A planner that lost its connection, while its service is frozen, would connect again."""
     store, clock = owned_there("1"), Clock()
-    pipeline = pipeline_of(tmp_path, database)
-    planner = Positions.of(pipeline.positions, "shop", "b0", pipeline.checkpoint, owner="there")
+    pipeline = pipeline_on(tmp_path, database)
+    planner = positions_of(pipeline, "b0", "there")
     planner.save({PartitionId("p0"): Bookmark(Place("0A", 0))}, force=True)
     planner.verify()
-    with Waiting(pipeline, Ownership(store, "shop", instance="us", clock=clock)) as waiting:
+    with Waiting(pipeline, store, clock) as waiting:
         waiting.waits_for()
         planner.verify()
         clock.runs = True
@@ -177,22 +171,18 @@ def test_the_reader_of_somebody_else_is_not_ended_when_a_lease_expires(
 ) -> None:
     """An instance with another store took over from the one whose lease this is."""
     store, clock = owned_there("1"), Clock()
-    ownership = Ownership(store, "shop", instance="us", clock=clock)
-    with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database), store, clock) as waiting:
         waiting.waits_for()
         clock.runs = True
         time.sleep(2.5)
         until(lambda: "in use by the process" in waiting.waits_for())
         assert held(database, f"s0_{database.name}")
-    ownership.release()
 
 
 def test_a_standby_stops_when_it_is_told_to(
     database: Database, reader: int, tmp_path: Path
 ) -> None:
-    ownership = Ownership(MemoryStore(), "shop", instance="us")
-    with Waiting(pipeline_of(tmp_path, database), ownership) as waiting:
+    with Waiting(pipeline_on(tmp_path, database)) as waiting:
         waiting.waits_for()
         waiting.stop.set()
         assert waiting.owns() is False
-    ownership.release()

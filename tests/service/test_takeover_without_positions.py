@@ -1,7 +1,6 @@
 """A second instance without the positions of the first, where the stream does not say how far it is
 (delivery `deduplicated`): what it gives again, and where it refuses to guess."""
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,13 +9,12 @@ from typing import Any
 import pytest
 import structlog
 
-from penstock.config import parse_pipeline
 from penstock.feeds import Following
 from penstock.model.errors import SettingsError
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
-from penstock.reading.positions import Positions
 from penstock.reading.roster import openings
 from penstock.service.beginning import resume
+from penstock.service.ownership import positions_of
 from penstock.service.standby import WriterLease
 from penstock.sinks import ignore
 from penstock.sinks.encoding.message import read_bookmark
@@ -24,6 +22,7 @@ from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import mongodb, shop_on
 from tests.pipeline.running import messages
 from tests.servers import Nats
+from tests.service.pipelines import pipeline_of
 
 pytestmark = pytest.mark.live
 
@@ -35,16 +34,11 @@ class Host:
 
     def __init__(self, nats: Nats, stream: str, backend: dict[str, Any], instance: str) -> None:
         target = {"url": nats.url, "stream": stream, "subject": f"{stream}.{{collection}}"}
-        document = {
-            "name": "shop",
-            "backends": [{"name": "default", **backend}],
-            "sink": {"type": "jetstream", "delivery": "deduplicated", **target},
-            "positions": "memory:",
-        }
-        self._pipeline = pipeline = parse_pipeline(json.dumps(document))
+        sink = {"type": "jetstream", "delivery": "deduplicated", **target}
+        self._pipeline = pipeline = pipeline_of({"name": "default", **backend}, sink=sink)
         self.lease = WriterLease(pipeline, instance)
         self.feed, self._sink = pipeline.backends[0].feed(), pipeline.sink.sink()
-        self._positions = Positions.of(pipeline.positions, "shop", "default", pipeline.checkpoint)
+        self._positions = positions_of(pipeline, "default", "")
         self._known: dict[PartitionId, Bookmark] = {}
         self._followings: dict[PartitionId, Following] = {}
 

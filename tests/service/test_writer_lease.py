@@ -1,23 +1,24 @@
 """Instances that have positions of their own: the sink has one lease for all of them."""
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import structlog
 
-from penstock.config import Pipeline, parse_pipeline
-from penstock.leases import Lease
+from penstock.config import Pipeline
+from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
 from penstock.service.ownership import Owner, Ownership
 from penstock.service.standby import Standby, WriterLease
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.owners import OwnersStore
 from tests.servers import Nats
+from tests.service.pipelines import pipeline_of
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -28,20 +29,14 @@ NARROW = [
 ]  # fmt: skip
 
 
-def pipeline_of(
+def written_to(
     nats: Nats, stream: str, *, type: str = "memory", name: str = "shop", **sink: str
 ) -> Pipeline:
     backend = {"name": "b", "type": type}
     if type == "postgres":
         backend |= {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
     target = {"url": nats.url, "stream": stream, "subject": f"{stream}.{{collection}}"}
-    document = {
-        "name": name,
-        "backends": [backend],
-        "sink": {"type": "jetstream", **target, **sink},
-        "positions": "memory:",
-    }
-    return parse_pipeline(json.dumps(document))
+    return pipeline_of(backend, sink={"type": "jetstream", **target, **sink}, name=name)
 
 
 MakeWriter = Callable[..., WriterLease]
@@ -53,7 +48,7 @@ def writer(nats: Nats, stream: str) -> Iterator[MakeWriter]:
     with ExitStack() as stack:
 
         def make(instance: str, **more: Any) -> WriterLease:
-            made = WriterLease(pipeline_of(nats, stream, **more), instance)
+            made = WriterLease(written_to(nats, stream, **more), instance)
             stack.callback(made.release)
             return made
 
@@ -93,26 +88,22 @@ def test_one_that_does_not_renew_loses_it(writer: MakeWriter, rows: OwnersStore)
     assert time.monotonic() - began > 3
 
 
+def take_over(store: LeaseStore) -> None:
+    """The pipeline's lease is another instance's, though its owner renews it meanwhile."""
+
+    def taken() -> bool:
+        row = store.get("owner:shop")
+        assert row is not None
+        return isinstance(store.put_all([replace(row, owner="two")])[0], Lease)
+
+    until(taken)
+
+
 def test_one_that_was_taken_over_has_lost_it(writer: MakeWriter, rows: OwnersStore) -> None:
     first = writer("one")
     assert first.attempt(None) is None
-    row = rows.get("owner:shop")
-    assert row is not None
-
-    def taken() -> bool:  # it renews meanwhile
-        now = rows.get("owner:shop")
-        assert now is not None
-        return not isinstance(
-            rows.put_all([Lease(**{**fields(now), "owner": "two"})])[0], Exception
-        )
-
-    until(taken)
+    take_over(rows)
     until(lambda: first.lost)
-
-
-def fields(lease: Lease) -> dict[str, Any]:
-    names = ("name", "owner", "continuation", "properties", "revision")
-    return {name: getattr(lease, name) for name in names}
 
 
 def test_who_took_over_the_pipeline_has_it_at_once(writer: MakeWriter, rows: OwnersStore) -> None:
@@ -136,7 +127,7 @@ def test_without_the_permission_it_is_free_and_warns_once(
 ) -> None:
     user = {"user": "u", "password": "p", "permissions": {"publish": [f"{stream}.>"]}}
     server = own_nats({"authorization": {"users": [user]}})
-    lease = WriterLease(pipeline_of(server, stream, user="u", password="p"), "one")
+    lease = WriterLease(written_to(server, stream, user="u", password="p"), "one")
     with structlog.testing.capture_logs() as logs:
         assert [lease.attempt(None) for _ in range(3)] == [None] * 3
     assert [each["log_level"] for each in logs] == ["warning"]
@@ -176,20 +167,13 @@ def test_one_that_loses_the_pipeline_gives_the_sink_back(
     """Else the owner of the pipeline would wait for it, and it for the owner."""
     store, stop = MemoryStore(), threading.Event()
     ownership = Ownership(store, "shop", instance="one")
-    standby = Standby(pipeline_of(nats, stream), ownership, stop)
+    standby = Standby(written_to(nats, stream), ownership, stop)
     assert standby.wait(lambda: None)
     assert standby.lost == ""
     second = writer("two")
     assert second.attempt(None) is not None
 
-    def taken() -> bool:
-        row = store.get("owner:shop")
-        assert row is not None
-        document = json.dumps({"readers": {}})
-        new = Lease(**{**fields(row), "owner": "two", "continuation": document})
-        return isinstance(store.put_all([new])[0], Lease)
-
-    until(taken)
+    take_over(store)
     until(lambda: "shop" in standby.lost)
     thread = threading.Thread(target=lambda: standby.wait(lambda: None))
     thread.start()

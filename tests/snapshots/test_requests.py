@@ -3,12 +3,10 @@
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
-import orjson
 import pytest
 
-from penstock.config import Pipeline, parse_pipeline
 from penstock.model.errors import Unavailable
 from penstock.nats.buckets import Bucket, KeyValue
 from penstock.sinks.jetstream import JetStreamSettings
@@ -18,6 +16,7 @@ from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.records import Records, RunRecord
 from penstock.snapshots.requests import SnapshotRequests
 from tests.servers import Database, Nats
+from tests.service.served import Served
 from tests.snapshots.conftest import World
 from tests.snapshots.gate import Gate
 from tests.snapshots.pipeline import StatedPipeline
@@ -25,64 +24,46 @@ from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
-Json = dict[str, Any]
 
-
-class Office:
+class Office(Served):
     """A pipeline with one table of 300 rows, whose snapshots have 3 chunks, and its requests."""
 
-    def __init__(self, world: World, stack: ExitStack) -> None:
-        self.world, self._stack = world, stack
-        self.table = f"t_{world.database.name}"
-        world.database.execute(
-            f"CREATE TABLE {self.table} (id int PRIMARY KEY);"
-            f"INSERT INTO {self.table} SELECT generate_series(1, 300)"
+    def __init__(self, database: Database, nats: Nats, folder: Path, stack: ExitStack) -> None:
+        table = f"t_{database.name}"
+        database.execute(
+            f"CREATE TABLE {table} (id int PRIMARY KEY);"
+            f"INSERT INTO {table} SELECT generate_series(1, 300)"
         )
-        world.feed.begin()
-        self.sink = {"url": world.settings.url.get_secret_value(), "encoding": "json"}
-        document: Json = {
-            "name": f"pipe-{world.database.name}",
-            "backends": [{
-                "name": "shop", "type": "postgres", "connection": world.database.url,
-                "slot": f"s_{world.database.name}", "publication": "p",
-            }],
-            "sink": {"type": "jetstream", **self.sink},
-            "snapshot": {"chunk_rows": 100},
-        }  # fmt: skip
-        self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
+        super().__init__(database, nats, folder, chunk_rows=100)
+        self._stack = stack
         self.tables: list[FollowedTable] = tables_of(sources(self.pipeline)[0])
 
     def requests(self, url: str = "", state: StatedPipeline | None = None) -> SnapshotRequests:
-        given = {"url": url} if url else {}
-        sink = JetStreamServer(JetStreamSettings.model_validate(self.sink | given))
+        sink = JetStreamServer(JetStreamSettings(url=url or self.nats.url, encoding="json"))
         stream = self._stack.enter_context(InitStream(sink.nats, "INIT"))
-        made = SnapshotRequests(
-            self.pipeline, state or StatedPipeline(self.pipeline.name), sink, stream
-        )
+        made = SnapshotRequests(self.pipeline, state or StatedPipeline(self.name), sink, stream)
         return self._stack.enter_context(closing(made))
 
-    def request(self, requests: SnapshotRequests) -> RunRecord:
-        return requests.request((self.table,), self.tables)
+    def request(self, requests: SnapshotRequests) -> str:
+        """The id of the snapshot."""
+        return requests.request((self.table,), self.tables).snapshot_id
 
-    def ended(self, requests: SnapshotRequests, snapshot_id: str) -> RunRecord:
-        """After ticks until it has."""
+    def over(self, requests: SnapshotRequests, snapshot_id: str) -> RunRecord:
+        """After ticks until it has ended."""
 
-        def ended() -> RunRecord | None:
+        def over() -> RunRecord | None:
             requests.tick()
-            record = requests.records.get(snapshot_id)
+            record = self.records.get(snapshot_id)
             return record if record is not None and record.has_ended else None
 
-        found = until(ended)
+        found = until(over)
         assert found is not None
         return found
 
     def complete(self) -> str:
         """Returns when there is a meta of the table: the id of its snapshot."""
-        until(lambda: self.world.api.last("INIT", f"init.meta.{self.table}"))
-        return str(self.world.meta(self.table)["snapshot_id"])
-
-    def chunks(self, snapshot_id: str) -> int:
-        return len(self.world.messages(f"init.snap.{self.table}.{snapshot_id}.>"))
+        until(lambda: self.api.last("INIT", f"init.meta.{self.table}"))
+        return str(self.last(f"init.meta.{self.table}")["snapshot_id"])
 
 
 @pytest.fixture
@@ -92,14 +73,14 @@ def stack() -> Iterator[ExitStack]:
 
 
 @pytest.fixture
-def office(world: World, stack: ExitStack) -> Office:
-    return Office(world, stack)
+def office(database: Database, nats: Nats, tmp_path: Path, stack: ExitStack) -> Office:
+    return stack.enter_context(closing(Office(database, nats, tmp_path, stack)))
 
 
 def test_a_complete_snapshot_is_not_taken_again(office: Office) -> None:
     """Whose service ended between its meta and its record."""
     before = office.requests()
-    snapshot_id = office.request(before).snapshot_id
+    snapshot_id = office.request(before)
     assert office.complete() == snapshot_id
     before.close()
     after = office.requests()
@@ -108,7 +89,7 @@ def test_a_complete_snapshot_is_not_taken_again(office: Office) -> None:
     assert record is not None
     assert (record.state, record.rows, record.chunks) == ("done", 300, 3)
     assert record.position
-    assert office.chunks(snapshot_id) == 3
+    assert len(office.chunks(snapshot_id)) == 3
     assert len(after.records.all()) == 1
 
 
@@ -117,51 +98,51 @@ def test_a_snapshot_whose_answer_to_the_meta_was_lost_is_complete(
 ) -> None:
     Gate(monkeypatch, "init.meta.", then=Unavailable("away")).open()
     requests = office.requests()
-    record = office.ended(requests, office.request(requests).snapshot_id)
+    record = office.over(requests, office.request(requests))
     assert (record.state, record.rows, record.error) == ("done", 300, "")
-    assert office.chunks(record.snapshot_id) == 3
+    assert len(office.chunks(record.snapshot_id)) == 3
 
 
 def test_what_runs_here_is_not_taken_up(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the tables were not all known at the start, requests come first."""
     gate, requests = Gate(monkeypatch, "init.snap.", 3), office.requests()
-    snapshot_id = office.request(requests).snapshot_id
+    snapshot_id = office.request(requests)
     gate.reached()
     requests.resume(office.tables)
     gate.open()
-    record = office.ended(requests, snapshot_id)
+    record = office.over(requests, snapshot_id)
     assert (record.state, record.rows) == ("done", 300)
-    assert office.chunks(snapshot_id) == 3
+    assert len(office.chunks(snapshot_id)) == 3
     assert len(requests.records.all()) == 1
 
 
 def test_an_ended_run_is_not_shared(office: Office) -> None:
     """Its rows are older than the request."""
     requests = office.requests()
-    first = office.request(requests).snapshot_id
+    first = office.request(requests)
     office.complete()
     # Its connections are not closed yet.
-    until(lambda: office.request(requests).snapshot_id != first)
-    second = office.request(requests).snapshot_id
-    assert [office.ended(requests, one).state for one in (first, second)] == ["done", "done"]
+    until(lambda: office.request(requests) != first)
+    second = office.request(requests)
+    assert [office.over(requests, one).state for one in (first, second)] == ["done", "done"]
 
 
 def test_a_cancelled_run_is_not_shared(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     gate, requests = Gate(monkeypatch, "init.snap.", 2), office.requests()
-    first = office.request(requests).snapshot_id
+    first = office.request(requests)
     gate.reached()
     requests.cancel(first)
-    second = office.request(requests).snapshot_id
+    second = office.request(requests)
     gate.open()
-    assert [office.ended(requests, one).state for one in (first, second)] == ["cancelled", "done"]
+    assert [office.over(requests, one).state for one in (first, second)] == ["cancelled", "done"]
 
 
 def test_a_run_that_ended_for_the_lease_stays_for_the_next_owner(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    gate, state = Gate(monkeypatch, "init.snap.", 3), StatedPipeline(office.pipeline.name)
+    gate, state = Gate(monkeypatch, "init.snap.", 3), StatedPipeline(office.name)
     requests = office.requests(state=state)
-    snapshot_id = office.request(requests).snapshot_id
+    snapshot_id = office.request(requests)
     gate.reached()
     state.is_ours = False
     gate.open()
@@ -174,13 +155,14 @@ def test_a_run_that_ended_for_the_lease_stays_for_the_next_owner(
     heir.resume(office.tables)
     record = heir.records.get(snapshot_id)
     assert record is not None and record.state == "replaced"
-    assert office.ended(heir, record.by).state == "done"
-    assert (office.complete(), office.chunks(snapshot_id)) == (record.by, 0)
+    assert office.over(heir, record.by).state == "done"
+    assert (office.complete(), office.chunks(snapshot_id)) == (record.by, [])
 
 
 def test_missing_rights_do_not_keep_a_record_from_its_end(
     database: Database,
     own_nats: Callable[..., Nats],
+    tmp_path: Path,
     stack: ExitStack,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,15 +172,14 @@ def test_missing_rights_do_not_keep_a_record_from_its_end(
         {"user": "few", "password": "x", "permissions": {"publish": {"deny": denied}}},
     ]
     server = own_nats({"authorization": {"users": users}, "no_auth_user": "all"})
-    world = stack.enter_context(closing(World(database, server)))
-    office = Office(world, stack)
+    office = stack.enter_context(closing(Office(database, server, tmp_path, stack)))
     gate = Gate(monkeypatch, "init.snap.", 2)
     requests = office.requests(server.url.replace("//", "//few:x@"))
-    snapshot_id = office.request(requests).snapshot_id
+    snapshot_id = office.request(requests)
     gate.reached()
     requests.cancel(snapshot_id)
     gate.open()
-    record = office.ended(requests, snapshot_id)
+    record = office.over(requests, snapshot_id)
     assert record.state == "cancelled"
     assert office.chunks(snapshot_id)  # it may not delete them
     requests.records.put(replace(record, snapshot_id="snap-left", state="running"))

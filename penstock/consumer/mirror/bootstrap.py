@@ -5,7 +5,7 @@ service stopped, its chunks expired) is asked for again.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -72,11 +72,10 @@ class Bootstrap:
         table: MirrorTable,
         *,
         is_patient: bool = False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.announced, self.table = announced, table
         self.progress = Loading(name=".".join(announced.name))
-        self._connection, self._target, self._clock = connection, target, clock
+        self._connection, self._target = connection, target
         self._messages = SnapshotMessages(connection, init, announced.name)
         self._chunks: dict[int, LoadedChunk] = {}  # that the target has, by their numbers
         self._coder: RowCoder | None = None  # since the target is ready for the rows
@@ -84,14 +83,14 @@ class Bootstrap:
         self._readings = 1  # of this snapshot
         self._is_patient = is_patient
         # When a snapshot was asked for, or the last message of it came.
-        self._asked_at = clock() if table.snapshot_id else -_SILENCE
+        self._asked_at = time.monotonic() if table.snapshot_id else -_SILENCE
 
     def step(self, wait: float) -> MirrorTable | None:
         """Loads what has come; waits up to `wait` seconds for something. The table, once it is
         live."""
         snapshot_id = self.table.snapshot_id
         messages = self._messages.next(snapshot_id, wait) if snapshot_id else None
-        if not messages and self._clock() - self._asked_at >= _SILENCE:
+        if not messages and time.monotonic() - self._asked_at >= _SILENCE:
             self._request()
         elif messages is None:
             time.sleep(wait)
@@ -118,7 +117,7 @@ class Bootstrap:
             self.progress.ranges = int(record.get("ranges", 0))
 
     def _take_chunk(self, message: Delivered) -> None:
-        self._asked_at = self._clock()
+        self._asked_at = time.monotonic()
         body = self._messages.body(message)
         version = message.headers.get("Penstock-Table-Schema", "")
         chunk = loaded(body, message.payload)
@@ -211,7 +210,7 @@ class Bootstrap:
         document: dict[str, Any] = {"pipeline": self.announced.pipeline}
         payload = orjson.dumps(document) if self.announced.pipeline else b""
         subject = f"snapshot.request.{'.'.join(map(escape, self.announced.name))}"
-        self._asked_at = self._clock()
+        self._asked_at = time.monotonic()
         try:
             answer = orjson.loads(asked(self._connection, subject, payload, _ANSWER).payload)
         except Unavailable as error:
@@ -245,7 +244,7 @@ class Bootstrap:
 
     def follow(self, snapshot_id: str) -> None:
         """This one is loaded: it runs, or is complete."""
-        self._asked_at = self._clock()
+        self._asked_at = time.monotonic()
         if snapshot_id == self.table.snapshot_id:
             return
         self.table = replace(self.table, snapshot_id=snapshot_id, state="loading")

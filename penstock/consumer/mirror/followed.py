@@ -2,7 +2,7 @@
 for the encoders of the target.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Literal
@@ -11,7 +11,8 @@ from penstock.consumer.mirror.differences import difference
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.plan import TablePlan
-from penstock.consumer.mirror.targets import AlterColumns, Encoder, ForgetLate, Step
+from penstock.consumer.mirror.published_tables import Catalog
+from penstock.consumer.mirror.targets import AlterColumns, ForgetLate, Step, Target, encoders
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
@@ -32,7 +33,7 @@ _SUBJECTS = 500
 class Followed:
     """Follows one table: `add` the messages of one transaction, then take its `work`.
 
-    `schema_of` gives the document of a version of the table's schema, or None. `problem`: why the
+    `catalog` has the versions of the table's schema. `problem`: why the
     rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
     that snapshot, if it was taken already. `refusal`: the error, where the problem is one.
     """
@@ -40,8 +41,8 @@ class Followed:
     def __init__(
         self,
         table: MirrorTable,
-        encoders: Callable[[MirrorTable], Mapping[str, Encoder]],
-        schema_of: Callable[[str], Mapping[str, Any] | None],
+        target: Target,
+        catalog: Catalog,
         *,
         dropped: Dropped,
     ) -> None:
@@ -50,7 +51,7 @@ class Followed:
         self.newer = ""
         self.refusal: PenstockError | None = None
         self.changes = 0  # that were added
-        self._encoders, self._schema_of, self._dropped = encoders, schema_of, dropped
+        self._target, self._catalog, self._dropped = target, catalog, dropped
         # By subject, or stream of messages: the last change.
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
         self._plan: TablePlan | None = None  # since the last columns
@@ -94,7 +95,9 @@ class Followed:
             return
         if self._plan is None:
             self._plan = TablePlan(
-                self.table, self._encoders(self.table), restores=self.table.has_several_points
+                self.table,
+                encoders(self._target, self.table.columns),
+                restores=self.table.has_several_points,
             )
         self._plan.add(body)
         self.changes += 1
@@ -142,7 +145,7 @@ class Followed:
 
     def has(self, version: str) -> bool:
         """Whether this is or was a version of the table's schema."""
-        return version == self.table.version or self._schema_of(version) is not None
+        return version == self.table.version or self._version(version) is not None
 
     def reached(self, sequence: int) -> None:
         """The target has it."""
@@ -152,6 +155,9 @@ class Followed:
     def saw(self, revision: int) -> None:
         """Its rows are right under this document, unless it has a problem."""
         self.table = replace(self.table, revision=revision)
+
+    def _version(self, version: str) -> Mapping[str, Any] | None:
+        return self._catalog.version(self.table.name, version)
 
     def _flush(self) -> None:
         if self._plan is not None:
@@ -187,7 +193,7 @@ class Followed:
             if not self._names.issuperset(body.get("data") or ()):
                 self.problem = "it has other columns"
             return not self.problem
-        was, found = self._schema_of(table.version), self._schema_of(version)
+        was, found = self._version(table.version), self._version(version)
         if was is None or found is None:
             lacking = version if found is None else table.version
             self.problem = f"the bucket schemas does not have its version {lacking}"

@@ -52,7 +52,6 @@ class PostgresTarget(SqlTarget):
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = url
-        self._connection: psycopg.Connection[Any] | None = None
         self._kinds: dict[str, str] = {}
 
     def encoder(self, column: MirrorColumn) -> Encoder:
@@ -80,18 +79,12 @@ class PostgresTarget(SqlTarget):
         """An identifier; parameters are marked by %."""
         return super().quote(name).replace("%", "%%")
 
-    def close(self) -> None:
-        """Disconnects."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._translated(), self._opened().transaction():
             yield
 
-    def _opened(self) -> psycopg.Connection[Any]:
+    def _opened(self) -> Any:
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(
                 self._url, autocommit=True, connect_timeout=_PATIENCE,

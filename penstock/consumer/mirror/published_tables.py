@@ -82,11 +82,13 @@ class PublishedTable:
 
 
 class Catalog:
-    """The tables that pipelines announce, over an open connection. Everything raises Unavailable,
-    SettingsError."""
+    """The tables that pipelines announce, over an open connection. `tables`: by their keys, as they
+    were `read` last. Everything raises Unavailable, SettingsError."""
 
     def __init__(self, connection: Connection) -> None:
+        self.tables: Mapping[str, PublishedTable] = {}
         self._api, self._bucket = JetStream(connection), Bucket(connection, BUCKET)
+        self._revision = -1
 
     @property
     def revision(self) -> int:
@@ -96,12 +98,19 @@ class Catalog:
             raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
         return int(found["state"]["last_seq"])
 
-    def tables(self) -> dict[str, PublishedTable]:
-        """All that there are, by their keys."""
+    @property
+    def is_outdated(self) -> bool:
+        """Whether a table changed since."""
+        return self.revision != self._revision
+
+    def read(self) -> Mapping[str, PublishedTable]:
+        """Reads all tables that there are now."""
+        self._revision = self.revision
         found = {each.key: (_read(each.value), each.revision) for each in self._bucket.entries()}
-        return {
+        self.tables = {
             key: PublishedTable(key, one, number) for key, (one, number) in found.items() if one
         }
+        return self.tables
 
     def history(self, key: str) -> list[Revision]:
         """All that the bucket has of a table, the oldest first."""
@@ -111,26 +120,6 @@ class Catalog:
         """The document of one version of a table; None if the bucket does not have it."""
         found = (each.document for each in reversed(self.history(key)))
         return next((one for one in found if one and one["version"] == version), None)
-
-
-class PublishedTables:
-    """`tables` by their keys, as they were `read` last. Everything raises Unavailable,
-    SettingsError."""
-
-    def __init__(self, connection: Connection) -> None:
-        self.tables: dict[str, PublishedTable] = {}
-        self._catalog = Catalog(connection)
-        self._revision = -1
-
-    @property
-    def is_outdated(self) -> bool:
-        """Whether a table changed since."""
-        return self._catalog.revision != self._revision
-
-    def read(self) -> None:
-        """Reads all tables that there are now."""
-        revision = self._catalog.revision
-        self.tables, self._revision = self._catalog.tables(), revision
 
 
 def chosen(

@@ -16,7 +16,7 @@ import structlog
 from penstock.consumer.mirror.bootstrap import Bootstrap, NoSnapshot
 from penstock.consumer.mirror.followed import Dropped
 from penstock.consumer.mirror.mirrored import MirrorTable
-from penstock.consumer.mirror.published_tables import PublishedTable, PublishedTables, chosen
+from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, chosen
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
 from penstock.consumer.mirror.targets import TableRefused, Target, open_target
 from penstock.model.errors import LeaseLost, Malformed, PenstockError, SettingsError, Unavailable
@@ -60,7 +60,7 @@ class Replica(Closes):
         self._target = open_target(target) if isinstance(target, str) else target
         self._names = tables  # None: all
         self._connection = Connection(server, "penstock mirror")
-        self._published = PublishedTables(self._connection)
+        self._published = Catalog(self._connection)
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}  # by the table's key, as `_set_aside`
         self._set_aside = SetAside()  # of `_loading`

@@ -55,6 +55,13 @@ class SqlTarget(Closes):
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(8)
+        self._connection: Any = None
+
+    def close(self) -> None:
+        """Disconnects; the next call connects again."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
 
     def open(self, names: Collection[str]) -> Sequence[MirrorTable]:
         """See `Target`."""
@@ -240,17 +247,15 @@ class SqlTarget(Closes):
                 self._run(f"DELETE FROM {target} WHERE {keyed}", new)
 
     def _create(self, table: MirrorTable, name: str) -> None:
-        parts = [f"{self.quote(one.name)} {self._declared(table, one)}" for one in table.columns]
-        if len(table.key) > 1 or (table.key and not self._keyed_alone(table)):
-            parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, table.key))})")
+        key = table.key
+        parts = [
+            f"{self.quote(one.name)} {self.type_of(one)}"
+            + (" PRIMARY KEY" if key == (one.name,) else "")
+            for one in table.columns
+        ]
+        if len(key) > 1:
+            parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, key))})")
         self._run(f"CREATE TABLE {name} ({', '.join(parts)})")
-
-    def _declared(self, table: MirrorTable, column: MirrorColumn) -> str:
-        alone = table.key == (column.name,) and self._keyed_alone(table)
-        return self.type_of(column) + (" PRIMARY KEY" if alone else "")
-
-    def _keyed_alone(self, table: MirrorTable) -> bool:
-        return len(table.key) == 1
 
     def _insert(self, target: str, table: MirrorTable) -> str:
         marks = ", ".join(map(self.value, table.columns))

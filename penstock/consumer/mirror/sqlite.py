@@ -45,7 +45,6 @@ class SqliteTarget(SqlTarget):
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = Path(path)
-        self._connection: sqlite3.Connection | None = None
 
     @classmethod
     def of_url(cls, url: str) -> "SqliteTarget":
@@ -68,12 +67,6 @@ class SqliteTarget(SqlTarget):
         """A type by SQLite's affinity: what is text must not become a number."""
         return _KINDS.get(column.type, "TEXT")
 
-    def close(self) -> None:
-        """Closes the file."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     @contextmanager
     def _transaction(self) -> Iterator[None]:
         with self._translated():
@@ -87,7 +80,7 @@ class SqliteTarget(SqlTarget):
                 raise
             connection.execute("COMMIT")
 
-    def _opened(self) -> sqlite3.Connection:
+    def _opened(self) -> Any:
         if self._connection is None:
             made = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -115,7 +108,7 @@ class SqliteTarget(SqlTarget):
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._translated():
-            return self._opened().execute(statement, values).fetchall()
+            return list(self._opened().execute(statement, values))
 
     def _many(self, statement: str, rows: Sequence[Values]) -> None:
         self._opened().executemany(statement, rows)

@@ -15,7 +15,7 @@ from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Follow
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import last_meta
-from penstock.consumer.mirror.targets import TableRefused, Target, encoders
+from penstock.consumer.mirror.targets import TableRefused, Target
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
@@ -95,12 +95,8 @@ class LiveTables(Closes):
                 f" {', '.join(streams)}",
                 hint="mirror them into two files or databases",
             )
-        catalog, key = Catalog(self._connection), table.name
         self._live[table.name] = Followed(
-            table,
-            lambda table: encoders(self._target, table.columns),
-            lambda version: catalog.version(key, version),
-            dropped=self._dropped,
+            table, self._target, Catalog(self._connection), dropped=self._dropped
         )
         self._called.clear()
         self._init_end = -1
@@ -234,8 +230,7 @@ class LiveTables(Closes):
         for each in self._live.values():
             if found["created"] != each.table.created or last < each.table.sequence:
                 each.problem = f"the stream {stream} was made again"
-        if any(each.problem for each in self._live.values()):
-            self._store(())
+        self._store_broken()
 
     def find_newer_snapshots(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
         """Tables of which a snapshot was stored since the source lost changes, or so that mirrors
@@ -257,8 +252,7 @@ class LiveTables(Closes):
                 each.problem = "a snapshot was asked for, from which mirrors load it again"
                 each.newer = meta["snapshot_id"]
         self._init_end = end
-        if any(each.newer for each in self._live.values()):
-            self._store(())
+        self._store_broken()
 
     def find_changed(self, announced: Mapping[str, PublishedTable]) -> None:
         """Tables whose rows may be others without a change in the stream: by their documents."""
@@ -271,6 +265,9 @@ class LiveTables(Closes):
                 history = catalog.history(each.table.name)
                 each.problem = each.problem or difference_since(revision, history)
             each.saw(known.revision)
+        self._store_broken()
+
+    def _store_broken(self) -> None:
         if any(each.problem for each in self._live.values()):
             self._store(())
 

@@ -35,14 +35,14 @@ def as_text(value: Any) -> Any:
 
 def as_documents(value: Any) -> str:
     """An array of json or jsonb as JSON: a list of texts."""
-    return value if isinstance(value, str) else as_json(_each(value, as_document))
 
+    def texts(values: Sequence[Any]) -> list[Any]:
+        return [
+            one if one is None else texts(one) if isinstance(one, list) else as_document(one)
+            for one in values
+        ]
 
-def _each(value: Sequence[Any], encode: Callable[[Any], Any]) -> list[Any]:
-    return [
-        one if one is None else _each(one, encode) if isinstance(one, list) else encode(one)
-        for one in value
-    ]
+    return value if isinstance(value, str) else as_json(texts(value))
 
 
 def _plain(value: Any) -> str | float:
@@ -81,23 +81,22 @@ def array_of(kind: str) -> Callable[[Any], str]:
     """An encoder of PostgreSQL's arrays of a type; one that is text already stays as it is."""
     element = _ELEMENTS.get(kind.partition("(")[0].partition(" ")[0], _element)
     delimiter = ";" if kind == "box" else ","
-    return lambda value: value if isinstance(value, str) else _array(value, element, delimiter)
+
+    def array(value: Sequence[Any]) -> str:
+        return "{" + delimiter.join(map(part, value)) + "}"
+
+    def part(one: Any) -> str:
+        if one is None:
+            return "NULL"
+        if isinstance(one, list):
+            return array(one)
+        text = element(one).replace("\\", "\\\\").replace('"', '\\"')
+        return f'"{text}"'
+
+    return lambda value: value if isinstance(value, str) else array(value)
 
 
 def _element(value: Any) -> str:
     if isinstance(value, bool):
         return "t" if value else "f"
     return str(as_text(value))
-
-
-def _array(value: Sequence[Any], element: Callable[[Any], str], delimiter: str) -> str:
-    parts = []
-    for one in value:
-        if one is None:
-            parts.append("NULL")
-        elif isinstance(one, list):
-            parts.append(_array(one, element, delimiter))
-        else:
-            text = element(one).replace("\\", "\\\\").replace('"', '\\"')
-            parts.append(f'"{text}"')
-    return "{" + delimiter.join(parts) + "}"

@@ -1,7 +1,6 @@
 """What may come of a snapshot while it is loaded. The pipeline takes one; then it is published once
 more, by hand, as its service would."""
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -19,6 +18,7 @@ from penstock.consumer.mirror.targets import ClearRows, RestoreRows, Target, ope
 from penstock.nats.protocol import Msg
 from tests.consumer.mirror.world import World, rows_of
 from tests.servers import Database
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -39,12 +39,12 @@ class Taken:
         self.chunk, self.meta = orjson.loads(chunk.payload), orjson.loads(meta.payload)
         self.version = chunk.headers["Penstock-Table-Schema"]
 
-    def bootstrap(self, clock: Callable[[], float] = time.monotonic) -> Bootstrap:
-        announced = Catalog(self.world.connection).tables()["t"]
+    def bootstrap(self) -> Bootstrap:
+        announced = Catalog(self.world.connection).read()["t"]
         table = replace(announced.mirrored(), snapshot_id=self.meta["snapshot_id"])
         return Bootstrap(
             self.world.connection, "INIT", announced, self.target, table,
-            is_patient=True, clock=clock,
+            is_patient=True,
         )  # fmt: skip
 
     def purge(self, subject: str) -> None:
@@ -69,11 +69,9 @@ def taken(database: Database, world_of: Callable[..., World], tmp_path: Path) ->
 
 
 def whole(bootstrap: Bootstrap) -> MirrorTable:
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if (table := bootstrap.step(0.2)) is not None:
-            return table
-    pytest.fail("the table was not loaded")
+    found = until(lambda: bootstrap.step(0.2))
+    assert found is not None
+    return found
 
 
 def test_a_chunk_number_that_is_used_again_is_read_from_the_beginning(taken: Taken) -> None:
@@ -115,17 +113,15 @@ def test_rows_of_the_last_of_several_points_in_the_log_are_kept_beside(taken: Ta
 
 
 def test_a_snapshot_of_a_stream_that_was_made_again_is_refused(taken: Taken) -> None:
-    api = taken.world.api
-    config = dict((api.stream("CDC") or {})["config"])
-    taken.world.stop_pump()
-    api._call("STREAM.DELETE.CDC", {})
-    api.create(config)
+    taken.world.make_stream_again()
     bootstrap = taken.bootstrap()
     assert bootstrap._stored() is None
-    deadline = time.monotonic() + 60
-    while bootstrap.table.snapshot_id and time.monotonic() < deadline:
-        assert bootstrap.step(0.1) is None  # asks for another one
-    assert bootstrap.table.snapshot_id == ""
+
+    def asks_for_another() -> bool:
+        assert bootstrap.step(0.1) is None
+        return bootstrap.table.snapshot_id == ""
+
+    until(asks_for_another)
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])

@@ -12,8 +12,9 @@ from penstock.consumer.mirror.published_tables import Catalog, Revision
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.snapshots.records import Records
-from tests.consumer.mirror.world import World, rows_of, same, until
+from tests.consumer.mirror.world import World, rows_of, same
 from tests.servers import Database
+from tests.waiting import until
 
 MakeWorld = Callable[..., World]
 ROWS = "INSERT INTO t SELECT n, 'a' || n, n % 3 FROM generate_series(1, 6) n"
@@ -126,6 +127,23 @@ def test_what_the_log_does_not_tell_is_loaded_anew(
     assert mirror.status.snapshots >= 1
 
 
+@pytest.fixture
+def looking(world_of: MakeWorld, monkeypatch: pytest.MonkeyPatch) -> MakeWorld:
+    """A `world_of` whose services look at the tables often."""
+    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
+    return world_of
+
+
+def execute_and_look(world: World, statement: str) -> None:
+    """Returns once the bucket has another document of `t`."""
+    with closing(Connection(world.settings)) as connection:
+        connection.open()
+        catalog = Catalog(connection)
+        before = catalog.read()["t"].revision
+        world.database.execute(statement)
+        until(lambda: catalog.read()["t"].revision > before)
+
+
 PARTITIONED = (
     "CREATE TABLE t (id int, d int, PRIMARY KEY (id, d)) PARTITION BY RANGE (d);"
     "CREATE TABLE t1 PARTITION OF t FOR VALUES FROM (1) TO (2);"
@@ -156,36 +174,26 @@ LOOKS = {
 @pytest.mark.live
 @pytest.mark.parametrize("case", LOOKS)
 def test_what_leaves_nothing_in_the_log_is_found_by_looking(
-    case: str,
-    database: Database,
-    world_of: MakeWorld,
-    tmp_path: Any,
-    monkeypatch: pytest.MonkeyPatch,
+    case: str, database: Database, looking: MakeWorld, file: str
 ) -> None:
-    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     made, statement = LOOKS[case]
     database.execute(made)
-    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world, target = looking().start(), file
     world.mirror(target, tables=["t"])
     same(database, target, "t")
-    before = revision(world)
-    database.execute(statement)
-    until(lambda: revision(world) > before)
+    execute_and_look(world, statement)
     assert world.mirror(target, tables=["t"]).status.snapshots == 1
     same(database, target, "t")
 
 
 @pytest.mark.live
 def test_a_partition_that_is_empty_when_it_comes_and_a_new_column_load_nothing(
-    database: Database, world_of: MakeWorld, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    database: Database, looking: MakeWorld, file: str
 ) -> None:
-    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     database.execute(PARTITIONED)
-    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world, target = looking().start(), file
     world.mirror(target)
-    before = revision(world)
-    database.execute("CREATE TABLE t9 PARTITION OF t FOR VALUES FROM (9) TO (10)")
-    until(lambda: revision(world) > before)
+    execute_and_look(world, "CREATE TABLE t9 PARTITION OF t FOR VALUES FROM (9) TO (10)")
     database.execute("INSERT INTO t VALUES (90, 9); ALTER TABLE t ADD s text")
     database.execute("INSERT INTO t VALUES (91, 9, 's')")
     mirror = world.mirror(target)
@@ -196,30 +204,27 @@ def test_a_partition_that_is_empty_when_it_comes_and_a_new_column_load_nothing(
 
 @pytest.mark.live
 def test_a_snapshot_from_before_a_difference_is_not_used(
-    database: Database, world_of: MakeWorld, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+    database: Database, looking: MakeWorld, file: str, tmp_path: Any
 ) -> None:
     """No service runs, and the last snapshot of the table is of another one."""
-    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     database.execute(PLAIN)
-    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world = looking().start()
     world.mirror(f"sqlite:///{tmp_path}/first.db")
-    before = revision(world)
-    database.execute("DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, a text, n int)")
-    until(lambda: revision(world) > before)
+    execute_and_look(world, "DROP TABLE t; CREATE TABLE t (id int PRIMARY KEY, a text, n int)")
     world.stop_service()
     world.published()
-    mirror = world.replica(target)
+    mirror = world.replica(file)
     with pytest.raises(Exception, match="nobody takes a snapshot of t"), mirror:
         mirror.run(once=True)
 
 
 @pytest.mark.live
 def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
-    database: Database, world_of: MakeWorld, tmp_path: Any
+    database: Database, world_of: MakeWorld, file: str
 ) -> None:
     """Also by a mirror that ran only after another snapshot; and no snapshot but that one is."""
     database.execute(PLAIN)
-    world, target = world_of().start(), f"sqlite:///{tmp_path}/mirror.db"
+    world, target = world_of().start(), file
     world.mirror(target)
     database.execute("ALTER TABLE t ALTER a TYPE text USING upper(a)")
     take(world)
@@ -243,30 +248,21 @@ def take(world: World, **options: Any) -> None:
         until(lambda: (one := records.get(taken)) is not None and one.state == "done")
 
 
-def revision(world: World) -> int:
-    with closing(Connection(world.settings)) as connection:
-        connection.open()
-        return Catalog(connection).tables()["t"].revision
-
-
 @pytest.mark.live
 def test_a_table_in_another_schema_is_loaded_under_its_new_name(
-    database: Database, world_of: MakeWorld, target: str, monkeypatch: pytest.MonkeyPatch
+    database: Database, looking: MakeWorld, target: str
 ) -> None:
-    monkeypatch.setattr("penstock.service.tables._LOOK", 0.2)
     database.execute(f"{PLAIN}; {PUBLISHED}; CREATE SCHEMA away")
-    world = world_of().start()
+    world = looking().start()
     world.mirror(target)
     for schema, name in (("away", "away_t"), ("public", "t")):
-        before = revision(world)
-        database.execute(f"ALTER TABLE {'t' if name != 't' else 'away.t'} SET SCHEMA {schema}")
-        until(lambda before=before: revision(world) > before)  # type: ignore[misc]
+        there = "t" if name != "t" else "away.t"
+        execute_and_look(world, f"ALTER TABLE {there} SET SCHEMA {schema}")
         assert world.mirror(target).status.snapshots == 1
         database.execute(f"UPDATE {schema}.t SET a = '{schema}' WHERE id = 3")
         assert world.mirror(target).status.snapshots == 0
-        assert rows_of(f"{database.url}?options=-csearch_path%3D{schema}", "t") == rows_of(
-            target, name
-        )
+        source = f"{database.url}?options=-csearch_path%3D{schema}"
+        assert rows_of(source, "t") == rows_of(target, name)
 
 
 def document(**columns: int) -> dict[str, Any]:

@@ -30,8 +30,9 @@ from penstock.model.errors import Unavailable
 from penstock.nats.services import asked
 from tests.consumer.mirror.recipes import KINDS, PRELUDE, Kind
 from tests.consumer.mirror.texts import differences
-from tests.consumer.mirror.world import World, until
+from tests.consumer.mirror.world import World
 from tests.servers import Database, Nats, Postgres, postgres_bin
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
 

@@ -3,39 +3,26 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import pymongo
 import pytest
 from bson import Decimal128, Int64, ObjectId
 
 from penstock.model.errors import SettingsError
 from tests.consumer.mirror.collections import CollectionWorld, documents
-from tests.consumer.mirror.world import _deadline, until
+from tests.consumer.mirror.world import _deadline, converges
 from tests.mongo import mongodb, shop_on
 from tests.servers import Nats
-from tests.snapshots.gate import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
 KEYS: list[Any] = [
-    1,
-    2.5,
-    3.0,
-    1e20,
-    -1e19,
-    1.5e19,
-    float("inf"),
-    Int64(2**60),
-    "1",
-    "a",
-    ObjectId(),
-    {"a": 1},
-    b"x",
-    True,
-    Decimal128("7.5"),
-]
+    1, 2.5, 3.0, 1e20, -1e19, 1.5e19, float("inf"), Int64(2**60), "1", "a", ObjectId(), {"a": 1},
+    b"x", True, Decimal128("7.5"),
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -146,54 +133,31 @@ def test_a_collection_that_is_dropped_or_renamed(
 
 
 def test_writes_while_it_is_read_converge(
-    collections_of: Callable[..., CollectionWorld],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    collections_of: Callable[..., CollectionWorld], tmp_path: Path
 ) -> None:
     """The chunks are of many moments, none of which is the meta's position."""
     world = collections_of(snapshot={"chunk_rows": 100, "slots": 2})
     target, things = f"sqlite:///{tmp_path}/m.db", world.shop.db.things
     things.insert_many([{"_id": n, "v": 0} for n in range(3000)])
     world.start()
-    gate = Gate(monkeypatch, "init.snap.", 12)
-    over = threading.Event()
-    writer = threading.Thread(target=_write, args=(world.shop.url, world.shop.name, over))
-    replica = world.replica(target, tables=["things"])
-    with replica:
-        writer.start()
-        replica_thread = threading.Thread(
-            target=lambda: replica.run(is_stopped=over.is_set), daemon=True
-        )
-        replica_thread.start()
-        gate.reached()
-        before = things.count_documents({"v": {"$gt": 0}})
-        until(lambda: things.count_documents({"v": {"$gt": 0}}) > before + 20)
-        gate.open()
-        until(lambda: replica.status.snapshots == 1)
-        until(lambda: replica.status.changes > 50)
-        over.set()
-        writer.join(60)
-        replica_thread.join(60)
-        assert not replica_thread.is_alive()
-    world.mirror(target, tables=["things"])
-    world.same(target, "things")
 
-
-def _write(url: str, name: str, over: threading.Event) -> None:
-    """Updates, deletes and inserts, all over the collection."""
-    rng = random.Random(7)
-    with pymongo.MongoClient(url) as client:
-        things, count = client[name].things, 0
+    def write(over: threading.Event) -> None:
+        """Updates, deletes and inserts, all over the collection."""
+        rng, numbers = random.Random(7), count(1)
         while not over.is_set():
-            count += 1
-            key = {"_id": rng.randrange(3200)}
+            key, number = {"_id": rng.randrange(3200)}, next(numbers)
             match rng.randrange(4):
                 case 0:
                     things.delete_one(key)
                 case 1:
-                    things.replace_one(key, {"v": count, "new": True}, upsert=True)
+                    things.replace_one(key, {"v": number, "new": True}, upsert=True)
                 case _:
-                    things.update_one(key, {"$set": {"v": count}, "$inc": {"n": 1}}, upsert=True)
+                    things.update_one(key, {"$set": {"v": number}, "$inc": {"n": 1}}, upsert=True)
+
+    converges(
+        world, target, "things", write, lambda: int(things.count_documents({"v": {"$gt": 0}}))
+    )
+    world.same(target, "things")
 
 
 def test_a_layout_without_keys_is_refused(

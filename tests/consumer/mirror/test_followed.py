@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -37,8 +38,10 @@ SCHEMAS = {
 }
 
 
-def followed(table: MirrorTable = TABLE) -> Followed:
-    return Followed(table, lambda _: {}, SCHEMAS.get, dropped="drop")
+def followed(table: MirrorTable = TABLE, schemas: Mapping[str, Any] = SCHEMAS) -> Followed:
+    target: Any = SimpleNamespace(encoder=lambda _: None)
+    catalog: Any = SimpleNamespace(version=lambda _, version: schemas.get(version))
+    return Followed(table, target, catalog, dropped="drop")
 
 
 def message(
@@ -204,7 +207,7 @@ def test_columns_in_another_order_are_other_columns() -> None:
             ("v1", {"a": 1, "b": 2, "c": 3}), ("v2", {"a": 1, "c": 3, "b": 4}),
         )
     }  # fmt: skip
-    found = Followed(table, lambda _: {}, schemas.get, dropped="drop")
+    found = followed(table, schemas)
     found.add(*message(1, "00000000/00000021:0", schema_version="v2"))
     assert found.problem == "its columns changed"
 

@@ -10,9 +10,10 @@ import pytest
 
 from penstock.consumer.mirror.snapshot_messages import body_of
 from penstock.snapshots.init_stream import InitStream
-from tests.consumer.mirror.world import World, same, until
+from tests.consumer.mirror.world import World, same
 from tests.servers import Database
 from tests.snapshots.test_interrupted import CREATE, ENDED, Writer
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 

@@ -16,14 +16,15 @@ from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
+from penstock.service.ownership import positions_of
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.snapshots.records import Records
-from tests.consumer.mirror.world import STREAM, Pump, World, sqlite_rows, until
+from tests.consumer.mirror.world import STREAM, Pump, World, converges, sqlite_rows
 from tests.dynamodb.consumers import fast
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.servers import Nats
-from tests.snapshots.gate import Gate
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -64,10 +65,7 @@ class ItemWorld(World):
 
     @property
     def positions(self) -> Positions:
-        pipeline = self.pipeline
-        return Positions.of(
-            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
-        )
+        return positions_of(self.pipeline, "default", "me")
 
     def published(self) -> None:
         """An item of which the stream's last message is."""
@@ -138,14 +136,14 @@ def world_of_items(
 
 
 def test_writes_while_it_is_read_converge(
-    world_of_items: Callable[..., ItemWorld], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world_of_items: Callable[..., ItemWorld], tmp_path: Path
 ) -> None:
     world, target = world_of_items(chunk_rows=50), f"sqlite:///{tmp_path}/m.db"
     world.table.fill(1000)
     world.start()
-    gate, over, counted = Gate(monkeypatch, "init.snap.", 6), threading.Event(), [0]
+    counted = [0]
 
-    def write() -> None:
+    def write(over: threading.Event) -> None:
         rng = random.Random(7)
         while not over.is_set():
             key = f"r{rng.randrange(1100)}"
@@ -155,25 +153,7 @@ def test_writes_while_it_is_read_converge(
                 world.table.put(key, v={"N": str(counted[0])})
             counted[0] += 1
 
-    writer = threading.Thread(target=write)
-    replica = world.replica(target, tables=["users"])
-    with replica:
-        running = threading.Thread(target=lambda: replica.run(is_stopped=over.is_set), daemon=True)
-        writer.start()
-        running.start()
-        try:
-            gate.reached()
-            before = counted[0]
-            until(lambda: counted[0] > before + 30)
-            gate.open()
-            until(lambda: replica.status.snapshots == 1 and replica.status.changes > 30)
-        finally:
-            gate.open()
-            over.set()
-        writer.join(60)
-        running.join(60)
-        assert not running.is_alive()
-    world.mirror(target, tables=["users"])
+    converges(world, target, "users", write, lambda: counted[0])
     world.same(target)
 
 

@@ -150,7 +150,7 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
         log += changes
     table = replace(table, state="live")
     target.finish(table)
-    followed = Followed(table, lambda _: {}, lambda _: None, dropped="drop")
+    followed = Followed(table, target, None, dropped="drop")  # type: ignore[arg-type]
     last = len(log) - len(changes)
     for number, one in enumerate(log):
         if number == last:

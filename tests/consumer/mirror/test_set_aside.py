@@ -15,8 +15,9 @@ from penstock.consumer.mirror.replica import SetAside
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.records import Records
-from tests.consumer.mirror.world import World, execute, same, until
+from tests.consumer.mirror.world import World, execute, same
 from tests.servers import Database
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -106,8 +107,8 @@ def test_a_chunk_that_cannot_be_read(
 ) -> None:
     read = snapshot_messages.body_of
 
-    def fails(headers: Any, payload: bytes, *more: Any) -> Any:
-        body = read(headers, payload, *more)
+    def fails(headers: Any, payload: bytes, *more: Any, **how: Any) -> Any:
+        body = read(headers, payload, *more, **how)
         if body["table"] == "people":
             raise error
         return body

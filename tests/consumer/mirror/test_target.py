@@ -1,6 +1,6 @@
 """The contract of targets, on each of ours: what is stored with rows, and when readers see it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from penstock.consumer.mirror.targets import (
     Target,
     UpdateRows,
     UpsertRows,
+    Values,
     open_target,
 )
 from penstock.model.errors import LeaseLost, SettingsError
@@ -45,6 +46,25 @@ def made(target: str) -> Make:
     return make
 
 
+@pytest.fixture
+def one(made: Make) -> Iterator[Target]:
+    """One that is open, for the table `t`."""
+    found = made()
+    found.open(["t"])
+    yield found
+    found.close()
+
+
+def load(one: Target, table: MirrorTable, *rows: Values) -> MirrorTable:
+    """The table once readers see these rows in it."""
+    one.begin(table)
+    if rows:
+        one.load(table, LoadedChunk(0, len(rows), 0), rows)
+    live = replace(table, state="live")
+    one.finish(live)
+    return live
+
+
 def rows(target: str, table: str = "t") -> list[tuple[str | None, ...]]:
     return sorted(tuple(value for _, value in row) for row in rows_of(target, table).elements())
 
@@ -69,62 +89,48 @@ def test_rows_are_seen_when_the_table_is_complete_and_chunks_count_once(
     other.close()
 
 
-def test_rows_of_another_snapshot_are_dropped(target: str, made: Make) -> None:
-    one = made()
-    one.open(["t"])
+def test_rows_of_another_snapshot_are_dropped(target: str, one: Target) -> None:
     one.begin(TABLE)
     one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "of a snapshot that was lost")])
     other = replace(TABLE, snapshot_id="snap-2")
     assert one.begin(other) == []
-    one.load(other, LoadedChunk(0, 1, 0), [(2, "x")])
-    one.finish(replace(other, state="live"))
+    load(one, other, (2, "x"))
     assert rows(target) == [("2", "x")]
-    one.close()
 
 
-def test_a_table_that_gets_another_name_leaves_none_behind(target: str, made: Make) -> None:
-    one = made()
-    one.open(["t"])
-    one.begin(TABLE)
-    one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "x")])
-    one.finish(LIVE)
+def test_a_table_that_gets_another_name_leaves_none_behind(target: str, one: Target) -> None:
+    load(one, TABLE, (1, "x"))
     other = replace(TABLE, target="away_t", snapshot_id="snap-2")
     assert one.begin(other) == []
     assert rows(target, "away_t") == [("1", "x")]  # until the new ones are there
-    one.load(other, LoadedChunk(0, 1, 0), [(2, "y")])
-    one.finish(replace(other, state="live"))
+    load(one, other, (2, "y"))
     assert rows(target, "away_t") == [("2", "y")]
     assert one.begin(replace(TABLE, snapshot_id="snap-3")) == []  # its name is free
     execute(target, "CREATE TABLE away_t (a int)")
     with pytest.raises(SettingsError, match="away_t that is not of a replica"):
         one.begin(other)
-    one.close()
 
 
-def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, made: Make) -> None:
-    one = made()
-    one.open(["t", "u"])
+def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, one: Target) -> None:
+    def stored(*names: str) -> dict[str, int]:
+        return {table.name: table.sequence for table in one.open(names)}
+
+    stored("t", "u")
     for name in ("t", "u"):
-        table = replace(TABLE, name=name, target=name)
-        one.begin(table)
-        one.finish(replace(table, state="live"))
+        load(one, replace(TABLE, name=name, target=name))
     one.apply([(LIVE, [UpsertRows([(1, "x")])])], 9)
     with pytest.raises(SettingsError):
         one.apply([(LIVE, [UpsertRows([(2, "y")]), InsertRows([("too", "many", "values")])])], 10)
-    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 9, "u": 9}
+    assert stored("t", "u") == {"t": 9, "u": 9}
     assert rows(target) == [("1", "x")]
     one.apply([], 11)
-    assert {table.name: table.sequence for table in one.open(["u"])} == {"u": 11}
+    assert stored("u") == {"u": 11}
     one.apply([], 12)  # `t` is not followed: it stays where it is
-    assert {table.name: table.sequence for table in one.open(["t", "u"])} == {"t": 11, "u": 12}
-    one.close()
+    assert stored("t", "u") == {"t": 11, "u": 12}
 
 
-def test_columns_change_between_rows(target: str, made: Make) -> None:
-    one = made()
-    one.open(["t"])
-    one.begin(TABLE)
-    one.finish(LIVE)
+def test_columns_change_between_rows(target: str, one: Target) -> None:
+    load(one, TABLE)
     wide = replace(LIVE, columns=(A, B, C))
     narrow = replace(LIVE, columns=(A, C))
     work = [
@@ -137,49 +143,38 @@ def test_columns_change_between_rows(target: str, made: Make) -> None:
     one.apply(work, 9)
     assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
     assert [table.names for table in one.open(["t"])] == [("a", "c %")]
-    one.close()
 
 
-def test_names_with_percent_signs(target: str, made: Make) -> None:
+def test_names_with_percent_signs(target: str, one: Target) -> None:
     odd = [MirrorColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
     table = replace(TABLE, target="100%s", columns=(A, *odd))
-    one, first = made(), [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
-    one.open(["t"])
+    first = [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
     one.begin(table)
     one.load(table, LoadedChunk(0, 1, 0), first[:1])
     one.load(table, LoadedChunk(1, 1, 0), first[1:])
     one.finish(replace(table, state="live"))
-    keyless = replace(table, name="u", target="u", key=())
-    one.begin(keyless)
-    one.load(keyless, LoadedChunk(0, 2, 0), first)
-    live = replace(keyless, state="live")
-    one.finish(live)
+    live = load(one, replace(table, name="u", target="u", key=()), *first)
     one.apply([(live, [RemoveRows([(1, "x", "y", "z")])])], 9)
     assert [dict(row)["v%s"] for row in rows_of(target, "u")] == ["a"]
     assert [dict(row)['a "%(x)s"'] for row in rows_of(target, "100%s")] == ["c"]
-    one.close()
 
 
 @pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "OID"], ["RowID", "_rowid_"]])
-def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], tmp_path: Path) -> None:
+def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], file: str) -> None:
     columns = tuple(MirrorColumn(name=name, data_type="integer") for name in (*names, "v"))
-    table = replace(TABLE, columns=columns, key=())
-    url = f"sqlite:///{tmp_path}/m.db"
-    one, width = open_target(url), len(columns)
+    one, width = open_target(file), len(columns)
     one.open(["t"])
-    one.begin(table)
-    one.load(table, LoadedChunk(0, 3, 0), [(2,) * width, (1,) * width, (None,) * width])
-    live = replace(table, state="live")
-    one.finish(live)
+    table = replace(TABLE, columns=columns, key=())
+    live = load(one, table, *((value,) * width for value in (2, 1, None)))
     one.apply([(live, [RemoveRows([(1,) * width, (None,) * width])])], 9)
-    assert [dict(row)["v"] for row in rows_of(url, "t")] == ["2"]
+    assert [dict(row)["v"] for row in rows_of(file, "t")] == ["2"]
     one.close()
 
 
-def test_without_a_key_one_name_of_a_rows_number_is_left(tmp_path: Path) -> None:
+def test_without_a_key_one_name_of_a_rows_number_is_left(file: str) -> None:
     names = ("rowid", "OID", "_rowid_", "v")
     columns = tuple(MirrorColumn(name=name, data_type="integer") for name in names)
-    one, table = open_target(f"sqlite:///{tmp_path}/m.db"), replace(TABLE, columns=columns, key=())
+    one, table = open_target(file), replace(TABLE, columns=columns, key=())
     one.open(["t"])
     with pytest.raises(SettingsError, match=r"t has no key, and columns called.*PostgreSQL"):
         one.begin(table)
@@ -187,32 +182,23 @@ def test_without_a_key_one_name_of_a_rows_number_is_left(tmp_path: Path) -> None
     one.close()
 
 
-def test_columns_that_differ_by_case(target: str, made: Make) -> None:
+def test_columns_that_differ_by_case(target: str, one: Target) -> None:
     names = ("Name", "name", "NAME", "Änd", "änd")
     columns = tuple(MirrorColumn(name=name, data_type="text") for name in names)
-    one, table = made(), replace(TABLE, columns=columns, key=("name",))
-    one.open(["t"])
+    table = replace(TABLE, columns=columns, key=("name",))
     if target.startswith("sqlite"):
         with pytest.raises(SettingsError, match=r"both columns Name and name of t.*PostgreSQL"):
             one.begin(table)
         table = replace(table, columns=columns[1:2] + columns[3:])  # others are not ASCII
-    one.begin(table)
-    one.load(table, LoadedChunk(0, 1, 0), [table.names])
-    one.finish(replace(table, state="live"))
+    load(one, table, table.names)
     assert [dict(row) for row in rows_of(target, "t")] == [{name: name for name in table.names}]
-    one.close()
 
 
-def test_a_row_that_moves_takes_the_place_of_another(target: str, made: Make) -> None:
-    one = made()
-    one.open(["t"])
-    one.begin(TABLE)
-    one.finish(LIVE)
-    one.apply([(LIVE, [UpsertRows([(1, "moves"), (2, "is there"), (3, "stays")])])], 9)
+def test_a_row_that_moves_takes_the_place_of_another(target: str, one: Target) -> None:
+    load(one, TABLE, (1, "moves"), (2, "is there"), (3, "stays"))
     step = UpdateRows(("a",), [(1,), (9,)], [(2,), (3,)])
     one.apply([(LIVE, [step])], 10)
     assert rows(target) == [("2", "moves"), ("3", "stays")]
-    one.close()
 
 
 def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
@@ -244,11 +230,11 @@ def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
     one.close()
 
 
-def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, made: Make) -> None:
-    one, other = made(), made()
-    one.open(["t"])
-    one.begin(TABLE)
-    one.finish(LIVE)
+def test_a_table_of_others_is_refused_and_the_last_opener_writes(
+    target: str, one: Target, made: Make
+) -> None:
+    other = made()
+    load(one, TABLE)
     execute(target, "CREATE TABLE mine (a int)")
     with pytest.raises(SettingsError, match="a table mine that is not of a replica"):
         one.begin(replace(TABLE, name="mine", target="mine"))
@@ -256,7 +242,6 @@ def test_a_table_of_others_is_refused_and_the_last_opener_writes(target: str, ma
     with pytest.raises(LeaseLost, match="another replica writes"):
         one.apply([], 9)
     other.apply([], 9)
-    one.close()
     other.close()
 
 

@@ -55,13 +55,15 @@ class Published:
         return self.table if self.schema == "public" else f"{self.schema}_{self.table}"
 
 
-def differences(source: str, target: str) -> list[str]:
-    """One line for each published table whose copy in the target is another; for one that changes
-    meanwhile the line may be wrong."""
+def differences(source: str, target: str, table: str = "") -> list[str]:
+    """One line for each published table (or this one, by its name in the target) whose copy in the
+    target is another; for one that changes meanwhile the line may be wrong."""
     with psycopg.connect(source) as connection, closing(_opened(target)) as copies:
         connection.execute(_SESSION)
         tables = [Published(*row) for row in connection.execute(_PUBLISHED).fetchall()]
-        return [line for each in tables for line in _differences(connection, copies, each)]
+        chosen = [each for each in tables if table in ("", each.copy)]
+        assert chosen, f"{table} is not published"
+        return [line for each in chosen for line in _differences(connection, copies, each)]
 
 
 def _differences(connection: Any, copies: Any, table: Published) -> Iterator[str]:

@@ -8,16 +8,14 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
-from datetime import datetime
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Self
 
 import orjson
 import psycopg
 import psycopg.rows
-import psycopg.types.string
 import pytest
 
 from penstock.config import Pipeline, parse_pipeline
@@ -30,13 +28,17 @@ from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
 from penstock.reading.announced import Announced
-from penstock.reading.positions import Positions
 from penstock.service.owned_pipeline import OwnedPipeline
+from penstock.service.ownership import positions_of
 from penstock.service.snapshots import Snapshots
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.schemas import SchemaBucket
+from penstock.snapshots.statements import RowTransform
+from tests.consumer.mirror.texts import differences
 from tests.servers import Database, Nats
+from tests.snapshots.gate import Gate
+from tests.waiting import until
 
 STREAM = "CDC"
 
@@ -67,16 +69,13 @@ class World:
         self.first = Bookmark()
         self.service: Snapshots | None = None
         self.pump: Pump | None = None
-        self.connection = Connection(NatsSettings.model_validate({"url": self.nats.url}))
+        self.connection = Connection(NatsSettings(url=self.nats.url, timeout=30))
 
     def _begin(self) -> None:
         self.feed.begin()
 
     def _store(self, begun: Bookmarks) -> None:
-        pipeline = self.pipeline
-        Positions.of(
-            pipeline.positions, pipeline.name, "default", pipeline.checkpoint, owner="me"
-        ).begin(begun)
+        positions_of(self.pipeline, "default", "me").begin(begun)
 
     def start(self) -> Self:
         """The pipeline runs from now on."""
@@ -88,14 +87,17 @@ class World:
         self.start_pump()
         return self
 
-    def start_service(self) -> None:
-        self.service = Snapshots(self.pipeline, OwnedPipeline(self.pipeline, "me"))
-        self.service.start()
+    def start_service(self, statements: RowTransform | None = None) -> None:
+        self.owned = OwnedPipeline(self.pipeline, "me")
+        self.service = Snapshots(self.pipeline, self.owned)
+        self.service.start(statements)
         until(self._answers)
 
     def _answers(self) -> bool:
+        """Asks with little patience: the server may still give a request to the connection of a
+        service that has just ended."""
         with suppress(Unavailable):
-            return bool(asked(self.connection, "snapshot.cancel.snap-none", b"", 5).payload)
+            return b"error" in asked(self.connection, "snapshot.cancel.snap-none", b"", 2).payload
         return False
 
     def stop_service(self) -> None:
@@ -111,6 +113,14 @@ class World:
         if self.pump is not None:
             self.pump.stop()
             self.pump = None
+
+    def make_stream_again(self) -> None:
+        """The stream of changes is deleted, and another one has its name."""
+        config = dict((self.api.stream(STREAM) or {})["config"])
+        self.stop_pump()
+        self.api._call(f"STREAM.DELETE.{STREAM}", {})
+        self.api.create(config)
+        self.start_pump()
 
     def close(self) -> None:
         self.stop_pump()
@@ -213,6 +223,37 @@ def _texts(image: Any) -> set[str]:
     return {text[n : n + 32] for n in range(max(0, len(text) - 31))}
 
 
+def converges(
+    world: World,
+    target: str,
+    table: str,
+    write: Callable[[threading.Event], None],
+    written: Callable[[], int],
+) -> None:
+    """Loads a table that a thread writes to meanwhile, and follows it: until a chunk waits, more
+    is `written`, and the chunks and some changes are in the target."""
+    over = threading.Event()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        world.replica(target, tables=[table]) as replica,
+        ThreadPoolExecutor() as pool,
+    ):
+        gate = Gate(patch, "init.snap.", 6)
+        running = [pool.submit(write, over), pool.submit(replica.run, is_stopped=over.is_set)]
+        try:
+            gate.reached()
+            before = written()
+            until(lambda: written() > before + 30)
+            gate.open()
+            until(lambda: replica.status.snapshots == 1 and replica.status.changes > 30)
+        finally:
+            gate.open()
+            over.set()
+        for each in running:
+            each.result(60)
+    world.mirror(target, tables=[table])
+
+
 def _deadline(seconds: float = 60.0) -> Callable[[], bool]:
     end = time.monotonic() + seconds
 
@@ -223,64 +264,23 @@ def _deadline(seconds: float = 60.0) -> Callable[[], bool]:
     return over
 
 
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-        time.sleep(0.02)
-
-
-def same(database: Database, target: str, table: str, copy: str = "") -> None:
+def same(database: Database, target: str, table: str) -> None:
     """Asserts that the target's table is the source's, row by row, as text of all columns."""
-    mine, theirs = rows_of(database.url, table), rows_of(target, copy or table)
-    lost, wrong = list((mine - theirs).elements()), list((theirs - mine).elements())
-    if lost and wrong:
-        pairs = zip(sorted(lost, key=str)[0], sorted(wrong, key=str)[0], strict=False)
-        pytest.fail(f"{table}: {[(one, other) for one, other in pairs if one != other]}")
-    assert len(lost) == 0, f"{len(lost)} rows of {table} are missing, such as {lost[0]}"[:400]
-    assert len(wrong) == 0, f"{table} has {len(wrong)} rows too many, such as {wrong[0]}"[:400]
+    found = differences(database.url, target, table)
+    assert not found, "\n".join(found)
 
 
 def rows_of(url: str, table: str) -> Counter[tuple[Any, ...]]:
-    """The rows of a table, their values as text that is the same from both kinds of target: JSON by
-    its value, bytes in hexadecimal."""
+    """The rows of a table: (column, text) of each, by their names."""
     if url.startswith("sqlite"):
-        return Counter(
-            tuple((name, _plain(row[name])) for name in sorted(row))
-            for row in sqlite_rows(url, table)
-        )
-    with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
-        connection.execute("SET intervalstyle = 'iso_8601'; SET timezone = 'UTC'")
-        connection.adapters.register_loader("interval", psycopg.types.string.TextLoader)
-        rows = connection.execute(f'SELECT * FROM "{table}"'.encode()).fetchall()
-    return Counter(tuple((name, _plain(row[name])) for name in sorted(row)) for row in rows)
-
-
-def _plain(value: Any) -> str | None:
-    match value:
-        case None:
-            return None
-        case bool():
-            return str(int(value))
-        case bytes():
-            return value.hex()
-        case float() if value != value:
-            return "NaN"
-        case float():
-            return repr(value)
-        case Decimal():
-            return format(value, "f")
-        case datetime() if value.tzinfo is not None:
-            return value.isoformat().replace("+00:00", "Z")
-        case datetime():
-            return value.isoformat()
-        case list() | dict():
-            return _plain(orjson.dumps(value, default=_plain).decode())
-        case str() if value[:1] in ("[", "{"):
-            with suppress(orjson.JSONDecodeError):
-                found = orjson.loads(value)
-                return orjson.dumps(found, option=orjson.OPT_SORT_KEYS).decode()
-    return str(value) if len(str(value)) < 100 else f"{len(value)}: {hash(value)}"
+        rows = sqlite_rows(url, table)
+    else:
+        with psycopg.connect(url, row_factory=psycopg.rows.dict_row) as connection:
+            rows = connection.execute(f'SELECT * FROM "{table}"'.encode()).fetchall()
+    return Counter(
+        tuple((name, None if row[name] is None else str(row[name])) for name in sorted(row))
+        for row in rows
+    )
 
 
 def sqlite_rows(url: str, table: str) -> list[dict[str, Any]]:

@@ -80,7 +80,7 @@ def test_a_backend_that_is_called_as_its_schema_is_no_schema(nats: Nats) -> None
     SchemaBucket(settings, "shop").put(replace(alone, table="u", name=(backend, "u")))
     connection = Connection(settings)
     connection.open()
-    found = Catalog(connection).tables()
+    found = Catalog(connection).read()
     connection.close()
     names = {key: each.name for key, each in found.items() if key.startswith(backend)}
     tables = [found[key].mirrored() for key in names]
