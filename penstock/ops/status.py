@@ -38,7 +38,7 @@ class BackendStatus:
     `partitions`: those that need attention most, of `partition_count`. `gaps`: what was lost, by
     partition, see `leases.gaps`. `source_state`: what is wrong with the source as a whole
     ("disabled", "throttled"). `blocked`: why the backend stands still until the operator acts.
-    `snapshots`: of its tables, see `snapshots.totals`. `details`: in the source's own terms.
+    `snapshots`: of its tables, see `SnapshotTotals`. `details`: in the source's own terms.
     """
 
     name: str
