@@ -5,12 +5,15 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.feeds.dynamodb import DynamodbFeed
+from penstock.microbatch.planner import Planner, ReadLimits
 from penstock.model.errors import PositionLost, Unavailable
+from penstock.reading.gaps import GapLog
+from penstock.reading.reservoir import Reservoir
+from penstock.reading.roster import Roster
 from penstock.stream import Stream
-from tests.dynamodb.reading import Reading
 
 PATIENCE = 60.0
 Clock = Callable[[], float]
@@ -21,60 +24,54 @@ def fast() -> float:
     return 10 * time.monotonic()
 
 
-class Consumer(Protocol):
-    """`keys` of everything that was handed out; `lost` the errors that came between."""
-
-    keys: list[str]
-    lost: list[PositionLost]
-
-    def poll(self) -> None:
-        """Reads once."""
-        ...
-
-    @property
-    def saved(self) -> Any:
-        """What it resumes from."""
-        ...
-
-    @property
-    def causes(self) -> list[str]:
-        """Of the gaps on record, in their order."""
-        ...
-
-    def stop(self) -> None: ...
-
-
 class Pipeline:
-    """The read side of a reader process."""
+    """The read side of a reader process, without Spark. `found` has shard and key of every change,
+    `lost` the errors that came between; `saved` is what it resumes from. `clock`: monotonic seconds
+    of its look-ups."""
 
     def __init__(self, feed: DynamodbFeed, saved: Any = None, clock: Clock = fast) -> None:
+        self.gaps = GapLog(None)
+        self.found: list[tuple[str, str]] = []
         self.lost: list[PositionLost] = []
-        self._reading = Reading(feed, None if saved is None else dict(saved), clock=clock)
+        self.saved = dict(feed.begin() if saved is None else saved)
+        limits = ReadLimits(patience=0.0)
+        self._reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps)
+        self._planner = Planner(self._reservoir, Roster(feed, clock=clock), limits=limits)
+        self._decoder = feed.decoder("json")
+
+    def read(self) -> None:
+        """One micro-batch, of what there is. Raises PositionLost, Unavailable."""
+        end = self._planner.advance(self.saved, patience=0.1)
+        for split in self._planner.splits(self.saved, end):
+            for part in split.parts:
+                for page in part.pages:
+                    for batch in self._decoder.decode(page):
+                        shards, keys = batch.column("partition"), batch.column("document_id")
+                        self.found += zip(shards.to_pylist(), keys.to_pylist(), strict=True)
+        self.saved = dict(end)
 
     @property
     def keys(self) -> list[str]:
-        return [key for _, key in self._reading.found]
+        return [key for _, key in self.found]
 
     def poll(self) -> None:
+        """Reads once."""
         try:
-            self._reading.read()
+            self.read()
         except PositionLost as error:
             self.lost.append(error)
         except Unavailable:
             return
 
     @property
-    def saved(self) -> Any:
-        return dict(self._reading.done)
-
-    @property
     def causes(self) -> list[str]:
-        rows = self._reading.gaps.rows()
+        """Of the gaps on record, in their order."""
+        rows = self.gaps.rows()
         gaps = [gap for name in sorted(rows) for gap in rows[name]["gaps"]]
         return [gap["cause"] for gap in sorted(gaps, key=lambda gap: str(gap["at"]))]
 
     def stop(self) -> None:
-        self._reading.stop()
+        self._reservoir.stop(5.0)
 
 
 class Iterator:
@@ -111,7 +108,7 @@ class Iterator:
             self.stream.close()
 
 
-def until(consumer: Consumer, condition: Callable[[], bool]) -> None:
+def until(consumer: Pipeline | Iterator, condition: Callable[[], bool]) -> None:
     """Polls until it holds."""
     deadline = time.monotonic() + PATIENCE
     while not condition():
@@ -119,7 +116,7 @@ def until(consumer: Consumer, condition: Callable[[], bool]) -> None:
         consumer.poll()
 
 
-def some(consumer: Consumer, count: int) -> list[str]:
+def some(consumer: Pipeline | Iterator, count: int) -> list[str]:
     """That many keys, and those of a few more polls."""
     until(consumer, lambda: len(consumer.keys) >= count)
     for _ in range(5):

@@ -14,12 +14,12 @@ from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import StreamsClient
 from penstock.feeds.dynamodb.failures import EXPIRED, code_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.model.errors import RecordsExpired, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, bookmarks_from_json
+from penstock.model.position import Bookmark, PartitionId
 from penstock.stream import Stream
+from tests.dynamodb.consumers import Pipeline
 from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
-from tests.dynamodb.reading import Reading
 from tests.dynamodb.test_local import feed_of, only, rows
 
 pytestmark = pytest.mark.live
@@ -81,7 +81,7 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
     with started(ROLLS) as server:
         table = Table(server.url)
         feed = feed_of(table)
-        puts, reading = Puts(table), answered(lambda: Reading(feed))
+        puts, reading = Puts(table), answered(lambda: Pipeline(feed, clock=time.monotonic))
         stream = answered(lambda: Stream(feed, at="trim_horizon"))
         records: list[dict[str, Any]] = []
 
@@ -110,7 +110,7 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
     assert [record["key"]["id"] for record in records] == written
     first, second = dict.fromkeys(PartitionId(shard) for shard, _ in reading.found)
     assert (parents[first], parents[second]) == ((), (first,))
-    assert reading.done[first].ended
+    assert reading.saved[first].ended
 
 
 def drained(following: DynamodbFollowing, count: int) -> list[Page]:
@@ -161,12 +161,9 @@ def expired(client: StreamsClient, iterator: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("policy", ["fail", "continue"])
-def test_records_that_the_server_trimmed_are_a_gap_by_policy(
-    jumping: DynamodbLocal, policy: str
-) -> None:
+def test_records_that_the_server_trimmed_are_a_gap(jumping: DynamodbLocal) -> None:
     table = Table(jumping.url)
-    feed = feed_of(table, on_gap=policy)
+    feed = feed_of(table)
     partition = only(feed)
     table.fill(5)
     following = feed.follow(partition, feed.begin()[partition])
@@ -178,7 +175,7 @@ def test_records_that_the_server_trimmed_are_a_gap_by_policy(
     with pytest.raises(HistoryLost) as error:
         feed.follow(partition, first).read(0.0)
     gap = error.value.gap
-    assert (gap.cause, gap.after, gap.policy) == ("trimmed", str(first.place), policy)
+    assert (gap.cause, gap.after) == ("trimmed", str(first.place))
     after = feed.follow(partition, first, despite=[gap])
     assert keys(feed, drained(after, 5)) == [f"r{n}" for n in range(5, 10)]
 
@@ -189,34 +186,3 @@ def trimmed(feed: DynamodbFeed, partition: PartitionId, after: Bookmark) -> bool
     except HistoryLost:
         return True
     return False
-
-
-def some(stream: Stream) -> dict[str, Any]:
-    found: list[dict[str, Any] | None] = []
-    wait_for(lambda: found.append(next(stream)) or found[-1] is not None)
-    assert found[-1] is not None
-    return found[-1]
-
-
-def test_records_of_the_iterator_that_the_server_trimmed_have_expired(
-    jumping: DynamodbLocal,
-) -> None:
-    table = Table(jumping.url)
-    feed = feed_of(table)
-    table.fill(5)
-    stream = Stream(feed, at="trim_horizon")
-    assert some(stream)["key"] == {"id": "r0"}
-    token = stream.token
-    stream.close()
-    jumping.advance(25 * 3600)
-    partition = only(feed)
-    after = bookmarks_from_json(token["partitions"])[partition]
-    wait_for(lambda: trimmed(feed, partition, after))
-    late = Stream(feed, at=token)
-    with pytest.raises(RecordsExpired):
-        some(late)  # one answer that they are gone is not believed
-    late.move_to("trim_horizon")
-    assert next(late) is None  # all that there was is older than a day
-    table.fill(1, start=5)
-    assert some(late)["key"] == {"id": "r5"}
-    late.close()

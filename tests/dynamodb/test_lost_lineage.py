@@ -1,6 +1,6 @@
-"""Whatever a stream loses is reported before anything later is handed out, in a pipeline and in the
-iterator, and `on_gap: continue` goes on after it. These are the cases that only DynamoDB has: what
-holds for any lineage is in `tests/reading`. See `streams` for the service's side."""
+"""Whatever a stream loses is reported before anything later is handed out, and `on_gap: continue`
+goes on after it. These are the cases that only DynamoDB has: what holds for any lineage is in
+`tests/reading`. See `streams` for the service's side."""
 
 import time
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ import pytest
 from penstock.feeds import Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.client import account_of
-from penstock.model.errors import InvalidStream, RecordsExpired
+from penstock.model.errors import InvalidStream
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.reader import PartitionReader
 from penstock.stream import Stream
 from penstock.wire.dynamodb.records import place_of
-from tests.dynamodb import consumers
-from tests.dynamodb.consumers import Consumer, Pipeline, some, until
+from tests.dynamodb.consumers import Iterator as Consumer
+from tests.dynamodb.consumers import some, until
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, sequence
 from tests.dynamodb.streams import Stream as Served
@@ -30,10 +30,10 @@ DAY = 24 * 3600.0
 
 
 class Table:
-    """A table whose stream has one shard, and what reads it: consumers of one kind."""
+    """A table whose stream has one shard, and iterators that read it."""
 
-    def __init__(self, server: StreamsServer, kind: Any) -> None:
-        self.server, self.kind = server, kind
+    def __init__(self, server: StreamsServer) -> None:
+        self.server = server
         self.stream = server.stream("users")
         self.shard = self.stream.shard()
         self.made: list[Consumer] = []
@@ -60,8 +60,8 @@ class Table:
         return DynamodbFeed(settings_of(self.server, **given))
 
     def opened(self, *saved: Any, on_gap: str = "fail", **given: Any) -> Consumer:
-        """A consumer that resumes from there, or begins; a clock may follow."""
-        self.made.append(self.kind(self.feed(on_gap, **given), *saved))
+        """One that resumes from there, or begins; a clock may follow."""
+        self.made.append(Consumer(self.feed(on_gap, **given), *saved))
         return self.made[-1]
 
     def read(self, *keys: str, ended: bool = False) -> Any:
@@ -90,18 +90,12 @@ def server() -> Iterator[StreamsServer]:
         yield found
 
 
-@pytest.fixture(params=[Pipeline, consumers.Iterator])
-def table(server: StreamsServer, request: pytest.FixtureRequest) -> Iterator[Table]:
-    found = Table(server, request.param)
+@pytest.fixture
+def table(server: StreamsServer) -> Iterator[Table]:
+    found = Table(server)
     yield found
     for each in found.made:
         each.stop()
-
-
-@pytest.fixture
-def iterated(server: StreamsServer) -> Table:
-    """What is read by iterators alone."""
-    return Table(server, consumers.Iterator)
 
 
 def gone(*shards: Shard) -> None:
@@ -111,25 +105,8 @@ def gone(*shards: Shard) -> None:
 
 
 def rows(saved: Any) -> dict[str, dict[str, Any]]:
-    """Partition -> bookmark as JSON, of either kind of position."""
-    found = saved.get("partitions", saved)
-    return {
-        name: {"ended": False} | (each.to_json() if isinstance(each, Bookmark) else each)
-        for name, each in found.items()
-    }
-
-
-def aged(saved: Any, seconds: float = 2 * DAY) -> Any:
-    """The position as if it had been saved so much earlier."""
-    found = rows(saved)
-    for each in found.values():
-        mark = each.get("mark") or {}
-        for name in mark.keys() & {"asked", "read", "from", "created"}:
-            if isinstance(mark[name], int | float):
-                mark[name] -= seconds
-    if "partitions" in saved:
-        return saved | {"partitions": found}
-    return {PartitionId(name): Bookmark.from_json(each) for name, each in found.items()}
+    """Partition -> bookmark as JSON."""
+    return {name: {"ended": False} | each for name, each in saved["partitions"].items()}
 
 
 def fails(consumer: Consumer, cause: str) -> None:
@@ -195,16 +172,6 @@ def test_an_old_stream_that_an_answer_leaves_out_is_read_before_its_successor(
     goes_on(again, "stream_replaced", keys=["b", "z"])
 
 
-def test_a_bookmark_without_a_place_that_is_older_than_a_day_and_a_shard_that_is_gone(
-    table: Table,
-) -> None:
-    """Two causes, one after the other: an idle shard after a weekend, which has ended meanwhile."""
-    saved = aged(table.read())
-    table.child(table.shard, "b")
-    gone(table.shard)
-    table.check(saved, "trimmed", "shard_gone", keys=["b"])
-
-
 def test_the_first_bookmark_of_a_replaced_stream_whose_shard_is_gone(table: Table) -> None:
     saved = table.read("a", ended=True)
     table.stream, root = table.replaced("lost")
@@ -219,22 +186,6 @@ def test_trim_horizon_begins_although_a_listed_root_cannot_be_read(table: Table)
     table.child(table.shard, "b")
     table.shard.gone = True
     goes_on(table.opened(), keys=["b"])
-
-
-def test_moving_to_the_horizon_as_an_error_advises_begins_anew(iterated: Table) -> None:
-    iterated.put(iterated.shard, "a", "b")
-    consumer = iterated.opened()
-    until(consumer, lambda: consumer.keys == ["a"])
-    saved = consumer.saved
-    iterated.child(iterated.shard, "c")
-    iterated.shard.gone = True
-    again: Any = iterated.opened(saved)
-    until(again, lambda: bool(again.lost))
-    assert isinstance(again.lost[0], RecordsExpired)
-    assert "move_to" in again.lost[0].hint
-    again.stream.move_to("trim_horizon")
-    again.lost.clear()
-    goes_on(again, keys=["c"])
 
 
 @pytest.mark.parametrize("operation", ["GetShardIterator", "GetRecords"])
@@ -293,9 +244,9 @@ def test_one_answer_that_a_stream_is_not_there_loses_nothing(table: Table) -> No
 
 @pytest.mark.parametrize("at", ["latest", "time"])
 def test_a_shard_that_the_first_listing_left_out_begins_where_the_others_do(
-    iterated: Table, at: str
+    table: Table, at: str
 ) -> None:
-    server, stream, shard = iterated.server, iterated.stream, iterated.shard
+    server, stream, shard = table.server, table.stream, table.shard
     other, ended = stream.shard(), stream.shard(Shard("shardId-before"))
     for each in (shard, other, ended):
         stream.put(each, "before", at=server.now - 7200)
@@ -304,7 +255,7 @@ def test_a_shard_that_the_first_listing_left_out_begins_where_the_others_do(
     if at == "time":
         position = datetime.fromtimestamp(server.now - 3600, UTC)
     other.hidden = ended.hidden = 1 if at == "latest" else 2
-    iterator = iterated.opened(position)
+    iterator = table.opened(position)
     stream.put(shard, "a", at=server.now + 1)
     stream.put(other, "b", at=server.now + 1)
     until(iterator, lambda: len(iterator.keys) == 2)
@@ -322,38 +273,38 @@ def test_the_horizon_reads_a_parent_that_the_first_listing_left_out_before_its_c
     goes_on(table.opened(), keys=["a", "b"])
 
 
-def test_a_token_of_another_table_is_refused_at_once(iterated: Table) -> None:
-    iterated.put(iterated.shard, "a", "z")
-    orders = iterated.server.stream("orders")
-    iterated.put(orders.shard(), "a", "z", stream=orders)
-    users = iterated.opened()
+def test_a_token_of_another_table_is_refused_at_once(table: Table) -> None:
+    table.put(table.shard, "a", "z")
+    orders = table.server.stream("orders")
+    table.put(orders.shard(), "a", "z", stream=orders)
+    users = table.opened()
     fresh = users.saved
     some(users, 1)
     for token in (fresh, users.saved):
         assert ":table/users/stream/" in token["history"]
         with pytest.raises(InvalidStream, match="users") as error:
-            Stream(iterated.feed(table="orders"), at=token)
+            Stream(table.feed(table="orders"), at=token)
         assert "trim_horizon" in error.value.hint
-    other: Any = iterated.opened(table="orders")
+    other: Any = table.opened(table="orders")
     some(other, 1)
     before = other.saved
     with pytest.raises(InvalidStream):
         other.stream.move_to(users.saved)
     assert other.saved == before
     with pytest.raises(InvalidStream):
-        iterated.feed(table="orders", start=users.saved).begin()
+        table.feed(table="orders", start=users.saved).begin()
 
 
 def test_a_token_without_its_stream_goes_on_in_its_table_and_expires_in_another(
-    iterated: Table,
+    table: Table,
 ) -> None:
-    token = iterated.read("a")
+    token = table.read("a")
     del token["history"]
-    iterated.put(iterated.shard, "b")
-    goes_on(iterated.opened(token), keys=["b"])
-    orders = iterated.server.stream("orders")
-    iterated.put(orders.shard(), "z", stream=orders)
-    fails(iterated.opened(token, table="orders"), "stream_gone")
+    table.put(table.shard, "b")
+    goes_on(table.opened(token), keys=["b"])
+    orders = table.server.stream("orders")
+    table.put(orders.shard(), "z", stream=orders)
+    fails(table.opened(token, table="orders"), "stream_gone")
 
 
 def test_the_stream_of_a_table_that_was_deleted_is_read_on_by_its_arn(table: Table) -> None:
@@ -369,44 +320,43 @@ def test_the_stream_of_a_table_that_was_deleted_is_read_on_by_its_arn(table: Tab
 
 
 @pytest.mark.parametrize("how", ["empty", "not found"])
-def test_a_token_is_read_on_where_no_stream_is_listed(iterated: Table, how: str) -> None:
+def test_a_token_is_read_on_where_no_stream_is_listed(table: Table, how: str) -> None:
     """Of a table that was deleted; in a process that knows of no stream."""
-    iterated.put(iterated.shard, "a", "b")
-    iterator = iterated.opened()
+    table.put(table.shard, "a", "b")
+    iterator = table.opened()
     until(iterator, lambda: iterator.keys == ["a"])
     saved = iterator.saved
-    iterated.stream.disable()
+    table.stream.disable()
     if how == "empty":
-        iterated.stream.listed = False
+        table.stream.listed = False
     else:
-        iterated.server.fail("ListStreams", "ResourceNotFoundException", times=100_000)
+        table.server.fail("ListStreams", "ResourceNotFoundException", times=100_000)
     assert some(iterator, 2) == ["a", "b"]
-    account_of(iterated.feed().settings).arns.clear()
-    goes_on(iterated.opened(saved), keys=["b"])
+    account_of(table.feed().settings).arns.clear()
+    goes_on(table.opened(saved), keys=["b"])
 
 
-def test_positions_are_read_on_where_no_stream_is_listed_and_the_table_names_one(
-    server: StreamsServer,
+def test_a_token_without_its_stream_is_read_on_where_the_table_alone_names_one(
+    table: Table,
 ) -> None:
-    table = Table(server, Pipeline)
     saved = table.read("a")
+    del saved["history"]
     table.put(table.shard, "b")
     table.stream.listed = False
     account_of(table.feed().settings).arns.clear()
-    goes_on(again := table.opened(saved), keys=["b"])
-    again.stop()
+    goes_on(table.opened(saved), keys=["b"])
 
 
 def test_the_streams_of_other_tables_that_are_listed_are_not_this_tables(
-    iterated: Table, monkeypatch: pytest.MonkeyPatch
+    table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As LocalStack once listed those of all tables."""
-    iterated.put(iterated.shard, "a")
-    others = iterated.server.stream("orders")
-    iterated.put(others.shard(), "z", stream=others)
-    listing = iterated.server._list
-    monkeypatch.setattr(iterated.server, "_list", lambda request: listing({}))
-    goes_on(iterated.opened(), keys=["a"])
+    table.put(table.shard, "a")
+    others = table.server.stream("orders")
+    table.put(others.shard(), "z", stream=others)
+    listing = table.server._list
+    monkeypatch.setattr(table.server, "_list", lambda request: listing({}))
+    goes_on(table.opened(), keys=["a"])
 
 
 def test_a_sequence_number_beyond_the_last_record_is_no_gap_at_the_end_of_a_shard(
@@ -441,12 +391,12 @@ def partition_of(table: Table) -> PartitionId:
     return PartitionId(f"{table.stream.label}/{table.shard.id}")
 
 
-def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(iterated: Table) -> None:
-    shard, recorder = iterated.shard, Recorder()
-    iterated.put(shard, "a", "b", "c", "d")
-    iterated.stream.trim(shard, 2)
+def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(table: Table) -> None:
+    shard, recorder = table.shard, Recorder()
+    table.put(shard, "a", "b", "c", "d")
+    table.stream.trim(shard, 2)
     shard.pages = [0, 0, 0]
-    reader = reader_of(iterated, recorder, "continue")
+    reader = reader_of(table, recorder, "continue")
     deadline = time.monotonic() + 60
     while not reader.step(0.05).pages:
         assert time.monotonic() < deadline
@@ -454,15 +404,15 @@ def test_the_end_of_a_gap_is_known_when_empty_pages_come_first(iterated: Table) 
 
 
 @pytest.mark.parametrize("gone", [False, True])
-def test_a_gap_that_no_record_comes_after_has_an_end(iterated: Table, gone: bool) -> None:
+def test_a_gap_that_no_record_comes_after_has_an_end(table: Table, gone: bool) -> None:
     """An idle shard, whose pages stay empty; or one that is not there any more."""
-    shard, recorder = iterated.shard, Recorder()
-    iterated.put(shard, "a", "b")
-    iterated.stream.trim(shard, 2)
+    shard, recorder = table.shard, Recorder()
+    table.put(shard, "a", "b")
+    table.stream.trim(shard, 2)
     if gone:
-        iterated.stream.split(shard)
+        table.stream.split(shard)
         shard.gone = True
-    reader = reader_of(iterated, recorder, "resnapshot")
+    reader = reader_of(table, recorder, "resnapshot")
     deadline = time.monotonic() + 60
     while not recorder.found or not recorder.found[-1][1]:
         assert time.monotonic() < deadline
@@ -470,29 +420,7 @@ def test_a_gap_that_no_record_comes_after_has_an_end(iterated: Table, gone: bool
     (cause, first), (_, end) = recorder.found
     assert (cause, first) == ("shard_gone" if gone else "trimmed", "")
     moment = datetime.fromisoformat(end.removeprefix("end at " if gone else "tip at "))
-    assert abs(moment.timestamp() - iterated.server.now) < 60
-
-
-def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
-    iterated: Table,
-) -> None:
-    server, shard, feed = iterated.server, iterated.shard, iterated.feed()
-    iterated.put(shard, "a", "b")
-    iterated.stream.trim(shard, 1)
-    partition = partition_of(iterated)
-    server.fail("GetRecords", "LimitExceededException")
-    saved = Bookmark(place_of(sequence(shard.sequences[1])), {})
-    [found] = feed.check_bookmark(partition, saved)
-    assert (found.level, "calls" in found.message) == ("warning", True)
-    server.fail("GetRecords", "ExpiredIteratorException")
-    [found] = feed.check_bookmark(partition, saved)
-    assert found.level == "ok"
-    server.trims_at = "GetRecords"
-    iterated.stream.trim(shard, 2)
-    server.fail("GetRecords", "ExpiredIteratorException")
-    lost = Bookmark(place_of(sequence(shard.sequences[0])), {})
-    [found] = feed.check_bookmark(partition, lost)
-    assert (found.level, "older" in found.message) == ("error", True)
+    assert abs(moment.timestamp() - table.server.now) < 60
 
 
 def rolled(table: Table, *ages: float) -> list[Shard]:
@@ -541,9 +469,9 @@ def test_a_first_start_reads_on_where_its_oldest_records_are_a_little_over_a_day
     goes_on(table.opened(saved), keys=[])
 
 
-def test_a_start_at_a_time_almost_a_day_ago_reads_on(iterated: Table) -> None:
-    rolled(iterated, 23.9, 20)
-    iterator = iterated.opened(datetime.fromtimestamp(iterated.server.now - DAY + 1, UTC))
+def test_a_start_at_a_time_almost_a_day_ago_reads_on(table: Table) -> None:
+    rolled(table, 23.9, 20)
+    iterator = table.opened(datetime.fromtimestamp(table.server.now - DAY + 1, UTC))
     time.sleep(1.1)
     goes_on(iterator, keys=["r0", "r1"])
 

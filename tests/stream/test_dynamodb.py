@@ -177,8 +177,9 @@ def test_trimmed_records_are_records_expired(server: StreamsServer) -> None:
     stream.trim(shard, 2)
     late = opened(server, at=token)
     expired(late)
-    with pytest.raises(RecordsExpired):
+    with pytest.raises(RecordsExpired) as caught:
         next(late)
+    assert "move_to" in caught.value.hint
     late.move_to("trim_horizon")
     assert ids(some(late, 1)) == ["c"]
     passing = opened(server, at=token, on_gap="continue")

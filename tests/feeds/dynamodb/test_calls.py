@@ -3,7 +3,6 @@ ListStreams and ten DescribeStream a second for an account (botocore's service m
 
 import pickle
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
@@ -22,6 +21,8 @@ from penstock.model.settings import Settings
 from penstock.reading.roster import MORE
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
+from tests.dynamodb.streams import Shard
+from tests.dynamodb.streams import Stream as Served
 from tests.feeds.dynamodb.walking import Walking
 from tests.reading.made import Clock
 
@@ -29,10 +30,9 @@ LIMITS = {"GetRecords": 5, "ListStreams": 5, "DescribeStream": 10}
 
 
 @pytest.fixture
-def server() -> Iterator[StreamsServer]:
-    with StreamsServer() as found:
-        found.limits = dict(LIMITS)
-        yield found
+def server(server: StreamsServer) -> StreamsServer:
+    server.limits = dict(LIMITS)
+    return server
 
 
 @given(st.lists(st.floats(0, 0.5), max_size=80), st.integers(1, 10))
@@ -96,10 +96,10 @@ def test_feeds_of_one_account_share_its_pace(server: StreamsServer) -> None:
 
 def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
     server: StreamsServer,
+    stream: Served,
+    shard: Shard,
 ) -> None:
     """As micro-batches of 0.2 seconds make them, each with a feed and a following of its own."""
-    stream = server.stream("users")
-    shard = stream.shard()
     stream.put(shard, "a", at=server.now)
     walking = Walking(server, stream, shard)
     assert walking.step() == 1
@@ -126,9 +126,9 @@ def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
 
 def test_a_shard_without_records_is_not_begun_anew_by_each_following(
     server: StreamsServer,
+    stream: Served,
+    shard: Shard,
 ) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
     known, seconds = None, 0.0
     for _ in range(50):
         walking = Walking(server, stream, shard, known=known, seconds=seconds)
@@ -140,10 +140,10 @@ def test_a_shard_without_records_is_not_begun_anew_by_each_following(
     assert walking.step() == 1
 
 
-def test_two_readers_of_a_shard_do_not_take_each_others_turns(server: StreamsServer) -> None:
+def test_two_readers_of_a_shard_do_not_take_each_others_turns(
+    server: StreamsServer, stream: Served, shard: Shard
+) -> None:
     """In one process, as two iterators over one table."""
-    stream = server.stream("users")
-    shard = stream.shard()
     first = Walking(server, stream, shard)
     second = Walking(server, stream, shard, known=first.known)
     found, calls = [0, 0], [0, 0]
@@ -162,9 +162,9 @@ def test_two_readers_of_a_shard_do_not_take_each_others_turns(server: StreamsSer
 
 def test_the_pause_at_the_tip_counts_from_when_a_page_was_asked_for(
     server: StreamsServer,
+    stream: Served,
 ) -> None:
     """Its reader comes once in the same time, a little early: it waits, and is not sent away."""
-    stream = server.stream("users")
     walking = Walking(server, stream, stream.shard())
 
     def takes_a_while(operation: str, request: object) -> None:
@@ -219,27 +219,9 @@ def refusals(server: StreamsServer) -> list[str]:
     return found
 
 
-@pytest.mark.slow
-def test_a_hundred_shards_in_a_tight_loop_keep_to_the_limits(server: StreamsServer) -> None:
-    refused = refusals(server)
-    stream = server.stream("users")
-    server.page_of_shards = 10
-    shards = [stream.shard() for _ in range(100)]
-    with Stream(DynamodbFeed(settings_of(server)), at="trim_horizon") as iterator:
-        began = time.monotonic()
-        while time.monotonic() - began < 3:
-            next(iterator)
-        # At the tip: once a second.
-        before, asked = server.counts["GetRecords"], time.monotonic()
-        while time.monotonic() - asked < 2:
-            next(iterator)
-        seconds = time.monotonic() - asked + 1
-        assert server.counts["GetRecords"] - before <= seconds * len(shards)
-    assert refused == []
-
-
-def test_look_ups_that_are_refused_are_not_repeated_at_once(server: StreamsServer) -> None:
-    stream = server.stream("users")
+def test_look_ups_that_are_refused_are_not_repeated_at_once(
+    server: StreamsServer, stream: Served
+) -> None:
     stream.shard()
     clock = Clock()
     iterator = Stream(DynamodbFeed(settings_of(server)), at="trim_horizon", clock=clock)
@@ -256,10 +238,10 @@ def test_look_ups_that_are_refused_are_not_repeated_at_once(server: StreamsServe
     assert server.counts["DescribeStream"] - before <= 10
 
 
-def test_a_call_that_is_refused_is_made_once(server: StreamsServer) -> None:
+def test_a_call_that_is_refused_is_made_once(
+    server: StreamsServer, stream: Served, shard: Shard
+) -> None:
     """botocore repeats nothing; a look-up that the service fails is made three times."""
-    stream = server.stream("users")
-    shard = stream.shard()
     server.fail("GetRecords", "LimitExceededException")
     server.fail("ListStreams", "ThrottlingException")
     server.fail("DescribeStream", "InternalServerError", times=3, status=500)
@@ -275,8 +257,10 @@ def test_a_call_that_is_refused_is_made_once(server: StreamsServer) -> None:
     assert 0.2 < walking.status("details")["next_read_in"] <= 0.5
 
 
-def test_the_status_of_the_feed_says_that_look_ups_are_refused(server: StreamsServer) -> None:
-    server.stream("users").shard()
+def test_the_status_of_the_feed_says_that_look_ups_are_refused(
+    server: StreamsServer, stream: Served
+) -> None:
+    stream.shard()
     server.fail("DescribeStream", "LimitExceededException")
     feed = DynamodbFeed(settings_of(server))
     with pytest.raises(Unavailable):
@@ -288,8 +272,9 @@ def test_the_status_of_the_feed_says_that_look_ups_are_refused(server: StreamsSe
 
 def test_a_connection_that_the_service_closed_is_made_again_at_once(
     server: StreamsServer,
+    stream: Served,
 ) -> None:
-    server.stream("users").shard()
+    stream.shard()
     feed = DynamodbFeed(settings_of(server))
     feed.partitions()
     server.cut()
@@ -298,10 +283,10 @@ def test_a_connection_that_the_service_closed_is_made_again_at_once(
 
 def test_the_children_of_a_shard_that_ended_are_found_without_a_whole_listing(
     server: StreamsServer,
+    stream: Served,
 ) -> None:
     """A table of 300 shards, whose whole listing takes three calls."""
     server.limits.clear()
-    stream = server.stream("users")
     shards = [stream.shard() for _ in range(300)]
     feed, clock = DynamodbFeed(settings_of(server, reads=1000, poll=0.01)), Clock()
     iterator = Stream(feed, at="latest", clock=clock)

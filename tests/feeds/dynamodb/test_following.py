@@ -2,8 +2,7 @@
 
 import pickle
 import time
-from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -12,34 +11,18 @@ import pytest
 from penstock.feeds import ChecksBookmarks, Following, HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import beginning_of
-from penstock.model.errors import InvalidStream, SettingsError, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
-from penstock.reading.roster import openings
 from penstock.wire.dynamodb.decoder import DynamodbDecoder
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
-from tests.feeds.dynamodb.walking import Walking
-
-
-@pytest.fixture
-def server() -> Iterator[StreamsServer]:
-    with StreamsServer() as found:
-        yield found
-
-
-@pytest.fixture
-def stream(server: StreamsServer) -> Stream:
-    return server.stream("users")
+from tests.feeds.dynamodb.walking import name
 
 
 def feed_of(server: StreamsServer, **given: Any) -> DynamodbFeed:
     return DynamodbFeed(settings_of(server, **{"reads": 1000, "poll": 0.001, **given}))
-
-
-def name(stream: Stream, shard: Shard) -> PartitionId:
-    return PartitionId(f"{stream.label}/{shard.id}")
 
 
 def put(server: StreamsServer, stream: Stream, shard: Shard, count: int) -> list[str]:
@@ -66,8 +49,9 @@ def drain(following: Following, wanted: int) -> list[Page]:
     return pages
 
 
-def test_latest_leaves_out_shards_that_are_closed(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
+def test_latest_leaves_out_shards_that_are_closed(
+    server: StreamsServer, stream: Stream, shard: Shard
+) -> None:
     put(server, stream, shard, 3)
     left, right = stream.split(shard)
     begun = feed_of(server).begin("now")
@@ -75,28 +59,6 @@ def test_latest_leaves_out_shards_that_are_closed(server: StreamsServer, stream:
     assert {each for each in begun if not begun[each].ended} == {
         name(stream, left), name(stream, right),
     }  # fmt: skip
-
-
-@pytest.mark.parametrize("at_timestamp", [True, False])
-def test_a_time_passes_over_what_was_before_it(
-    server: StreamsServer, stream: Stream, at_timestamp: bool
-) -> None:
-    server.at_timestamp = at_timestamp
-    # A time that is cut to the minute, as DynamoDB Local's, is passed over a minute later.
-    server.stopped_at = server.now // 60 * 60 + 10
-    shard = stream.shard()
-    start = server.now - 3600.5
-    sequence = [stream.put(shard, n, at=start + n + 0.25) for n in range(20)]
-    server.page_of_records = 7
-    feed = feed_of(server)
-    begun = feed.begin(datetime.fromtimestamp(start + 10.1, UTC))
-    following = feed.follow(name(stream, shard), begun[name(stream, shard)])
-    pages = drain(following, 10)
-    while numbers(pages)[-1] != sequence[-1]:  # more came before, by the allowance for clocks
-        pages += drain(following, 1)
-    found = numbers(pages)
-    assert set(sequence[10:]) <= set(found) <= set(sequence[8:])
-    assert found == sorted(found)
 
 
 def lost_of(feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark) -> HistoryLost:
@@ -111,10 +73,9 @@ def lost_of(feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark) -> H
 
 
 def test_a_horizon_that_moves_before_the_first_read_is_no_gap(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     server.trims_at = "GetRecords"
-    shard = stream.shard()
     sequence = put(server, stream, shard, 5)
 
     def trim(operation: str, request: dict[str, Any]) -> None:
@@ -128,9 +89,8 @@ def test_a_horizon_that_moves_before_the_first_read_is_no_gap(
 
 
 def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     sequence = put(server, stream, shard, 2)
     stream.split(shard)
     shard.gone = True
@@ -147,43 +107,17 @@ def test_a_shard_that_is_gone_is_a_gap_unless_all_of_it_was_read(
 def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
     server: StreamsServer, stream: Stream
 ) -> None:
-    shard = stream.shard()
-    new = server.stream("users")
-    root = new.shard()
-    feed = feed_of(server)
+    """And at a first start the old one is done."""
+    shard, new = stream.shard(), server.stream("users")
+    root, feed = new.shard(), feed_of(server)
     listed = {each.partition: each.parents for each in feed.partitions()}
     assert listed == {name(stream, shard): (), name(new, root): (name(stream, shard),)}
-    begun = feed.begin("beginning")
-    assert begun[name(stream, shard)].ended
-    parents = {name(stream, shard): Bookmark(place_of("7"), {}, ended=True).to_json()}
-    child = Bookmark(None, {"parents": parents})
-    with pytest.raises(HistoryLost) as error:
-        feed.follow(name(new, root), child)
-    assert error.value.gap.cause == "stream_replaced"
-    expected = put(server, new, root, 2)
-    following = feed.follow(name(new, root), child, despite=[error.value.gap])
-    assert numbers(drain(following, 2)) == expected
+    assert feed.begin("beginning")[name(stream, shard)].ended
 
 
-def test_a_stream_that_goes_while_it_is_read_is_a_gap(
-    server: StreamsServer, stream: Stream
+def test_an_empty_list_of_shards_is_no_end(
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
-    expected = put(server, stream, shard, 3)
-    feed = feed_of(server)
-    following = feed.follow(name(stream, shard))
-    assert numbers(drain(following, 3)) == expected
-    with server.lock:
-        server.streams.clear()
-        server.stream("users").shard()
-    assert name(stream, shard) not in {each.partition for each in feed.partitions()}
-    with pytest.raises(HistoryLost) as caught:
-        drain(following, 1)
-    assert caught.value.gap.cause == "stream_gone"
-
-
-def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
     stream.empty = 1
     feed = feed_of(server)
     with pytest.raises(Unavailable):
@@ -191,45 +125,24 @@ def test_an_empty_list_of_shards_is_no_end(server: StreamsServer, stream: Stream
     assert [each.partition for each in feed.partitions()] == [name(stream, shard)]
 
 
-def test_shards_are_listed_parents_first_from_pages_that_are_shuffled_and_overlap(
+def test_shards_are_listed_from_pages_that_are_shuffled_and_overlap(
     server: StreamsServer, stream: Stream
 ) -> None:
-    pruned = Shard("shardId-pruned")
-    shards = [stream.shard(pruned) for _ in range(60)]
+    shards = [stream.shard(Shard("shardId-pruned")) for _ in range(60)]
     for shard in shards[:60]:
         shards += stream.split(shard)
-    feed = feed_of(server)
-    wanted = {
+    server.shuffles, server.repeats_shards = Random(7), True
+    listed = {each.partition: each.parents for each in feed_of(server).partitions()}
+    assert server.counts["DescribeStream"] == 2
+    assert listed == {
         name(stream, each): (PartitionId(f"{stream.label}/{each.parent}"),) for each in shards
     }
-    server.shuffles, server.repeats_shards = Random(7), True
-    listed = feed.partitions()
-    assert server.counts["DescribeStream"] == 2
-    assert {each.partition: each.parents for each in listed} == wanted
-    order = {each.partition: number for number, each in enumerate(listed)}
-    assert all(
-        order[parent] < order[each.partition]
-        for each in listed
-        for parent in each.parents
-        if parent in order
-    )
-    begun = feed.begin("beginning")
-    absent = [name(stream, pruned)]  # by a second listing
-    ready = openings(feed.partitions(begun), begun, (), absent).ready
-    assert ready == {}, "one listing says nothing"
-    absent += [name(stream, each) for each in shards[:60]]
-    ready = openings(feed.partitions(begun), begun, (), absent).ready
-    assert set(ready) == {name(stream, each) for each in shards[:60]}
 
 
 def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
-    feed = feed_of(server)
-    with pytest.raises(InvalidStream) as error:
-        feed.begin()
-    assert "update-table --table-name users" in error.value.hint
-    [finding] = feed.check()
+    [finding] = feed_of(server).check()
     assert finding.level == "error"
-    assert "update-table" in finding.remedy
+    assert "update-table --table-name users" in finding.remedy
 
 
 def test_the_check_says_what_a_view_type_lacks(server: StreamsServer) -> None:
@@ -247,9 +160,8 @@ def test_the_check_of_a_stream_that_is_gone_names_the_setting(server: StreamsSer
 
 
 def test_the_check_of_a_saved_position_says_what_is_lost(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     sequence = put(server, stream, shard, 5)
     feed = feed_of(server)
     assert isinstance(feed, ChecksBookmarks)
@@ -263,30 +175,23 @@ def test_the_check_of_a_saved_position_says_what_is_lost(
     assert feed.check_bookmark(name(stream, shard), saved._replace(ended=True)) == []
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("code", ["LimitExceededException", "ThrottlingException"])
-def test_throttling_slows_down_and_loses_nothing(
-    server: StreamsServer, stream: Stream, code: str
+def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
-    expected = put(server, stream, shard, 3)
-    server.fail("GetRecords", code, times=3)
-    following = feed_of(server).follow(name(stream, shard))
-    assert numbers(drain(following, 3)) == expected
-    assert server.counts["GetShardIterator"] == 1
-
-
-def test_a_server_error_is_unavailable_and_denied_access_is_a_setting(
-    server: StreamsServer, stream: Stream
-) -> None:
-    shard = stream.shard()
-    server.fail("GetRecords", "InternalServerError", status=500)
-    with pytest.raises(Unavailable):
-        feed_of(server).follow(name(stream, shard)).read(0.0)
-    server.fail("GetRecords", "AccessDeniedException")
-    with pytest.raises(SettingsError) as error:
-        feed_of(server).follow(name(stream, shard)).read(0.0)
-    assert "docs/how-to/dynamodb.md" in error.value.hint
+    first, second = put(server, stream, shard, 2)
+    stream.trim(shard, 1)
+    feed, partition = feed_of(server), name(stream, shard)
+    server.fail("GetRecords", "LimitExceededException")
+    [found] = feed.check_bookmark(partition, Bookmark(place_of(second), {}))
+    assert (found.level, "calls" in found.message) == ("warning", True)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    [found] = feed.check_bookmark(partition, Bookmark(place_of(second), {}))
+    assert found.level == "ok"
+    server.trims_at = "GetRecords"
+    stream.trim(shard, 2)
+    server.fail("GetRecords", "ExpiredIteratorException")
+    [found] = feed.check_bookmark(partition, Bookmark(place_of(first), {}))
+    assert (found.level, "older" in found.message) == ("error", True)
 
 
 def test_many_shards_cost_the_least_calls_there_can_be(
@@ -310,27 +215,6 @@ def test_many_shards_cost_the_least_calls_there_can_be(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(("first_record", "calls"), [(1, 1), (15, 2), (None, 24)])
-def test_heartbeats_of_four_hours_are_few_calls_and_no_iterator_expires(
-    server: StreamsServer, stream: Stream, first_record: int | None, calls: int
-) -> None:
-    """A heartbeat each minute: a call every ten minutes until the shard has a record, then none."""
-    shard = stream.shard()
-    walking = Walking(server, stream, shard, reads=1000, pause=1e-6)
-    following = walking.following
-    assert following.read(0.0) == []
-    before, found = server.counts["GetRecords"], list[Page]()
-    for minute in range(4 * 60):
-        walking.seconds += 60
-        server.advance(60)
-        if minute == first_record:
-            put(server, stream, shard, 1)
-        found += following.keep_alive()
-    assert server.counts["GetRecords"] - before == calls
-    assert server.counts["GetShardIterator"] == 1
-    assert sum(page.count for page in found) == (first_record is not None)
-
-
 def test_the_status_of_the_feed_says_that_its_stream_is_disabled(
     server: StreamsServer, stream: Stream
 ) -> None:
@@ -346,10 +230,9 @@ def test_the_status_of_the_feed_says_that_its_stream_is_disabled(
 
 
 def test_a_late_child_begins_where_its_parent_did_after_a_start_at_now(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     """And not at the horizon: what was written before the start is not delivered."""
-    shard = stream.shard()
     put(server, stream, shard, 1)
     shard.closed = True
     feed = feed_of(server)

@@ -1,7 +1,6 @@
 """The age of the data: what a bookmark says of it, what is lost by it, the lag and the window."""
 
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,29 +16,19 @@ from penstock.feeds.dynamodb.record_times import (
     ReadThrough,
     RecordTimes,
 )
-from penstock.model.position import START, Bookmark, PartitionId
+from penstock.model.position import START, Bookmark
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
-from tests.feeds.dynamodb.walking import Walking
+from tests.feeds.dynamodb.walking import Walking, name
 
 HOUR = 3600.0
 
 
 @pytest.fixture
-def server() -> Iterator[StreamsServer]:
-    with StreamsServer() as found:
-        found.stopped_at = time.time() // 60 * 60 + 30  # no minute, which a scan passes over later
-        yield found
-
-
-@pytest.fixture
-def stream(server: StreamsServer) -> Stream:
-    return server.stream("users")
-
-
-def name(stream: Stream, shard: Shard) -> PartitionId:
-    return PartitionId(f"{stream.label}/{shard.id}")
+def server(server: StreamsServer) -> StreamsServer:
+    server.stopped_at = time.time() // 60 * 60 + 30  # a minute is passed over later in a scan
+    return server
 
 
 def child_of(place: str, *, stream: str = "L", **mark: Any) -> Bookmark:
@@ -83,10 +72,9 @@ def test_a_child_of_several_begins_after_the_last_of_them() -> None:
 
 
 def test_what_is_older_than_a_day_is_lost_by_the_age_of_the_data(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     """Not by when the parent was read (an hour ago), or a time was asked for."""
-    shard = stream.shard()
     feed = DynamodbFeed(settings_of(server))
     feed.partitions()  # the service's time is known
     now, label = server.now, stream.label
@@ -158,9 +146,8 @@ def test_a_record_that_is_seconds_old_was_read_at_the_tip() -> None:
 
 
 def test_the_lag_is_the_age_of_what_is_stored_while_pages_are_empty(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     for _ in range(2):
         stream.put(shard, "a", at=server.now - 3 * HOUR)
     shard.pages = [1] + [0] * 30 + [1]
@@ -179,9 +166,8 @@ def test_the_lag_is_the_age_of_what_is_stored_while_pages_are_empty(
 
 
 def test_the_lag_is_0_after_a_minute_of_reads_without_a_record(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     stream.put(shard, "a", at=server.now - 3 * HOUR)
     walking = Walking(server, stream, shard)
     walking.step()
@@ -195,9 +181,8 @@ def test_the_lag_is_0_after_a_minute_of_reads_without_a_record(
 
 
 def test_the_lag_of_a_shard_that_is_read_as_it_is_written_is_0(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     walking = Walking(server, stream, shard)
     stream.put(shard, "a", at=server.now)
     assert walking.step() == 1
@@ -208,11 +193,10 @@ def test_the_lag_of_a_shard_that_is_read_as_it_is_written_is_0(
 
 @pytest.mark.parametrize("at_timestamp", [True, False])
 def test_a_pinned_place_stays_however_many_pages_are_empty(
-    server: StreamsServer, stream: Stream, at_timestamp: bool
+    server: StreamsServer, stream: Stream, shard: Shard, at_timestamp: bool
 ) -> None:
     """A record after page 300 is read, also when the process was away for half an hour."""
     server.at_timestamp = at_timestamp
-    shard = stream.shard()
     pinned = server.now
     sequence = stream.put(shard, "a", at=server.now + 2)
     shard.pages = [0] * 300 + [1]
@@ -230,9 +214,8 @@ def test_a_pinned_place_stays_however_many_pages_are_empty(
 
 
 def test_an_idle_shard_that_is_read_for_days_is_never_lost(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
     walking = Walking(server, stream, shard, beginning_of(begun))
     marks = []
@@ -248,9 +231,8 @@ def test_an_idle_shard_that_is_read_for_days_is_never_lost(
 
 
 def test_an_idle_shard_with_a_place_is_renewed_every_five_minutes(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     stream.put(shard, "a", at=server.now)
     walking = Walking(server, stream, shard)
     assert walking.step() == 1
@@ -266,9 +248,8 @@ def test_an_idle_shard_with_a_place_is_renewed_every_five_minutes(
 
 
 def test_a_child_inherits_the_age_of_what_its_parent_had(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     created = server.now - 20 * HOUR
     stream.put(shard, "a", at=created)
     child, _ = stream.split(shard)
@@ -290,10 +271,9 @@ def test_a_child_inherits_the_age_of_what_its_parent_had(
 
 @pytest.mark.parametrize(("hours", "as_read"), [(24.5, False), (26, True)])
 def test_a_record_of_more_than_a_day_counts_as_it_is_old(
-    server: StreamsServer, stream: Stream, hours: float, as_read: bool
+    server: StreamsServer, stream: Stream, shard: Shard, hours: float, as_read: bool
 ) -> None:
     """AWS trims within the hour; a stand-in keeps records for ever, and loses nothing."""
-    shard = stream.shard()
     created = int(server.now - hours * HOUR)
     stream.put(shard, "a", at=created)
     walking = Walking(server, stream, shard)

@@ -1,7 +1,6 @@
 """A table's items by segments of a Scan: on a scripted server, named after the service model."""
 
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -16,11 +15,10 @@ from tests.dynamodb.server import StreamsServer, settings_of
 
 
 @pytest.fixture
-def server() -> Iterator[StreamsServer]:
-    with StreamsServer() as made:
-        made.stream("users").shard()
-        made.items = {f"k{n:03}": {"n": {"N": str(n)}, "raw": {"B": "AP8="}} for n in range(100)}
-        yield made
+def server(server: StreamsServer) -> StreamsServer:
+    server.stream("users").shard()
+    server.items = {f"k{n:03}": {"n": {"N": str(n)}, "raw": {"B": "AP8="}} for n in range(100)}
+    return server
 
 
 def feed_of(server: StreamsServer, **given: Any) -> DynamodbFeed:

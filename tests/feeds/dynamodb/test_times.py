@@ -1,7 +1,6 @@
 """Times as places of a shard: whole seconds, the service's clock, and a botocore without them."""
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,27 +10,16 @@ from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.account import ServerClock
 from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, client_of
-from penstock.model.position import PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
-from tests.feeds.dynamodb.walking import Walking
+from tests.feeds.dynamodb.walking import Walking, name
 
 
 @pytest.fixture
-def server() -> Iterator[StreamsServer]:
-    with StreamsServer() as found:
-        # Times that are cut to the minute count as such in a scan: records of the tests have none.
-        found.stopped_at = time.time() // 60 * 60 + 30.75
-        yield found
-
-
-@pytest.fixture
-def stream(server: StreamsServer) -> Stream:
-    return server.stream("users")
-
-
-def name(stream: Stream, shard: Shard) -> PartitionId:
-    return PartitionId(f"{stream.label}/{shard.id}")
+def server(server: StreamsServer) -> StreamsServer:
+    # Times that are cut to the minute count as such in a scan: records of the tests have none.
+    server.stopped_at = time.time() // 60 * 60 + 30.75
+    return server
 
 
 def asked(server: StreamsServer, kind: str = "AT_TIMESTAMP") -> list[float]:
@@ -49,13 +37,12 @@ def read(walking: Walking, reads: int = 3) -> int:
 @pytest.mark.parametrize("at_timestamp", [True, False])
 @pytest.mark.parametrize("ahead", [0.0, 240.0, -240.0])
 def test_latest_loses_nothing_when_its_iterator_expires_unread(
-    server: StreamsServer, stream: Stream, at_timestamp: bool, ahead: float
+    server: StreamsServer, stream: Stream, shard: Shard, at_timestamp: bool, ahead: float
 ) -> None:
     """A record of the same second is created, in the stream, before "now" was asked for; and this
     machine's clock is four minutes slow or fast, as requests' signatures may be."""
     server.at_timestamp = at_timestamp
     server.advance(ahead)
-    shard = stream.shard()
     begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
     stream.put(shard, "a", at=float(int(server.now)))
     server.advance(20 * 60)
@@ -65,9 +52,8 @@ def test_latest_loses_nothing_when_its_iterator_expires_unread(
 
 @pytest.mark.parametrize("minutes", [1, 5, 7.5, 9, 12])
 def test_heartbeats_of_any_interval_up_to_twelve_minutes_keep_an_iterator(
-    server: StreamsServer, stream: Stream, minutes: float
+    server: StreamsServer, stream: Stream, shard: Shard, minutes: float
 ) -> None:
-    shard = stream.shard()
     begun = DynamodbFeed(settings_of(server)).begin("now")[name(stream, shard)]
     walking = Walking(server, stream, shard, beginning_of(begun))
     for _ in range(int(120 / minutes)):
@@ -78,8 +64,9 @@ def test_heartbeats_of_any_interval_up_to_twelve_minutes_keep_an_iterator(
     assert server.counts["GetRecords"] <= 5 + 25  # also with one each minute: every ten
 
 
-def test_a_time_is_asked_for_in_whole_seconds(server: StreamsServer, stream: Stream) -> None:
-    shard = stream.shard()
+def test_a_time_is_asked_for_in_whole_seconds(
+    server: StreamsServer, stream: Stream, shard: Shard
+) -> None:
     second = float(int(server.now) - 100)
     stream.put(shard, "a", at=second)
     assert read(Walking(server, stream, shard, ShardBeginning(since=second + 0.7))) == 1
@@ -87,11 +74,10 @@ def test_a_time_is_asked_for_in_whole_seconds(server: StreamsServer, stream: Str
 
 
 def test_a_time_in_the_future_is_no_unknown_kind_of_iterator(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     """Of an older bookmark, by a clock that was fast: at most five minutes, else AWS refuses the
     signature. Nothing of a whole day is scanned for it."""
-    shard = stream.shard()
     stream.put(shard, "old", at=server.now - 3600)
     stream.put(shard, "new", at=server.now)
     since = server.now + 200
@@ -114,9 +100,8 @@ def old(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("old")
 def test_without_times_in_botocore_a_shard_is_scanned(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
-    shard = stream.shard()
     for age in (500, 400, 300, 200.5, 100.5):
         stream.put(shard, str(age), at=server.now - age)
     feed = DynamodbFeed(settings_of(server, reads=1000, poll=0.001))
@@ -127,11 +112,10 @@ def test_without_times_in_botocore_a_shard_is_scanned(
 
 
 def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     """As short tickets read: none begins the scan anew, and none takes long."""
     server.at_timestamp = False
-    shard = stream.shard()
     for age in range(200, 0, -1):
         stream.put(shard, str(age), at=server.now - 60 * age)
     server.page_of_records = 1
@@ -154,10 +138,9 @@ def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
 
 
 def test_a_scan_whose_iterator_expires_goes_on_after_what_it_passed_over(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     server.at_timestamp = False
-    shard = stream.shard()
     for age in range(10, 0, -1):
         stream.put(shard, str(age), at=server.now - 60 * age)
     server.page_of_records = 1
@@ -174,11 +157,10 @@ def test_a_scan_whose_iterator_expires_goes_on_after_what_it_passed_over(
 
 
 def test_a_scan_that_found_nothing_of_ours_is_read_through(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     """Else it would count as lost a day after the time it began at."""
     server.at_timestamp = False
-    shard = stream.shard()
     stream.put(shard, "old", at=server.now - 3600)
     begun = server.now
     walking = Walking(server, stream, shard, ShardBeginning(since=begun - 600, asked=begun))
@@ -191,11 +173,10 @@ def test_a_scan_that_found_nothing_of_ours_is_read_through(
 
 @pytest.mark.parametrize("at", ["now", "a time"])
 def test_what_came_between_two_beginnings_of_one_second_is_not_lost(
-    server: StreamsServer, stream: Stream, monkeypatch: pytest.MonkeyPatch, at: str
+    server: StreamsServer, stream: Stream, shard: Shard, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """The second reader of this process finds nothing after its own LATEST iterator; the first has
     not read yet, and its bookmark has the same time."""
-    shard = stream.shard()
     now = float(int(server.now))
     moments = iter([now + 0.1, now + 0.2])
     monkeypatch.setattr(StreamsClient, "now", lambda _: next(moments))
@@ -219,10 +200,9 @@ def test_what_came_between_two_beginnings_of_one_second_is_not_lost(
 
 
 def test_the_service_is_believed_and_not_this_machine(
-    server: StreamsServer, stream: Stream
+    server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
     server.advance(-7200)
-    shard = stream.shard()
     feed = DynamodbFeed(settings_of(server))
     server.stopped_at = None
     before = int(server.now)  # the service says it in whole seconds

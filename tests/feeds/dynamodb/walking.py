@@ -14,6 +14,11 @@ from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 
 
+def name(stream: Stream, shard: Shard) -> PartitionId:
+    """The partition."""
+    return PartitionId(f"{stream.label}/{shard.id}")
+
+
 class Walking:
     """A following; `step` lets a second go by, here and at the server, and reads once."""
 
@@ -42,7 +47,7 @@ class Walking:
             settings=settings,
             streams=streams,
             client=client,
-            partition=PartitionId(f"{stream.label}/{shard.id}"),
+            partition=name(stream, shard),
             bookmark=START,
         )
         self.following = DynamodbFollowing(served, beginning or ShardBeginning())
