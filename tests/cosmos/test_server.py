@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from azure.core import MatchConditions
-from azure.cosmos import ContainerProxy, CosmosClient, PartitionKey, exceptions
+from azure.cosmos import ContainerProxy, CosmosClient, exceptions
 
 from tests.cosmos.container import StoredContainer
 from tests.cosmos.server import CosmosServer
@@ -33,33 +32,6 @@ def orders(server: CosmosServer) -> StoredContainer:
 def container(server: CosmosServer, orders: StoredContainer) -> ContainerProxy:
     client = CosmosClient(server.url, credential=server.key)
     return client.get_database_client("shop").get_container_client("orders")
-
-
-def test_databases_containers_and_items_are_made_read_and_deleted(server: CosmosServer) -> None:
-    client = CosmosClient(server.url, credential=server.key)
-    made = client.create_database("d").create_container(
-        "c", partition_key=PartitionKey(path="/a/b")
-    )
-    made.create_item({"id": "i", "a": {"b": 1}})
-    with pytest.raises(exceptions.CosmosResourceExistsError):
-        made.create_item({"id": "i", "a": {"b": 1}})
-    made.upsert_item({"id": "i", "a": {"b": 1}, "n": 2})
-    assert made.read_item("i", partition_key=1)["n"] == 2
-    made.replace_item("i", {"id": "i", "a": {"b": 1}, "n": 3})
-    assert [item["n"] for item in made.read_all_items()] == [3]
-    made.delete_item("i", partition_key=1)
-    with pytest.raises(exceptions.CosmosResourceNotFoundError):
-        made.read_item("i", partition_key=1)
-    assert made.read()["partitionKey"] == {"paths": ["/a/b"], "kind": "Hash", "version": 2}
-
-
-def test_an_item_of_another_etag_is_not_replaced(container: ContainerProxy) -> None:
-    first = container.create_item({"id": "i", "pk": "a"})
-    second = container.upsert_item({"id": "i", "pk": "a", "n": 1})
-    given: dict[str, Any] = {"match_condition": MatchConditions.IfNotModified}
-    container.replace_item("i", {"id": "i", "pk": "a"}, etag=second["_etag"], **given)
-    with pytest.raises(exceptions.CosmosAccessConditionFailedError):
-        container.replace_item("i", {"id": "i", "pk": "a"}, etag=first["_etag"], **given)
 
 
 def test_a_request_without_the_key_is_refused(server: CosmosServer) -> None:

@@ -58,9 +58,9 @@ class StreamsService:
         """Whether pages of DescribeStream overlap by one shard."""
         self.before: Callable[[str, dict[str, Any]], None] = lambda operation, request: None
         """Called before each answer, with `lock` held: a script that reacts."""
-        # Of the table, for Scan; what DescribeTable says of their number; and what a call uses.
+        # Of the table, for Scan; and what DescribeTable says of their number.
         self.items: dict[str, dict[str, Any]] = {}
-        self.item_count, self.units_of_a_scan = 0, 1.0
+        self.item_count = 0
         self._failures: list[_Failure] = []
         self.stopped_at: float | None = None
         """The time of day at which the server's clock stands still, but for `advance`."""
@@ -156,7 +156,7 @@ class StreamsService:
         ]
         page = found[: request["Limit"]]
         more = {"LastEvaluatedKey": {"id": page[-1]["id"]}} if len(page) == request["Limit"] else {}
-        used = {"TableName": request["TableName"], "CapacityUnits": self.units_of_a_scan}
+        used = {"TableName": request["TableName"], "CapacityUnits": 1.0}
         return {"Items": page, "Count": len(page), "ConsumedCapacity": used, **more}
 
     def _limit(self, operation: str, shard: str) -> None:
@@ -209,10 +209,7 @@ class StreamsService:
             "StreamStatus": stream.status,
             "StreamViewType": stream.view,
             "TableName": stream.table,
-            "KeySchema": [
-                {"AttributeName": name, "KeyType": "RANGE" if number else "HASH"}
-                for number, name in enumerate(stream.keys)
-            ],
+            "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
             "Shards": [each.describe() for each in page],
         }
         return {"StreamDescription": described | ({"LastEvaluatedShardId": last} if last else {})}

@@ -138,18 +138,15 @@ def sequence(number: int) -> str:
 
 @dataclass
 class Stream:
-    """One stream of a table. Sequence numbers are one counter, unless `repeats`. `clock`: the
+    """One stream of a table. Sequence numbers are one counter. `clock`: the
     server's, in seconds since 1970."""
 
     table: str
     label: str
     view: str = "NEW_AND_OLD_IMAGES"
     status: str = "ENABLED"
-    keys: tuple[str, ...] = ("id",)
     shards: dict[str, Shard] = field(default_factory=dict)
     next_sequence: int = 4_421_584_500_000_000_017_450_439_091
-    repeats: bool = False
-    """Every shard counts from the same number."""
     clock: Callable[[], float] = time.time
     listed: bool = True
     """Whether ListStreams names it."""
@@ -212,11 +209,8 @@ class Stream:
         if shard.closed:
             raise ValueError(f"{shard.id} is closed")
         number = self.next_sequence
-        if self.repeats:
-            number = shard.first + len(shard.sequences)
-        else:
-            self.next_sequence += 7
-        keys = key if isinstance(key, dict) else {self.keys[0]: key}
+        self.next_sequence += 7
+        keys = key if isinstance(key, dict) else {"id": key}
         found: dict[str, Any] = {
             "ApproximateCreationDateTime": at,
             "Keys": _item(keys),

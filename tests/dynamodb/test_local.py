@@ -1,6 +1,5 @@
-"""The feed on servers that others wrote: DynamoDB Local, and moto for a smoke test."""
+"""The feed on DynamoDB Local. Values, tokens, and moto, too, are in `tests/stream`."""
 
-import json
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,8 @@ from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
 from penstock.model.errors import Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId
 from tests.dynamodb.local import DynamodbLocal, Table
-from tests.servers import Moto
 
 pytestmark = pytest.mark.live
 
@@ -59,50 +57,6 @@ def rows(feed: DynamodbFeed, pages: Sequence[Page]) -> list[dict[str, Any]]:
 def only(feed: DynamodbFeed) -> PartitionId:
     [found] = feed.partitions()
     return found.partition
-
-
-def test_changes_are_read_with_all_their_values(table: Table) -> None:
-    feed = feed_of(table)
-    begun = feed.begin()
-    values: dict[str, Any] = {
-        "n": {"N": "12345678901234567890123456789012345678"}, "half": {"N": "1.50"},
-        "b": {"B": b"\0\1"}, "ss": {"SS": ["b", "a"]}, "ns": {"NS": ["10", "9"]},
-        "m": {"M": {"l": {"L": [{"BOOL": True}, {"NULL": True}]}}},
-    }  # fmt: skip
-    table.put("a", **values)
-    table.put("a", n={"N": "7"})
-    table.delete("a")
-    found = read(feed, only(feed), begun[only(feed)], 3)
-    assert [row["operation"] for row in found] == ["INSERT", "UPDATE", "DELETE"]
-    assert json.loads(found[0]["after"]) == {
-        "id": "a", "n": "12345678901234567890123456789012345678", "half": 1.5, "b": "AAE=",
-        "ss": ["a", "b"], "ns": [9, 10], "m": {"l": [True, None]},
-    }  # fmt: skip
-    assert json.loads(found[1]["after"]) == {"id": "a", "n": 7} == json.loads(found[2]["before"])
-
-
-def test_resuming_after_every_record_gives_the_rest(table: Table) -> None:
-    feed = feed_of(table)
-    table.fill(30)
-    partition = only(feed)
-    following = feed.follow(partition)
-    pages = list(following.read(5.0))
-    ids = [row["event_id"] for row in rows(feed, pages)]
-    assert len(ids) == 30
-
-    for number, row in enumerate(rows(feed, pages)[:-1], start=1):
-        bookmark = following.bookmark(Place(row["cursor"], 0))
-        rest = read(feed, partition, bookmark, 30 - number)
-        assert [each["event_id"] for each in rest] == ids[number:]
-
-
-def test_latest_begins_after_what_is_there(table: Table) -> None:
-    table.fill(10)
-    feed = feed_of(table)
-    begun = feed.begin("now")
-    table.fill(5, start=100)
-    found = read(feed, only(feed), begun[only(feed)], 5)
-    assert [row["document_id"] for row in found] == [f"r{n}" for n in range(100, 105)]
 
 
 def test_a_stream_that_is_enabled_again_is_a_gap(table: Table) -> None:
@@ -161,18 +115,6 @@ def test_the_remedies_of_the_check_mend_what_it_found(local: DynamodbLocal) -> N
     assert "DISABLED" in error.message
     apply(table, error.remedy)
     assert {each.level for each in feed.check()} == {"ok"}
-
-
-def test_moto_serves_a_smoke_test() -> None:
-    with Moto() as server:
-        table = Table(server.url)
-        feed = feed_of(table)
-        begun = feed.begin()
-        table.fill(10)
-        table.delete("r3")
-        found = read(feed, only(feed), begun[only(feed)], 11)
-        assert [row["operation"] for row in found] == ["INSERT"] * 10 + ["DELETE"]
-        assert "error" not in {each.level for each in feed.check()}
 
 
 @pytest.mark.fault

@@ -1,9 +1,7 @@
 """The scripted server speaks boto3's language and does what its script says."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from random import Random
 from typing import Any
 
 import boto3
@@ -72,25 +70,6 @@ def test_an_answer_holds_a_megabyte_at_most(server: StreamsServer, client: Any) 
     assert len(first["Records"]) == 2
 
 
-def test_shards_are_listed_in_pages_that_may_overlap_and_be_shuffled(
-    server: StreamsServer, client: Any
-) -> None:
-    stream = server.stream("users")
-    shards = [stream.shard() for _ in range(250)]
-    server.shuffles, server.repeats_shards = Random(1), True
-    found: list[str] = []
-    more: dict[str, str] = {}
-    while True:
-        answer = client.describe_stream(StreamArn=stream.arn, **more)["StreamDescription"]
-        found += [each["ShardId"] for each in answer["Shards"]]
-        if "LastEvaluatedShardId" not in answer:
-            break
-        more = {"ExclusiveStartShardId": answer["LastEvaluatedShardId"]}
-    assert set(found) == {each.id for each in shards}
-    assert len(found) > len(set(found))
-    assert server.counts["DescribeStream"] == 3
-
-
 def test_iterators_expire_and_old_places_are_trimmed(server: StreamsServer, client: Any) -> None:
     stream = server.stream("users")
     shard = stream.shard()
@@ -109,31 +88,6 @@ def test_iterators_expire_and_old_places_are_trimmed(server: StreamsServer, clie
     with pytest.raises(ClientError) as error:
         client.get_records(ShardIterator=place)
     assert code(error) == "TrimmedDataAccessException"
-
-
-def test_at_timestamp_and_scripted_failures(server: StreamsServer, client: Any) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    for n in range(3):
-        stream.put(shard, n, at=1_000_000 + n)
-    time = datetime.fromtimestamp(1_000_001, UTC)
-    found = client.get_records(
-        ShardIterator=iterator(client, stream, shard, "AT_TIMESTAMP", Timestamp=time)
-    )
-    assert len(found["Records"]) == 2
-    server.fail("GetShardIterator", "InternalServerError", status=500)
-    with pytest.raises(ClientError) as error:
-        iterator(client, stream, shard, "LATEST")
-    assert code(error) == "InternalServerError"
-    assert iterator(client, stream, shard, "LATEST")
-
-
-def test_a_new_stream_of_a_table_disables_the_old_one(server: StreamsServer, client: Any) -> None:
-    old = server.stream("users")
-    shard = old.shard()
-    server.stream("users")
-    assert (old.status, shard.closed) == ("DISABLED", True)
-    assert len(client.list_streams(TableName="users")["Streams"]) == 2
 
 
 def shards(client: Any, stream: Stream, **more: Any) -> list[str]:
@@ -163,33 +117,6 @@ def test_listings_are_incomplete_late_or_empty_for_a_while(
     stream.empty = 1
     assert shards(client, stream) == []
     assert shards(client, stream) == [parent.id, left.id, right.id]
-
-
-def test_streams_are_listed_in_pages(server: StreamsServer, client: Any) -> None:
-    made = [server.stream(f"t{n}") for n in range(5)]
-    server.page_of_streams = 2
-    found: list[str] = []
-    more: dict[str, str] = {}
-    while True:
-        answer = client.list_streams(**more)
-        found += [each["StreamArn"] for each in answer["Streams"]]
-        if "LastEvaluatedStreamArn" not in answer:
-            break
-        more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
-    assert found == [each.arn for each in made]
-    assert server.counts["ListStreams"] == 3
-
-
-def test_the_children_of_a_shard_are_asked_for_where_the_service_knows_it(
-    server: StreamsServer, client: Any
-) -> None:
-    stream = server.stream("users")
-    parent = stream.shard()
-    children = [each.id for each in stream.split(parent)]
-    only = {"Type": "CHILD_SHARDS", "ShardId": parent.id}
-    assert shards(client, stream, ShardFilter=only) == children
-    server.filters = False
-    assert shards(client, stream, ShardFilter=only) == [parent.id, *children]
 
 
 def test_a_replaced_stream_leaves_the_listing_after_a_day_and_is_described_until_it_is_gone(
@@ -241,21 +168,6 @@ def test_times_are_rounded_down_to_the_second_and_answers_are_dated_by_the_serve
     assert record["dynamodb"]["ApproximateCreationDateTime"].timestamp() == 1_700_000_000
     date = parsedate_to_datetime(answer["ResponseMetadata"]["HTTPHeaders"]["date"])
     assert abs(date.timestamp() - server.now) < 30
-
-
-def test_a_record_lies_after_more_than_five_empty_answers(
-    server: StreamsServer, client: Any
-) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    stream.put(shard, 1, at=server.now)
-    shard.pages = [0] * 7
-    following, found = iterator(client, stream, shard, "TRIM_HORIZON"), list[int]()
-    for _ in range(8):
-        answer = client.get_records(ShardIterator=following)
-        found.append(len(answer["Records"]))
-        following = answer["NextShardIterator"]
-    assert found == [0] * 7 + [1]
 
 
 def test_more_calls_than_the_limit_are_refused(server: StreamsServer, client: Any) -> None:

@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -18,12 +17,6 @@ from tests.cosmos.reading import feed_of, ids_of, only, read_pages, settings_of
 from tests.cosmos.server import CosmosServer
 
 _EVERY = "all_versions_and_deletes"
-
-
-@pytest.fixture
-def server() -> Iterator[CosmosServer]:
-    with CosmosServer() as made:
-        yield made
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ replay gives again."""
 import itertools
 import random
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from penstock.feeds import Feed, HistoryLost
+from penstock.feeds import Feed, Gap, HistoryLost
+from penstock.feeds.cosmos import CosmosFeed
 from penstock.feeds.cosmos.client import container_of
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.model.errors import Malformed, SettingsError, Unavailable
@@ -23,17 +23,6 @@ from tests.cosmos.reading import feed_of, ids_of, only, read_pages, rows_of
 from tests.cosmos.server import CosmosServer
 
 _EVERY = "all_versions_and_deletes"
-
-
-@pytest.fixture
-def server() -> Iterator[CosmosServer]:
-    with CosmosServer() as made:
-        yield made
-
-
-@pytest.fixture
-def orders(server: CosmosServer) -> StoredContainer:
-    return server.container("shop", "orders")
 
 
 def put(orders: StoredContainer, *names: str, pk: str = "a", **given: Any) -> None:
@@ -147,25 +136,6 @@ def test_a_part_of_a_merged_partition_is_clipped_when_that_splits_elsewhere(
         put(orders, f"i{n}", pk=f"p{n}")
     everything = read_all(feed, begun, 40)
     assert sorted(everything) == sorted(f'["p{n}","i{n}"]' for n in range(40))
-
-
-def test_a_merge_ends_nothing(server: CosmosServer, orders: StoredContainer) -> None:
-    left, right = orders.split()
-    feed = feed_of(server)
-    begun = feed.begin()
-    orders.merge(left, right)
-    for n in range(20):
-        put(orders, f"i{n}", pk=f"p{n}")
-    followings = [feed.follow(name, bookmark) for name, bookmark in begun.items()]
-    found: list[str] = []
-    deadline = time.monotonic() + 20
-    while len(found) < 20:
-        assert time.monotonic() < deadline
-        for each in followings:
-            found += ids_of(feed, list(each.read(0.01)))
-    assert not any(each.drained for each in followings)
-    assert sorted(found) == sorted(f'["p{n}","i{n}"]' for n in range(20))
-    assert {each.partition for each in feed.partitions(begun)} == set(begun)
 
 
 def read_all(feed: Feed, begun: Bookmarks, count: int, act: Any = None) -> list[str]:
@@ -369,18 +339,6 @@ def test_a_404_of_a_container_that_is_there_is_no_gap(
     assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]']
 
 
-def test_a_404_of_a_container_that_was_made_again_is_a_replaced_one(
-    server: CosmosServer, orders: StoredContainer
-) -> None:
-    feed = feed_of(server)
-    following = feed.follow(*only(feed.begin()))
-    server.container("shop", "orders")
-    server.fail("feed", 404)
-    with pytest.raises(HistoryLost) as raised:
-        following.read(0.0)
-    assert raised.value.gap.cause == "container_replaced"
-
-
 def test_another_container_of_the_same_name_is_never_read_by_an_old_continuation(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -570,28 +528,21 @@ def test_a_delete_stays_before_the_create_of_the_same_id_in_one_transaction(
             orders.put(again, how="delete")
 
 
-def test_what_is_older_than_the_retention_is_a_gap(
-    server: CosmosServer, orders: StoredContainer
-) -> None:
-    feed = feed_of(server, mode=_EVERY)
+def fallen_behind(feed: CosmosFeed, orders: StoredContainer) -> tuple[PartitionId, Bookmark, Gap]:
+    """A change after the beginning is older than the retention."""
     name, begun = only(feed.begin())
     put(orders, "one")
     orders.retained = 1
     with pytest.raises(HistoryLost) as raised:
         feed.follow(name, begun).read(0.0)
-    assert raised.value.gap.cause == "retention"
+    return name, begun, raised.value.gap
 
 
 def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
     server: CosmosServer, orders: StoredContainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     feed = feed_of(server, mode=_EVERY, on_gap="continue")
-    name, begun = only(feed.begin())
-    put(orders, "one")
-    orders.retained = 1
-    with pytest.raises(HistoryLost) as raised:
-        feed.follow(name, begun).read(0.0)
-    gap = raised.value.gap
+    name, begun, gap = fallen_behind(feed, orders)
     stock = orders.feed
     monkeypatch.setattr(orders, "feed", lambda *a, **k: replace(stock(*a, **k), etag=""))
     with pytest.raises(Unavailable, match="no continuation"):
@@ -602,15 +553,11 @@ def test_a_range_that_is_split_while_it_has_a_gap_ends_and_each_child_has_the_ga
     server: CosmosServer, orders: StoredContainer
 ) -> None:
     feed = feed_of(server, mode=_EVERY, on_gap="continue")
-    name, begun = only(feed.begin())
-    put(orders, "one")
-    orders.retained = 1
-    with pytest.raises(HistoryLost) as raised:
-        feed.follow(name, begun).read(0.0)
+    name, begun, gap = fallen_behind(feed, orders)
     orders.split()
     put(orders, "two")
     feed.partitions()
-    parent = feed.follow(name, begun, despite=[raised.value.gap])
+    parent = feed.follow(name, begun, despite=[gap])
     assert parent.drained
     assert parent.read(0.0) == []
     ended = parent.bookmark(begun.place)
@@ -660,23 +607,6 @@ def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContai
     server.fail("feed", 503, message="busy", times=99)
     with pytest.raises(Unavailable):
         following.read(0.0)
-
-
-@pytest.mark.parametrize(("status", "kind"), [(401, SettingsError), (403, SettingsError),
-                                              (449, Unavailable), (503, Unavailable)])  # fmt: skip
-def test_a_refusal_has_its_class_and_a_hint_and_no_key(
-    server: CosmosServer, orders: StoredContainer, status: int, kind: type[Exception]
-) -> None:
-    feed = feed_of(server)
-    following = feed.follow(*only(feed.begin()))
-    server.fail("feed", status, times=100, message="no")
-    with pytest.raises(kind) as raised:
-        following.read(0.0)
-    assert raised.value.hint  # type: ignore[attr-defined]
-    assert server.key not in str(raised.value)
-    server.heal()
-    put(orders, "one")
-    assert ids_of(feed, read_pages(following, 1)) == ['["a","one"]'], "it goes on"
 
 
 def test_a_service_that_is_silent_is_unavailable(

@@ -281,11 +281,12 @@ def test_a_connection_that_the_service_closed_is_made_again_at_once(
     feed.partitions()
 
 
+@pytest.mark.parametrize("filters", [True, False], ids=["filter", "no filter"])
 def test_the_children_of_a_shard_that_ended_are_found_without_a_whole_listing(
-    server: StreamsServer,
-    stream: Served,
+    server: StreamsServer, stream: Served, filters: bool
 ) -> None:
-    """A table of 300 shards, whose whole listing takes three calls."""
+    """A table of 300 shards, whose whole listing takes three calls; Local knows no filter."""
+    server.filters = filters
     server.limits.clear()
     shards = [stream.shard() for _ in range(300)]
     feed, clock = DynamodbFeed(settings_of(server, reads=1000, poll=0.01)), Clock()

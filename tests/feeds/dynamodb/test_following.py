@@ -108,6 +108,7 @@ def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
     server: StreamsServer, stream: Stream
 ) -> None:
     """And at a first start the old one is done."""
+    server.page_of_streams = 1
     shard, new = stream.shard(), server.stream("users")
     root, feed = new.shard(), feed_of(server)
     listed = {each.partition: each.parents for each in feed.partitions()}
