@@ -10,10 +10,9 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.files import load_deployment
+from penstock.cli.options import file_argument, load_deployment, state_option
 from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
-from penstock.cli.run import state_option
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.feeds import ChecksBookmarks
@@ -30,7 +29,7 @@ _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 
 
 @click.command("check")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.option("--json", "as_json", is_flag=True, help="A JSON list of findings.")
 @state_option
 def command(*, file: Path, as_json: bool, state: Path | None) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from penstock.cli.options import file_argument
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.consumer.compare import Comparison, Report
 from penstock.consumer.mirror.fold import Fold
@@ -21,7 +22,7 @@ _SHOWN = 20
 
 
 @click.command("compare")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.argument("collection")
 @click.option("--backend", help="Which of several.")
 @click.option("--sample", default=1000, show_default=True, help="So many documents, by chance.")

@@ -8,16 +8,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.listing import Rows, columns, print_list
+from penstock.cli.options import file_argument, print_list
 from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
 from penstock.consumer.tail.reader import Since, parse_start
 from penstock.model.errors import Malformed, Rejected, SettingsError
 from penstock.sinks import SetsAside, images_of
 from penstock.wire.hash_partitions import hashing
-
-_file = click.argument("file", type=click.Path(path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 
 
 @click.group("dead-letters")
@@ -30,8 +27,8 @@ def command() -> None:
 
 
 @command.command("list")
-@_file
-@_json
+@file_argument
+@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
 @click.option("--table", help="Only of this schema.table.")
 @click.option("--reason", help="Only with this reason, such as too-large.")
 @click.option("--since", help="Only those stored since then: 10m (ago), or an ISO 8601 time.")
@@ -40,11 +37,19 @@ def list_(
 ) -> None:
     """List the dead letters of the pipeline in FILE, oldest first."""
     rows = list(_chosen(set_aside(load_pipeline(file)), table, reason, since))
-    print_list(rows, as_json=as_json, none="no dead letters", table=_table)
+    cells = [
+        (
+            str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",
+            row["position"], row["reason"], f"{row['raw_bytes']}{' (cut)' * row['truncated']}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    head = ("id", "stored", "backend", "table", "position", "reason", "bytes")
+    print_list(rows, as_json=as_json, none="no dead letters", head=head, cells=cells)
 
 
 @command.command("show")
-@_file
+@file_argument
 @click.argument("id")
 def show(*, file: Path, id: str) -> None:
     """Show one dead letter as JSON; ID is its number, or an event id.
@@ -55,7 +60,7 @@ def show(*, file: Path, id: str) -> None:
 
 
 @command.command("replay")
-@_file
+@file_argument
 @click.argument("id", required=False)
 @click.option("--all", "everything", is_flag=True, help="Every dead letter, oldest first.")
 @click.option("--table", help="With --all: only of this schema.table.")
@@ -127,17 +132,3 @@ def _time(text: str) -> datetime:
     if not isinstance(start, Since):
         raise SettingsError(f"{text!r} is no time", hint="write 10m (ago), or 2026-01-31T12:00")
     return start.time
-
-
-_HEAD = ("id", "stored", "backend", "table", "position", "reason", "bytes")
-
-
-def _table(rows: Rows) -> None:
-    cells = [
-        (
-            str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",
-            row["position"], row["reason"], f"{row['raw_bytes']}{' (cut)' * row['truncated']}",
-        )
-        for row in rows
-    ]  # fmt: skip
-    click.echo(columns(_HEAD, cells))

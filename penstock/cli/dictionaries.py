@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.listing import Rows, columns, print_list
+from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import load_pipeline
 from penstock.consumer.training import Samples, samples, trained
 from penstock.model.errors import SettingsError
@@ -15,9 +15,6 @@ from penstock.model.settings import parse_size
 from penstock.nats.compression import DictionaryBucket, TableDictionary
 from penstock.nats.connection import Connection
 from penstock.sinks.server import SinkServer
-
-_file = click.argument("file", type=click.Path(path_type=Path))
-_json = click.option("--json", "as_json", is_flag=True, help="A JSON list.")
 
 
 @click.group("dictionaries")
@@ -30,12 +27,12 @@ def command() -> None:
 
 
 @command.command("train")
-@_file
+@file_argument
 @click.argument("tables", nargs=-1)
 @click.option("--messages", default=20_000, show_default=True, type=click.IntRange(min=1),
               help="How many of the stream's newest messages are looked at.")  # fmt: skip
 @click.option("--size", default="16KiB", show_default=True, help="Most bytes of a dictionary.")
-@_json
+@json_list
 def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_json: bool) -> None:
     """Train a dictionary for each TABLE of the pipeline in FILE, or for all with enough messages.
 
@@ -60,8 +57,8 @@ def train(*, file: Path, tables: Sequence[str], messages: int, size: str, as_jso
 
 
 @command.command("list")
-@_file
-@_json
+@file_argument
+@json_list
 def list_(*, file: Path, as_json: bool) -> None:
     """List the dictionaries that the pipeline in FILE uses from its next start on."""
     sink = _server(file)
@@ -107,10 +104,6 @@ def _chosen(names: Sequence[str], bodies: Samples) -> list[tuple[str, str, str]]
 
 def _print(found: Sequence[TableDictionary], *, as_json: bool) -> None:
     rows = [asdict(one) for one in found]
-    print_list(rows, as_json=as_json, none="no dictionaries", table=_table)
-
-
-def _table(rows: Rows) -> None:
     head = ("table", "id", "bytes", "messages", "smaller", "without it")
     cells = [
         [
@@ -119,4 +112,4 @@ def _table(rows: Rows) -> None:
         ]
         for one in rows
     ]  # fmt: skip
-    click.echo(columns(head, cells))
+    print_list(rows, as_json=as_json, none="no dictionaries", head=head, cells=cells)

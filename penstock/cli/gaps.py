@@ -5,9 +5,13 @@ from typing import Any
 
 import click
 
-from penstock.cli.files import load_deployment
-from penstock.cli.listing import Rows, columns, print_list
-from penstock.cli.run import state_option
+from penstock.cli.options import (
+    file_argument,
+    json_list,
+    load_deployment,
+    print_list,
+    state_option,
+)
 from penstock.config import Deployment
 from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
@@ -15,10 +19,10 @@ from penstock.model.errors import SettingsError
 
 
 @click.command("gaps")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.argument("action", type=click.Choice(["list", "mend"]), default="list")
 @click.argument("partition", metavar="[BACKEND/PARTITION]", required=False)
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@json_list
 @state_option
 def command(
     *, file: Path, action: str, partition: str | None, as_json: bool, state: Path | None
@@ -36,7 +40,16 @@ def command(
         raise click.UsageError("write `mend BACKEND/PARTITION`, or nothing to list the gaps")
     pipeline = load_deployment(file, state)
     rows = _rows(pipeline, partition)
-    print_list(rows, as_json=as_json, none="nothing was ever lost", table=_table)
+    head = ("backend", "partition", "stale", "cause", "after", "until", "at")
+    cells = [
+        (
+            row["backend"], row["partition"], "yes" if row["stale"] else "no", gap["cause"],
+            gap["from"] or "the beginning", gap["to"] or "unknown", gap["at"],
+        )
+        for row in rows
+        for gap in row["gaps"]
+    ]  # fmt: skip
+    print_list(rows, as_json=as_json, none="nothing was ever lost", head=head, cells=cells)
 
 
 def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
@@ -60,21 +73,3 @@ def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
         ]
     finally:
         store.close()
-
-
-def _table(rows: Rows) -> None:
-    head = ("backend", "partition", "stale", "cause", "after", "until", "at")
-    lines = (
-        (
-            row["backend"],
-            row["partition"],
-            "yes" if row["stale"] else "no",
-            gap["cause"],
-            gap["from"] or "the beginning",
-            gap["to"] or "unknown",
-            gap["at"],
-        )
-        for row in rows
-        for gap in row["gaps"]
-    )
-    click.echo(columns(head, lines))

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.nats_login import nats_login, settings_of
+from penstock.cli.options import nats_login, settings_of
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.replica import Replica
 from penstock.consumer.mirror.tailing import ReplicaStatus

@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 
 import click
 
-from penstock.cli.files import load_deployment
-from penstock.cli.listing import Rows, columns, print_list
-from penstock.cli.positions_edit import Editing, StoredRow, read_export
-from penstock.cli.positions_owners import about_owner, age_text, owner_text
+from penstock.cli.options import file_argument, load_deployment, print_list, state_option
+from penstock.cli.positions_edit import (
+    Editing,
+    StoredRow,
+    about_owner,
+    age_text,
+    owner_text,
+    read_export,
+)
 from penstock.cli.positions_remaining import print_remaining
-from penstock.cli.run import state_option
 from penstock.config import Deployment
 from penstock.model.errors import SettingsError
 
@@ -35,7 +39,7 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 
 
 @click.command("positions")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.argument("action", type=click.Choice(list(_ACTIONS)), default="list")
 @click.argument("arguments", nargs=-1)
 @click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
@@ -81,9 +85,12 @@ def command(
             print_remaining(pipeline, editing.rows(), as_json=as_json)
         return
     if action == "list":
+        rows = stored(pipeline)
+        head = ("backend", "partition", "place", "owner", "age", "revision")
         print_list(
-            stored(pipeline), as_json=as_json, none="no positions are stored yet", table=_table
-        )
+            rows, as_json=as_json, none="no positions are stored yet", head=head,
+            cells=map(_cells, rows),
+        )  # fmt: skip
         return
     with Editing(pipeline, lambda text: click.echo(text, err=True)) as editing:
         _DO[action](editing, tuple(arguments), _Flags(yes, now))
@@ -194,18 +201,9 @@ def _row(row: StoredRow, now: datetime) -> dict[str, Any]:
     }
 
 
-def _table(rows: Rows) -> None:
-    lines = (
-        (
-            row["backend"],
-            row["partition"],
-            (row["place"] or ("unreadable" if row["place"] is None else "nothing yet"))
-            + (" (ended)" if row["ended"] else ""),
-            owner_text(row),
-            age_text(row["age_seconds"]),
-            row["revision"],
-        )
-        for row in rows
-    )
-    head = ("backend", "partition", "place", "owner", "age", "revision")
-    click.echo(columns(head, lines))
+def _cells(row: Mapping[str, Any]) -> Sequence[str]:
+    place = row["place"] or ("unreadable" if row["place"] is None else "nothing yet")
+    return (
+        row["backend"], row["partition"], place + (" (ended)" if row["ended"] else ""),
+        owner_text(row), age_text(row["age_seconds"]), row["revision"],
+    )  # fmt: skip

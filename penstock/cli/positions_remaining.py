@@ -10,8 +10,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.ask_ops import ask_ops
-from penstock.cli.listing import columns
+from penstock.cli.options import ask_ops, columns
 from penstock.cli.positions_edit import StoredRow
 from penstock.config import Backend, Deployment
 from penstock.model.position import Bookmark, PartitionId

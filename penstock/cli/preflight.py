@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.ask_ops import ask_ops
+from penstock.cli.options import ask_ops
 from penstock.config import Deployment, Pipeline
 from penstock.feeds import KnowsReader
 from penstock.leases import Lease
@@ -79,7 +79,7 @@ def check_java(environment: Mapping[str, str]) -> Finding:
         return _error("java", f"{found} does not say its version", _GET_JAVA)
     if int(version[1]) < _JAVA:
         return _error("java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA)
-    return Finding(level="ok", subject="java", message=f"version {version[1]}, {found}")
+    return _ok("java", f"version {version[1]}, {found}")
 
 
 def _path(environment: Mapping[str, str]) -> str:
@@ -90,7 +90,7 @@ def check_spark() -> Finding:
     """PySpark is an extra; nothing is imported."""
     if find_spec("pyspark") is None:
         return _error("spark", "PySpark is not installed", "pip install 'penstock[spark]'")
-    return Finding(level="ok", subject="spark", message="PySpark is installed")
+    return _ok("spark", "PySpark is installed")
 
 
 def check_master(master: str) -> Iterator[Finding]:
@@ -106,7 +106,7 @@ def check_master(master: str) -> Iterator[Finding]:
         except (OSError, ValueError, OverflowError) as error:
             problem = str(error)
         else:
-            yield Finding(level="ok", subject="spark master", message=f"{each} takes connections")
+            yield _ok("spark master", f"{each} takes connections")
             return
     remedy = "start it, or correct spark.master in the pipeline file"
     yield _error("spark master", f"{master} cannot be reached: {problem}", remedy)
@@ -115,23 +115,21 @@ def check_master(master: str) -> Iterator[Finding]:
 def check_native() -> Finding:
     """The compiled library is optional: its absence costs speed, nothing else."""
     if library() is None:
-        return Finding(
-            level="warning",
-            subject="native",
-            message=f"the native library is {describe()}",
-            remedy="install a C compiler (gcc libc6-dev), then penstock again",
+        return _warning(
+            "native",
+            f"the native library is {describe()}",
+            "install a C compiler (gcc libc6-dev), then penstock again",
         )
-    return Finding(level="ok", subject="native", message="the native library is used")
+    return _ok("native", "the native library is used")
 
 
 def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
     """The variable of earlier versions means nothing any more."""
     if "PENSTOCK_CLASS_ARCHIVE" in environment:
-        yield Finding(
-            level="warning",
-            subject="class archive",
-            message="PENSTOCK_CLASS_ARCHIVE is not read any more",
-            remedy="set spark.class_archive to the path of a file, or unset the variable",
+        yield _warning(
+            "class archive",
+            "PENSTOCK_CLASS_ARCHIVE is not read any more",
+            "set spark.class_archive to the path of a file, or unset the variable",
         )
 
 
@@ -139,12 +137,11 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
     """On a cluster, statements see changes that cannot be decoded, and can drop them."""
     if not pipeline.transform or is_local(pipeline.spark.master):
         return
-    yield Finding(
-        level="warning",
-        subject="transform",
-        message="on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
+    yield _warning(
+        "transform",
+        "on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
         " dead letter",
-        remedy="let them through: WHERE operation = 'ERROR' OR ...",
+        "let them through: WHERE operation = 'ERROR' OR ...",
     )
 
 
@@ -156,18 +153,16 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
         return
     used = "{partition}" in server.subject
     if used and count == 1:
-        yield Finding(
-            level="warning",
-            subject="partitions",
-            message="there is one hash partition: {partition} is 0 in every subject",
-            remedy="set `partitions`; the source's partition is {source_partition}",
+        yield _warning(
+            "partitions",
+            "there is one hash partition: {partition} is 0 in every subject",
+            "set `partitions`; the source's partition is {source_partition}",
         )
     elif count > 1 and not used and not pipeline.transform:
-        yield Finding(
-            level="warning",
-            subject="partitions",
-            message=f"there are {count} hash partitions, and the subject does not have them",
-            remedy="put {partition} into sink.subject, or leave `partitions` out",
+        yield _warning(
+            "partitions",
+            f"there are {count} hash partitions, and the subject does not have them",
+            "put {partition} into sink.subject, or leave `partitions` out",
         )
 
 
@@ -198,7 +193,7 @@ def check_state(state: Path) -> Finding:
     )
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         made = "" if there == state.absolute() else ", will be made"
-        return Finding(level="ok", subject="state", message=f"{state}{made}")
+        return _ok("state", f"{state}{made}")
     return _error("state", f"{there} is not a writable folder", "choose another `state`")
 
 
@@ -215,13 +210,12 @@ def check_positions(url: str) -> Finding:
     except PenstockError as error:
         return _error("positions", error.message, error.hint)
     if url.startswith("memory:"):
-        return Finding(
-            level="warning",
-            subject="positions",
-            message="kept in memory: a restart resumes at the position that the source keeps",
-            remedy="write positions: sqlite:///FILE",
+        return _warning(
+            "positions",
+            "kept in memory: a restart resumes at the position that the source keeps",
+            "write positions: sqlite:///FILE",
         )
-    return Finding(level="ok", subject="positions", message="writable")
+    return _ok("positions", "writable")
 
 
 def check_name(deployment: Deployment) -> Iterator[Finding]:
@@ -248,12 +242,11 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
         leases = isinstance(pipeline.sink.sink(), KeepsLeases)
         apart = "only the sink can keep the two apart" if leases else "both would write"
-        yield Finding(
-            level="warning",
-            subject="positions",
-            message=f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
+        yield _warning(
+            "positions",
+            f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
             f" another machine has other positions, and {apart}",
-            remedy="for several machines set positions: postgresql://..., nats://..., etcd://... or"
+            "for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
         )
 
@@ -268,12 +261,11 @@ def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
     for backend in pipeline.backends:
         settings: Any = backend.settings
         if backend.type == "mongodb" and settings.database in ("*", database):
-            yield Finding(
-                level="warning",
-                subject="positions",
-                message=f"{database}.{NAME} is in a database that backend {backend.name} follows:"
+            yield _warning(
+                "positions",
+                f"{database}.{NAME} is in a database that backend {backend.name} follows:"
                 " it is left out of the stream, which reads each save in the oplog",
-                remedy="give positions a database of their own: mongodb://.../penstock",
+                "give positions a database of their own: mongodb://.../penstock",
             )
 
 
@@ -287,18 +279,15 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
     except OSError as error:
         remedy = "choose another ops.port, or 0 for a free one"
         if error.errno == errno.EADDRINUSE and _runs(bind, port, pipeline):
-            return Finding(
-                level="ok",
-                subject="ops",
-                message=f"this pipeline is running, and answers on port {port};"
+            return _ok(
+                "ops",
+                f"this pipeline is running, and answers on port {port};"
                 " one that is started now is on standby",
             )
         if error.errno == errno.EADDRINUSE:
             remedy = f"is another pipeline running already? Otherwise {remedy}"
         return _error("ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy)
-    return Finding(
-        level="ok", subject="ops", message=f"port {port} is free" if port else "any port"
-    )
+    return _ok("ops", f"port {port} is free" if port else "any port")
 
 
 def _runs(bind: str, port: int, pipeline: str) -> bool:
@@ -309,3 +298,11 @@ def _runs(bind: str, port: int, pipeline: str) -> bool:
 
 def _error(subject: str, message: str, remedy: str) -> Finding:
     return Finding(level="error", subject=subject, message=message, remedy=remedy)
+
+
+def _ok(subject: str, message: str) -> Finding:
+    return Finding(level="ok", subject=subject, message=message)
+
+
+def _warning(subject: str, message: str, remedy: str) -> Finding:
+    return Finding(level="warning", subject=subject, message=message, remedy=remedy)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.run import log_format, state_option
+from penstock.cli.options import file_argument, log_format, overrides, state_option
 from penstock.config import load_file, secrets_of
 from penstock.model.errors import SettingsError
 from penstock.ops.logs import Format, configure
@@ -19,7 +19,7 @@ from penstock.service.processing import ProcessorService
 
 
 @click.command("process")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.option(
     "--observer",
     required=True,
@@ -35,8 +35,7 @@ def command(*, file: Path, observer: str, log_format: Format | None, state: Path
     FILE is a pipeline file without `sink` and `spark`. Ends at SIGINT, SIGTERM or POST /shutdown:
     the batches that were begun are finished, their places saved, the leases released.
     """
-    overrides = {"state": str(state)} if state else {}
-    found = load_file(file, ProcessorFile, overrides=overrides)
+    found = load_file(file, ProcessorFile, overrides=overrides(state))
     configure(log_format, secrets=secrets_of(found))
     logging.getLogger("penstock").setLevel(logging.INFO)  # who has which partition
     raise SystemExit(ProcessorService(found, observer_of(observer)).run())

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 import structlog
 
+from penstock.cli.options import file_argument, log_format, overrides, state_option
 from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.model.errors import Unavailable
 from penstock.ops.logs import Format, configure
@@ -17,20 +18,9 @@ _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
 # Seconds between two such starts.
 PAUSE = 1.0
 
-log_format = click.option(
-    "--log-format",
-    type=click.Choice(["logfmt", "json", "console"]),
-    help="Of the log on stderr; default: console on a terminal, else logfmt.",
-)
-state_option = click.option(
-    "--state",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Folder for the stored state; replaces the file's `state`.",
-)
-
 
 @click.command("run")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @log_format
 @click.option("--bridge-metrics", is_flag=True, help="Also serve the CDC bridge's bridge_* series.")
 @state_option
@@ -42,8 +32,7 @@ def command(
     Reconnects for ever. Exits with 0 after a graceful stop: what is in flight is published,
     positions are saved, and acknowledged at the source.
     """
-    overrides = {"state": str(state)} if state else {}
-    pipeline = load_pipeline(file, overrides=overrides)
+    pipeline = load_pipeline(file, overrides=overrides(state))
     serve(pipeline, log_format=log_format, bridge_metrics=bridge_metrics)
 
 
@@ -51,7 +40,7 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
     # Spark is imported late: a mistake in the file is reported without waiting for it.
-    from penstock.cli.bridge_metrics import bridge_series
+    from penstock.cli.bridge import bridge_series
     from penstock.ops.metrics import no_more_metrics
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost

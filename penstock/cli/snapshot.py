@@ -10,8 +10,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli.listing import columns
-from penstock.cli.run import state_option
+from penstock.cli.options import columns, file_argument, overrides, state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.services import asked
@@ -26,7 +25,7 @@ _TIMEOUT = 90.0  # seconds for an answer
 
 
 @click.command("snapshot")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.argument("words", metavar="[list | cancel ID | TABLE...]", nargs=-1)
 @click.option("--no-wait", is_flag=True, help="Return when the snapshots are accepted.")
 @click.option("--json", "as_json", is_flag=True, help="JSON, one line for each snapshot.")
@@ -61,8 +60,7 @@ def command(
         wanted["reload"] = True
     if "columns" in wanted:
         wanted["columns"] = [name.strip() for name in wanted["columns"].split(",")]
-    overrides = {"state": str(state)} if state else {}
-    pipeline = load_pipeline(file, overrides=overrides)
+    pipeline = load_pipeline(file, overrides=overrides(state))
     if (server := pipeline.sink.server()) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} takes no snapshots",

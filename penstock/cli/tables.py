@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.listing import Rows, columns, print_list
+from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.feeds import ListsTables
 from penstock.model.errors import PenstockError, SettingsError
@@ -23,16 +23,20 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("file", type=click.Path(path_type=Path))
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@file_argument
+@json_list
 def list_(*, file: Path, as_json: bool) -> None:
     """List the tables of the pipeline in FILE, each with its state."""
     rows = list(_rows(load_pipeline(file)))
-    print_list(rows, as_json=as_json, none="no tables", table=_table)
+    cells = [[_cell(row.get(name)) for name in _FIELDS] for row in rows]
+    print_list(rows, as_json=as_json, none="no tables", head=_HEAD, cells=cells)
+    for row in () if as_json else rows:
+        if row["state"] == "suspended" and row.get("error"):
+            click.echo(f"{row['table']}: {row['error']}")
 
 
 @command.command("resume")
-@click.argument("file", type=click.Path(path_type=Path))
+@file_argument
 @click.argument("table")
 @click.option("--backend", help="Where several backends have such a table.")
 def resume(*, file: Path, table: str, backend: str | None) -> None:
@@ -86,14 +90,6 @@ def _followed(backend: Backend) -> list[str]:
 
 _HEAD = ("backend", "table", "state", "since", "reason", "skipped", "from", "to")
 _FIELDS = (*_HEAD[:6], "first_skipped", "last_skipped")
-
-
-def _table(rows: Rows) -> None:
-    cells = [[_cell(row.get(name)) for name in _FIELDS] for row in rows]
-    click.echo(columns(_HEAD, cells))
-    for row in rows:
-        if row["state"] == "suspended" and row.get("error"):
-            click.echo(f"{row['table']}: {row['error']}")
 
 
 def _cell(value: object) -> str:

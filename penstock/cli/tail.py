@@ -1,13 +1,13 @@
 """`penstock tail`: prints the changes of a stream as they come."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import click
 from rich.console import Console
 
-from penstock.cli.nats_login import nats_login, settings_of
+from penstock.cli.options import nats_login, settings_of
 from penstock.consumer.tail.lines import json_line, line
 from penstock.consumer.tail.reader import Message, TailReader, parse_start
 from penstock.model.errors import Malformed
@@ -51,16 +51,21 @@ def command(
     """
     first, server = parse_start(start, datetime.now(UTC)), settings_of(url, login)
     reader = TailReader(server, stream, subject=subject, start=first)
+    console = Console(highlight=False)
     try:
         with reader:
-            _tail(reader, _json_printer() if as_json else _line_printer(), count, follow)
+            for message in _messages(reader, count, follow):
+                if as_json:
+                    click.echo(json_line(message))
+                elif console.is_terminal:  # it gets what fits, a pipe the whole line
+                    console.print(line(message))
+                else:
+                    click.echo(line(message).plain)
     except KeyboardInterrupt:
         return
 
 
-def _tail(
-    reader: TailReader, show: Callable[[Message], None], count: int | None, follow: bool
-) -> None:
+def _messages(reader: TailReader, count: int | None, follow: bool) -> Iterator[Message]:
     end = None if follow else reader.end()
     left = count if count is not None else sys.maxsize
     while left > 0 and not (end is not None and reader.sequence >= end):
@@ -72,20 +77,8 @@ def _tail(
             continue
         for message in messages:
             if end is None or message.sequence <= end:
-                show(message)
+                yield message
         sys.stdout.flush()
         left -= len(messages)
         if end is not None and reader.pending == 0:
             return
-
-
-def _json_printer() -> Callable[[Message], None]:
-    return lambda message: click.echo(json_line(message))
-
-
-def _line_printer() -> Callable[[Message], None]:
-    console = Console(highlight=False)
-    # A terminal gets what fits, a pipe the whole line.
-    if console.is_terminal:
-        return lambda message: console.print(line(message))
-    return lambda message: click.echo(line(message).plain)

@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from penstock.cli import main
 from penstock.cli.mirror import left, lines
-from penstock.cli.nats_login import settings_of
+from penstock.cli.options import settings_of
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.replica import Replica

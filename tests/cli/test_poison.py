@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.cli.listing import columns
+from penstock.cli.options import columns
 
 FILE = """\
 name: shop

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from penstock import Observer, Processor, cli
-from penstock.cli.positions_owners import age, age_text, wait_for_owners
+from penstock.cli.positions_edit import age, age_text, wait_for_owners
 from penstock.leases import Lease, replace
 from penstock.leases.holder import TERM
 from penstock.leases.memory import MemoryStore

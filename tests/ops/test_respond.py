@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.cli.bridge_metrics import bridge_series
+from penstock.cli.bridge import bridge_series
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.ops.health import Health
 from penstock.ops.partitions import PartitionStatus
