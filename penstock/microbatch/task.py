@@ -27,8 +27,7 @@ from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Place, Position
-from penstock.ops.poisoned import report_poison
-from penstock.ops.reporter import Reporter
+from penstock.ops.reporter import Reporter, report_poison
 from penstock.sinks import Receipt, Sink
 from penstock.wire.hash_partitions import hashing
 

@@ -1,14 +1,16 @@
-"""Log lines for changes of a sink's state, from the board's reports.
+"""Log lines for what the board's reports say: changes of a sink's state, dead letters as they come,
+changes of a table's state, and each loss and recovery of a source's connection.
 
-Tasks only report; the service, which holds the board, logs each change once for all of them.
+Processes only report; the service, which holds the board, logs each change once for all of them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple
 
 import structlog
 
-from penstock.ops.board import Snapshot
+from penstock.ops.board import Entry, Snapshot
+from penstock.ops.reporter import LETTERS
 
 LogLevel = Literal["info", "warning", "error"]
 
@@ -27,6 +29,13 @@ _ALARMS: Mapping[str, LogLevel] = {
 }  # fmt: skip
 # A start in one of these states is not logged.
 _USUAL = {"pressure": "normal", "breaker": "closed", "durability": "default"}
+_TABLES: Mapping[str, tuple[LogLevel, str]] = {
+    "suspended": ("warning", "a table is suspended"),
+    "resuming": ("info", "a table resumes with its next change"),
+    "following": ("info", "a table is followed again"),
+}
+_SHOWN = ("backend", "table", "reason", "error", "since", "skipped")
+LOST, BACK = "the source's connection is lost", "the source's connection is back"
 
 
 class Announcement(NamedTuple):
@@ -37,36 +46,91 @@ class Announcement(NamedTuple):
     fields: Mapping[str, Any]
 
 
-def announcements(known: Mapping[tuple[str, str], Any], now: Snapshot) -> Iterator[Announcement]:
-    """What changed from `known`, (sink, field) -> value, to `now`. Pure."""
-    for (kind, name), entry in now.items():
-        if kind != "sink":
-            continue
-        for field, (event, more) in _EVENTS.items():
-            value = entry.fields.get(field)
-            if value is None or value == known.get((name, field), _USUAL.get(field)):
-                continue
-            also = {key: entry.fields[key] for key in more if entry.fields.get(key)}
-            level: LogLevel = _ALARMS.get(str(value), "info")
-            yield Announcement(level, event, {"sink": name, field: value, **also})
+class _Seen(NamedTuple):
+    """Of a backend at the last look: `lost` is when its connection was, None while there is one."""
 
-
-def log_all(lines: Iterable[Announcement]) -> None:
-    """Writes them to the log."""
-    for line in lines:
-        getattr(log, line.level)(line.event, **line.fields)
+    reconnects: int
+    at: float
+    lost: float | None
 
 
 class Announcer:
     """Logs each change once."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, str], Any] = {}
+        self._before: Snapshot = {}
+        self._states: dict[tuple[str, str], Any] = {}  # (sink, field) -> what was logged
+        self._seen: dict[str, _Seen] = {}
 
     def announce(self, snapshot: Snapshot) -> None:
         """Logs what changed since the last call."""
-        log_all(announcements(self._known, snapshot))
+        for line in self.changes(snapshot):
+            getattr(log, line.level)(line.event, **line.fields)
+
+    def changes(self, snapshot: Snapshot) -> Iterator[Announcement]:
+        """What changed since the last call."""
         for (kind, name), entry in snapshot.items():
+            before = self._before.get((kind, name))
+            known = before.fields if before is not None else {}
             if kind == "sink":
-                seen = {(name, field): entry.fields.get(field) for field in _EVENTS}
-                self._known.update({key: value for key, value in seen.items() if value is not None})
+                yield from self._sink(name, entry.fields)
+                yield from _letters(name, known, entry.fields)
+            elif kind == "table" and entry.fields.get("state") != known.get("state"):
+                yield from _table(known, entry.fields)
+            elif kind == "source" and "connected" in entry.fields:
+                yield from self._connection(name, entry)
+        self._before = snapshot
+
+    def _sink(self, name: str, fields: Mapping[str, Any]) -> Iterator[Announcement]:
+        for field, (event, more) in _EVENTS.items():
+            value = fields.get(field)
+            if value is None or value == self._states.get((name, field), _USUAL.get(field)):
+                continue
+            also = {key: fields[key] for key in more if fields.get(key)}
+            level: LogLevel = _ALARMS.get(str(value), "info")
+            yield Announcement(level, event, {"sink": name, field: value, **also})
+            self._states[name, field] = value
+
+    def _connection(self, name: str, entry: Entry) -> Iterator[Announcement]:
+        """Of a backend with many partitions the connection is lost when none of them is read. A
+        loss that is over before the next report shows in the number of reconnects."""
+        fields = entry.fields
+        count = int(fields.get("reconnects") or 0)
+        seen = self._seen.get(name, _Seen(count, entry.at, None))
+        lost, back = seen.lost, entry.changed["connected"]
+        # A reader that stops, or has not connected yet, has no error.
+        if not fields["connected"] and fields.get("last_error"):
+            if lost is None:
+                lost = back
+                yield _lost(name, fields)
+        elif fields["connected"]:
+            if lost is None and count > seen.reconnects and fields.get("partition_count", 1) == 1:
+                lost, back = seen.at, entry.at
+                yield _lost(name, fields)
+            if lost is not None:
+                yield Announcement("info", BACK, {"backend": name, "away": round(back - lost, 1)})
+                lost = None
+        self._seen[name] = _Seen(count, entry.at, lost)
+
+
+def _letters(
+    sink: str, known: Mapping[str, Any], fields: Mapping[str, Any]
+) -> Iterator[Announcement]:
+    for name, count in fields.items():
+        more = count - known.get(name, 0) if name.startswith(LETTERS) else 0
+        if more > 0:
+            letters = {"sink": sink, "reason": name.removeprefix(LETTERS), "changes": more}
+            yield Announcement("warning", "changes were set aside as dead letters", letters)
+
+
+def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Announcement]:
+    state = str(fields.get("state"))
+    # A table that is followed at a start is not logged.
+    if state in _TABLES and (known or state != "following"):
+        level, event = _TABLES[state]
+        yield Announcement(level, event, {name: fields.get(name) for name in _SHOWN})
+
+
+def _lost(name: str, fields: Mapping[str, Any]) -> Announcement:
+    error = fields.get("last_error")
+    return Announcement("warning", LOST, {"backend": name} | ({"error": error} if error else {}))

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from penstock.ops.board import Entry, Snapshot, rows_of
-from penstock.ops.partitions import DISCONNECTED
-from penstock.ops.window import at_risk
+from penstock.ops.partitions import DISCONNECTED, at_risk
 
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")

@@ -6,13 +6,12 @@ changed, and each of the others every few seconds, at a bounded rate.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from penstock.ops.board import COUNTERS, Entry
 from penstock.ops.reporter import Reporter
-from penstock.ops.window import shortest
 
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
@@ -29,6 +28,10 @@ Row = Mapping[str, Any]
 
 _SUMS = ("buffered_events", "buffered_bytes")
 _OF_ONE = ("current", "confirmed", "reader", "details")
+
+# How far the source's history reaches back, and how long what is durable stays in it, as feeds
+# measure it; a history of fewer seconds than `_BEGUN` has just begun, and loses nothing yet.
+_WINDOW, _LEFT, _BEGUN = "window_seconds", "window_left_seconds", 60.0
 
 # Rows in one round of reports: enough for each to be sent in this many rounds.
 _LEAST, _ROUNDS = 250, 10
@@ -82,7 +85,7 @@ def summed(rows: Mapping[str, Row]) -> dict[str, Any]:
         "lag": dict(lag),
         "lag_bytes": lag.get("bytes"),
         "lag_seconds": max(seconds, default=None),
-        **shortest(rows.values()),
+        **_shortest(rows.values()),
         "last_error": errors[0] if errors else "",
         "source_state": THROTTLED if any(row.get("throttled") for row in rows.values()) else "",
         "at_risk": next((row["at_risk"] for row in rows.values() if row.get("at_risk")), ""),
@@ -168,3 +171,35 @@ def _urgency(row: PartitionStatus) -> tuple[Any, ...]:
         -row.buffered_bytes,
         row.partition,
     )
+
+
+def _shortest(rows: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """The window of the partition whose position leaves it first; None where nothing is known."""
+    known = [row for row in rows if row.get(_LEFT) is not None]
+    if known:
+        row = min(known, key=lambda row: row[_LEFT])
+        return {_WINDOW: row.get(_WINDOW), _LEFT: row[_LEFT]}
+    windows = [row[_WINDOW] for row in rows if row.get(_WINDOW) is not None]
+    return {_WINDOW: min(windows, default=None), _LEFT: None}
+
+
+def at_risk(fields: Mapping[str, Any], share: float) -> str:
+    """Why changes may soon be lost, and what to do; "" if they may not. The feed's own words, else
+    less than `share` of the window is left."""
+    if own := fields.get("at_risk"):
+        return str(own)
+    window, left = fields.get(_WINDOW), fields.get(_LEFT)
+    if window is None or left is None or window < _BEGUN or left >= share * window:
+        return ""
+    return (
+        f"at_risk: the changes after the stored position leave the source's history in"
+        f" {_span(left)} (it reaches back {_span(window)}): bring the sink or the pipeline up to"
+        " speed, or let the source keep more"
+    )
+
+
+def _span(seconds: float) -> str:
+    """`90 s`, `12 min`, `5.5 h`."""
+    if seconds < 120:
+        return f"{max(0.0, seconds):.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

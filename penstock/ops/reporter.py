@@ -38,6 +38,9 @@ EntryKind = Literal[
 # Kinds of which a backend has many: their reports have several entries, each named BACKEND/KEY.
 ROWS = frozenset({"partition", "gap"})
 
+# A sink's counters, one for each reason of a dead letter.
+LETTERS = "dead_letters."
+
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
 # Seconds that a sender waits for room in the datagram socket, or for the board's answers.
@@ -102,6 +105,21 @@ class Reporter:
         if self._address.startswith("tcp:"):
             return _Tcp(self._address, self._key)
         return _Datagrams(self._address)
+
+
+def report_poison(board: Reporter, sink: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Reports the dead letters and tables in a sink's report; returns its other fields."""
+    letters = report.get("dead_letters", {})
+    if letters:
+        board.add("sink", sink, {f"{LETTERS}{reason}": n for reason, n in letters.items()})
+    for table in report.get("tables", ()):
+        board.report("table", table_name(table), table)
+    return {key: value for key, value in report.items() if key not in ("dead_letters", "tables")}
+
+
+def table_name(table: Mapping[str, Any]) -> str:
+    """Of a table's entry."""
+    return f"{table['backend']}/{table['table']}"
 
 
 class _Way(Protocol):

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
-from penstock.ops.partitions import SHOWN, PartitionStatus, health_of, shown
+from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
 from penstock.ops.readiness import readiness
-from penstock.ops.set_aside import LETTERS
-from penstock.ops.window import at_risk
+from penstock.ops.reporter import LETTERS
 from penstock.process.histograms import PREFIX, histograms
 
 

@@ -17,7 +17,7 @@ from penstock.feeds import Feed
 from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.ops.board import Board
-from penstock.ops.poisoned import post_tables
+from penstock.ops.reporter import table_name
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
@@ -74,7 +74,8 @@ class Beginnings:
                 positions.claim()
             sink.prepare()
             if isinstance(sink, SetsAside):
-                post_tables(self._board, sink.tables())
+                for table in sink.tables():
+                    self._board.post("table", table_name(table), table)
 
         names = [backend.name for backend in backends]
         if not self._persist(claim, names, fails=True):

@@ -19,10 +19,8 @@ from penstock.leases.gaps import Gaps
 from penstock.leases.open import open_store
 from penstock.microbatch.task import UNKNOWN_TYPES
 from penstock.model.errors import PenstockError, Unavailable
-from penstock.ops.announce import Announcer, log_all
-from penstock.ops.board import Board, Snapshot, rows_of
-from penstock.ops.set_aside import set_aside
-from penstock.ops.source_connections import SourceConnections
+from penstock.ops.announce import Announcer
+from penstock.ops.board import Board, rows_of
 from penstock.process.backoff import delays
 from penstock.service.beginning import Beginnings
 from penstock.spark.queries.supervised import Supervised
@@ -49,9 +47,7 @@ class Supervision:
         self._board = board
         self._notices = Notices(pipeline)
         self._announcer = Announcer()
-        self._connections = SourceConnections()
         self._unknown: set[str] = set()
-        self._before: Snapshot = {}
 
     def tick(self, now: float) -> None:
         """`now` is monotonic seconds. Raises LeaseLost, EngineLost, and what ends the service: an
@@ -90,11 +86,7 @@ class Supervision:
 
     def _log_reports(self) -> None:
         self._unknown |= _log_unknown_types(self._board, self._unknown)
-        snapshot = self._board.snapshot()
-        self._announcer.announce(snapshot)
-        log_all(self._connections.changes(snapshot))
-        log_all(set_aside(self._before, snapshot))
-        self._before = snapshot
+        self._announcer.announce(self._board.snapshot())
 
     def _post(self, query: Supervised) -> None:
         self._post_batch(query)

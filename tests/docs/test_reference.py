@@ -13,8 +13,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from penstock.cli import _COMMANDS
-from penstock.cli.bridge import _LOGIN, _REQUIRED
-from penstock.cli.bridge import BRIDGE_SERIES
+from penstock.cli.bridge import _LOGIN, _REQUIRED, BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.cosmos.served_range import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.shard import CAUSES as CAUSES_OF_DYNAMODB

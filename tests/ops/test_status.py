@@ -9,8 +9,8 @@ import pytest
 
 from penstock.ops.board import Board, Entry
 from penstock.ops.health import Health, Thresholds
+from penstock.ops.partitions import at_risk
 from penstock.ops.status import Status, assess
-from penstock.ops.window import at_risk
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 FINE = {"connected": True, "lag_bytes": 0, "buffered_events": 0, "confirmed": "0/1"}

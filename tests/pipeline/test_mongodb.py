@@ -16,7 +16,7 @@ import pytest
 from bson import ObjectId
 from pymongo.errors import PyMongoError, WriteError
 
-from penstock.ops.source_connections import BACK, LOST
+from penstock.ops.announce import BACK, LOST
 from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
 from tests.servers import Nats, Secantus
