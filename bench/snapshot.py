@@ -65,7 +65,7 @@ def _copied(database: Database, rows: int) -> Taken:
     with psycopg.connect(database.url) as connection:
         connection.autocommit = True
         # In bulk, from the socket: psycopg's own loop over rows would be the limit.
-        for piece in copied(connection, query, "copying", lambda: False):
+        for piece in copied(connection, query, "copying"):
             size += len(piece)
             if piece.endswith(_READY):
                 break

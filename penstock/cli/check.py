@@ -15,7 +15,6 @@ from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
-from penstock.feeds import ChecksBookmarks
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
@@ -95,7 +94,7 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
 def _source(pipeline: Deployment, backend: Backend) -> Sequence[Finding]:
     feed = backend.feed()
     found = list(feed.check())
-    if isinstance(feed, ChecksBookmarks) and all(each.level != "error" for each in found):
+    if all(each.level != "error" for each in found):
         for partition, bookmark in _saved(pipeline, backend).items():
             found += feed.check_bookmark(partition, bookmark)
     return found

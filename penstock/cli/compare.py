@@ -14,7 +14,7 @@ from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.consumer.compare import Comparison, Report
 from penstock.consumer.mirror.fold import Fold
 from penstock.consumer.tail.reader import TailReader
-from penstock.feeds import Collection, ListsTables, ReadsCollections
+from penstock.feeds import Collection, ReadsCollections
 from penstock.model.errors import SettingsError
 from penstock.model.settings import parse_duration
 
@@ -159,12 +159,9 @@ def _with_key(body: Mapping[str, Any], collection: Collection) -> Mapping[str, A
 def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collection) -> None:
     """The layout `puller` says neither database nor schema: two collections of one name cannot be
     told apart."""
-    feed = backend.feed()
-    if getattr(pipeline.sink.settings, "layout", "") != "puller" or not isinstance(
-        feed, ListsTables
-    ):
+    if getattr(pipeline.sink.settings, "layout", "") != "puller":
         return
-    where = [space for space, name in feed.tables() if name == collection.name]
+    where = [space for space, name in backend.feed().tables() or () if name == collection.name]
     if len(where) > 1:
         raise SettingsError(
             f"messages of the layout puller do not say which {collection.name} they are of:"

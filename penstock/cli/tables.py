@@ -8,7 +8,6 @@ import click
 
 from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.feeds import ListsTables
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.sinks import SetsAside
 
@@ -78,11 +77,8 @@ def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
 
 
 def _followed(backend: Backend) -> list[str]:
-    feed = backend.feed()
-    if not isinstance(feed, ListsTables):
-        return []
     try:
-        return [f"{schema}.{table}" for schema, table in feed.tables()]
+        return [f"{schema}.{table}" for schema, table in backend.feed().tables() or ()]
     except PenstockError as error:
         click.echo(f"backend {backend.name}: {error}", err=True)
         return []

@@ -12,18 +12,15 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from penstock.feeds.abilities import (
     WHOLE_TABLE,
-    AnnouncesSchemas,
-    ChecksBookmarks,
+    AnnouncedSchemas,
     Collection,
     EstimatesLag,
-    ListsSchemas,
-    ListsTables,
     NativeRecord,
     PacesReads,
     ReadsCollections,
     RecordReader,
     RowSelection,
-    SelectsRows,
+    SnapshotWait,
     TableSnapshot,
     TakesSnapshots,
 )
@@ -33,13 +30,13 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
 from penstock.model.settings import Settings
+from penstock.model.table_schema import TableSchema
 from penstock.process import backoff
 
 __all__ = [
     "WHOLE_TABLE",
-    "AnnouncesSchemas",
+    "AnnouncedSchemas",
     "At",
-    "ChecksBookmarks",
     "Collection",
     "EstimatesLag",
     "Feed",
@@ -52,15 +49,13 @@ __all__ = [
     "KnowsReader",
     "Lineage",
     "Listing",
-    "ListsSchemas",
-    "ListsTables",
     "Mark",
     "NativeRecord",
     "PacesReads",
     "ReadsCollections",
     "RecordReader",
     "RowSelection",
-    "SelectsRows",
+    "SnapshotWait",
     "TableSnapshot",
     "TakesSnapshots",
 ]
@@ -314,6 +309,32 @@ class Feed(Protocol):
     def delays(self) -> Iterator[float]:
         """Seconds before each further try of a lost connection, for ever."""
         return backoff.delays()
+
+    @property
+    def selects_rows(self) -> bool:
+        """Of a feed with snapshots: whether they may be of a part of a table (`RowSelection`)."""
+        return False
+
+    def tables(self) -> Sequence[tuple[str, str]] | None:
+        """(schema, table) of what it follows, as they are now, by name; None where it does not
+        know. Does I/O; raises Unavailable, SettingsError."""
+        return None
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """Those of all tables or collections that are followed, as they are now, where it knows
+        any. Does I/O; raises Unavailable, SettingsError."""
+        return ()
+
+    def announce_schemas(self, announced: AnnouncedSchemas) -> None:
+        """From now on followings record each schema that the source announces, in the thread that
+        reads, and return pages with changes of it only afterwards; for a source that announces the
+        schema of a table before its changes. A pickled copy records nothing."""
+        return
+
+    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
+        """Preflight of a saved bookmark: whether the changes after it are still there, where the
+        source tells without following it. Does I/O."""
+        return ()
 
     def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
         """The last listing, which is not `complete`, with the children that these have now; None

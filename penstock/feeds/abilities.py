@@ -5,19 +5,9 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
-
-
-@runtime_checkable
-class ChecksBookmarks(Protocol):
-    """A feed that knows, without reading, whether the changes after a bookmark are still there."""
-
-    def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """Preflight of a saved bookmark. Does I/O."""
-        ...
 
 
 @runtime_checkable
@@ -41,38 +31,15 @@ class EstimatesLag(Protocol):
         ...
 
 
-@runtime_checkable
-class ListsTables(Protocol):
-    """A feed that knows which tables it follows."""
+class AnnouncedSchemas(Protocol):
+    """What is stored of the schemas that a source announces."""
 
-    def tables(self) -> Sequence[tuple[str, str]]:
-        """(schema, table), as they are now, by name. Raises Unavailable, SettingsError."""
+    def record(self, schema: TableSchema) -> None:
+        """A schema, before the changes of it. What this raises, the `read` of a following does."""
         ...
 
-
-@runtime_checkable
-class ListsSchemas(Protocol):
-    """A feed that knows the schemas of its tables or collections."""
-
-    def schemas(self) -> Sequence[TableSchema]:
-        """Those of all that are followed, as they are now. Does I/O; raises Unavailable,
-        SettingsError."""
-        ...
-
-
-@runtime_checkable
-class AnnouncesSchemas(ListsSchemas, Protocol):
-    """A feed whose source announces the schema of a table before its changes."""
-
-    def announce_schemas(
-        self,
-        record: Callable[[TableSchema], None],
-        history: Callable[[str, str], Sequence[Mapping[str, Any]]] = ...,
-    ) -> None:
-        """From now on followings call `record`, in the thread that reads, for each schema that the
-        source announces, and return pages with changes of it only afterwards. What it raises, their
-        `read` raises. `history` gives the documents that were stored of a table (its schema and
-        name), the oldest first. A pickled copy calls nothing."""
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        """The documents that were stored of a table, the oldest first. Raises Unavailable."""
         ...
 
 
@@ -150,31 +117,6 @@ class TableSnapshot(Protocol):
         ...
 
 
-@runtime_checkable
-class TakesSnapshots(Protocol):
-    """A feed that can give a table's rows as they are at a point of its log, or from one on.
-
-    Consumers apply changes from where the sink's stream ended before `snapshot` was called: a
-    change that was published by then is contained."""
-
-    def snapshot(
-        self,
-        schema: str,
-        table: str,
-        known: Bookmarks,
-        *,
-        patience: float,
-        is_stopped: Callable[[], bool],
-        on_wait: Callable[[str], None],
-    ) -> AbstractContextManager[TableSnapshot]:
-        """Of a followed table; `known` are the saved bookmarks (of which history places are).
-        Waits at most `patience` seconds for locks and older transactions; `on_wait` is called now
-        and then with which, and with "" at the end. Entering it raises Unavailable, and
-        SettingsError for a table that can't be read; it and `plan` raise Unavailable soon after
-        `is_stopped` returns True."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSelection:
     """A part of a table. `where`: a condition in the source's own language, "" for all rows.
@@ -192,13 +134,37 @@ class RowSelection:
 WHOLE_TABLE = RowSelection()
 
 
-@runtime_checkable
-class SelectsRows(Protocol):
-    """A feed that can give a part of a table's rows as well."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotWait:
+    """How long a snapshot may wait for locks and older transactions: `patience` seconds at most,
+    until `is_stopped`. `on_wait` is called now and then with what it waits for, with "" at the
+    end."""
 
-    def selecting(self, selection: RowSelection) -> TakesSnapshots:
-        """The same feed, whose snapshots are of this part of tables. Entering one raises
-        SettingsError for a condition or a column that the source refuses. No I/O."""
+    patience: float
+    is_stopped: Callable[[], bool] = lambda: False
+    on_wait: Callable[[str], None] = lambda _: None
+
+
+@runtime_checkable
+class TakesSnapshots(Protocol):
+    """A feed that can give a table's rows as they are at a point of its log, or from one on.
+
+    Consumers apply changes from where the sink's stream ended before `snapshot` was called: a
+    change that was published by then is contained."""
+
+    def snapshot(
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
+    ) -> AbstractContextManager[TableSnapshot]:
+        """Of a followed table; `known` are the saved bookmarks (of which history places are).
+        Another `selection` than the whole table only where the feed `selects_rows`. Entering it
+        raises Unavailable, and SettingsError for a table that can't be read, and for a condition or
+        a column that the source refuses; it and `plan` raise Unavailable soon after the wait
+        `is_stopped`."""
         ...
 
 

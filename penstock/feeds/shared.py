@@ -114,7 +114,7 @@ class PolledFeed(SettingsFeed[P]):
             ) from error
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: reads after it once."""
+        """See `feeds.Feed`: reads after it once."""
         if bookmark.ended:
             return []
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
-from penstock.feeds import AnnouncesSchemas, Feed
+from penstock.feeds import Feed
 from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
@@ -111,9 +111,8 @@ class Source:
         sys.excepthook = _ended_quietly
         settings, feed = read_source(options)
         store = settings.target.schemas(settings.pipeline)
-        if store is not None and isinstance(feed, AnnouncesSchemas):
-            announced = Announced(store)
-            feed.announce_schemas(announced, announced.history)
+        if store is not None:
+            feed.announce_schemas(Announced(store))
         if settings.positions is None:
             return cls(settings, feed, None)
         positions = Positions.of(

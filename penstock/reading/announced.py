@@ -15,9 +15,10 @@ log = logging.getLogger("penstock")
 
 
 class Announced:
-    """Called with each schema. Where the store cannot be reached at all the read fails, and is
-    tried again: the sink could not store the changes either. Where the store is there and does not
-    take it, changes flow, the log says so once, and a later announcement stores it as well."""
+    """A `feeds.AnnouncedSchemas`, over a sink's store. Where the store cannot be reached at all the
+    read fails, and is tried again: the sink could not store the changes either. Where the store is
+    there and does not take it, changes flow, the log says so once, and a later announcement stores
+    it as well."""
 
     def __init__(self, store: SchemaStore) -> None:
         self._store = store
@@ -34,7 +35,7 @@ class Announced:
         except PenstockError:
             return ()
 
-    def __call__(self, schema: TableSchema) -> None:
+    def record(self, schema: TableSchema) -> None:
         self._missing[schema.name] = schema
         if time.monotonic() < self._try_at:
             return

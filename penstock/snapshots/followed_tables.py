@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.config import Pipeline
-from penstock.feeds import Feed, ListsSchemas, TakesSnapshots
+from penstock.feeds import Feed, TakesSnapshots
 from penstock.model.change import OnError
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableName, TableSchema
@@ -67,9 +67,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
 
 def tables_of(source: SnapshotSource) -> list[FollowedTable]:
     """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
-    feed = source.feed
-    found = feed.schemas() if isinstance(feed, ListsSchemas) else ()
-    return [FollowedTable(source=source, schema=schema) for schema in found]
+    return [FollowedTable(source=source, schema=schema) for schema in source.feed.schemas()]
 
 
 def resolve(name: TableName, tables: Sequence[FollowedTable]) -> FollowedTable:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
-from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, SelectsRows, TakesSnapshots
+from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, TakesSnapshots
 from penstock.model.change import OnError
 from penstock.model.machine import step
 from penstock.model.position import Bookmarks
@@ -69,11 +69,8 @@ class Job:
 
     @property
     def source(self) -> TakesSnapshots:
-        """Takes snapshots of the part that is wanted."""
+        """Takes the snapshots."""
         feed: object = self.feed
-        if not self.selection.is_whole:
-            assert isinstance(feed, SelectsRows)
-            return feed.selecting(self.selection)
         assert isinstance(feed, TakesSnapshots)
         return feed
 

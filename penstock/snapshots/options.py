@@ -7,7 +7,7 @@ from pydantic import Field, ValidationError
 
 from penstock.config import SnapshotSettings
 from penstock.config.problems import dotted, nearest, problems_of, refuse
-from penstock.feeds import RowSelection, SelectsRows
+from penstock.feeds import RowSelection
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Settings, Size
 from penstock.snapshots.followed_tables import FollowedTable
@@ -51,7 +51,7 @@ class SnapshotOptions(Settings):
             where=self.where, columns=wanted, chunk_rows=rows, chunk_bytes=size,
             reload=self.reload or None,
         )  # fmt: skip
-        if not found.selection.is_whole and not isinstance(table.source.feed, SelectsRows):
+        if not found.selection.is_whole and not table.source.feed.selects_rows:
             raise SettingsError(
                 f"snapshots of the backend {table.source.backend} are of whole tables",
                 hint="only PostgreSQL has where and columns: leave them out",

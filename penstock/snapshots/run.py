@@ -17,7 +17,7 @@ from typing import Any
 import structlog
 
 from penstock.config import SnapshotSettings
-from penstock.feeds import TableSnapshot
+from penstock.feeds import SnapshotWait, TableSnapshot
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.nats.compression import DictionaryBucket
 from penstock.process.backoff import delays
@@ -209,12 +209,12 @@ class SnapshotRun:
         self.progress.rows = self.progress.bytes = 0
 
     def _snapshot(self) -> AbstractContextManager[TableSnapshot]:
-        job = self.job
-        return job.source.snapshot(
-            job.schema, job.table, job.pipeline.bookmarks(job.backend),
-            patience=self._settings.patience, is_stopped=self._control.is_over,
-            on_wait=self._waits,
-        )  # fmt: skip
+        job, patience = self.job, self._settings.patience
+        wait = SnapshotWait(
+            patience=patience, is_stopped=self._control.is_over, on_wait=self._waits
+        )
+        known = job.pipeline.bookmarks(job.backend)
+        return job.source.snapshot(job.schema, job.table, known, wait, job.selection)
 
     def _waits(self, text: str) -> None:
         self.progress.waiting = text

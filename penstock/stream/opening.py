@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.config.problems import blot, dotted, problems_of, refuse
-from penstock.feeds import Feed, FeedPlugin, ListsTables
+from penstock.feeds import Feed, FeedPlugin
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.settings import Settings
@@ -50,7 +50,7 @@ def stream(
 def _warn_of_no_table(feed: Feed, table: str) -> None:
     """A table may come later; but a name with a mistake gives no record, and no error."""
     with suppress(PenstockError):  # a role that may read changes need not see tables
-        if isinstance(feed, ListsTables) and not feed.tables():
+        if (tables := feed.tables()) is not None and not tables:
             log.warning(
                 "the feed %r has no table %r now, so that no record comes: correct the name, or add"
                 " the table to what the source sends (PostgreSQL: to the publication)",

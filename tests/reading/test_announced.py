@@ -40,9 +40,9 @@ def test_where_nobody_can_be_reached_reading_waits() -> None:
     store = Store()
     announced, store.fault = Announced(store), Unavailable("no server")
     with pytest.raises(Unavailable, match="the schema of public"):
-        announced(schema("t", "one"))
+        announced.record(schema("t", "one"))
     store.fault = None
-    announced(schema("t", "one"))
+    announced.record(schema("t", "one"))
     assert store.stored == ["one"]
 
 
@@ -52,15 +52,15 @@ def test_a_store_that_refuses_is_said_once_and_gets_all_later(
     store = Store()
     announced, store.fault = Announced(store), SettingsError("no rights", hint="give them")
     for version in ("one", "two"):
-        announced(schema("t", version))
-    announced(schema("other", "one"))
+        announced.record(schema("t", version))
+    announced.record(schema("other", "one"))
     assert store.tries == 1, "each try may take seconds"
     clock[0] += 61
-    announced(schema("third", "one"))
+    announced.record(schema("third", "one"))
     assert store.tries == 2
     (record,) = caplog.records
     assert "give them" in record.getMessage()
     store.fault = None
     clock[0] += 61
-    announced(schema("fourth", "four"))
+    announced.record(schema("fourth", "four"))
     assert store.stored == ["two", "one", "one", "four"]

@@ -6,12 +6,21 @@ written in between is a gap.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Gap, HistoryLost, Listing, RecordReader
+from penstock.feeds import (
+    WHOLE_TABLE,
+    At,
+    Gap,
+    HistoryLost,
+    Listing,
+    RecordReader,
+    RowSelection,
+    SnapshotWait,
+)
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
@@ -183,7 +192,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return native_reader(on_error)
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.ListsSchemas`."""
+        """See `feeds.Feed`."""
         return [describe_table(self.settings).schema]
 
     def snapshot(
@@ -191,10 +200,8 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        *,
-        patience: float,
-        is_stopped: Callable[[], bool] = lambda: False,
-        on_wait: Callable[[str], None] = lambda _: None,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
     ) -> DynamodbSnapshot:
         """See `feeds.TakesSnapshots`: of the one table."""
         return DynamodbSnapshot(self.settings, known)

@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Collection, Gap, Lineage, Listing, Mark
+from penstock.feeds import (
+    WHOLE_TABLE,
+    At,
+    Collection,
+    Gap,
+    Lineage,
+    Listing,
+    Mark,
+    RowSelection,
+    SnapshotWait,
+)
 from penstock.feeds.mongodb.cluster import (
     asking,
     collections,
@@ -203,18 +213,24 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         )
 
     def tables(self) -> Sequence[tuple[str, str]]:
-        """See `feeds.ListsTables`: (database, collection)."""
+        """See `feeds.Feed`: (database, collection)."""
         return collections(self.settings)
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.ListsSchemas`."""
+        """See `feeds.Feed`."""
         return schemas_of(self.settings)
 
     def snapshot(
-        self, schema: str, table: str, known: Bookmarks, *, patience: float, **_: Any
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
     ) -> MongoSnapshot:
         """See `feeds.TakesSnapshots`: of a collection. It waits for no lock."""
-        return MongoSnapshot(self.settings, PARTITION, (schema, table), known, patience=patience)
+        where = schema, table
+        return MongoSnapshot(self.settings, PARTITION, where, known, patience=wait.patience)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
@@ -225,7 +241,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return check(self.settings)
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """See `feeds.ChecksBookmarks`: reads, which is when the server looks for it."""
+        """See `feeds.Feed`: reads, which is when the server looks for it."""
         level: Level = "ok"
         message, remedy = "the oplog has the changes after it", ""
         try:

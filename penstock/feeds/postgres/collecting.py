@@ -165,7 +165,8 @@ class Collector:
         Returns the page that ends here because its rows were of another form.
         """
         oid = raw[1:5]
-        known = self._describe(raw, self._types, self.transaction.xid)
+        position = f"{self.cursor}:{self.ordinal}" if self.cursor else None
+        known = self._describe(raw, self._types, self.transaction.xid, position)
         cut: list[Page] = []
         if oid in self.page.used and self.relations.get(oid) != known:
             cut = self.flush(now)

@@ -13,9 +13,10 @@ import psycopg
 from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 
+from penstock.feeds import SnapshotWait
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.wire.pgoutput.values import SESSION
 
 Ordinary = psycopg.Connection[tuple[Any, ...]]
@@ -38,7 +39,7 @@ _TRANSACTION_TIMEOUT_SINCE = 170_000
 Result = TypeVar("Result")
 
 
-class _Patient(psycopg.Connection[tuple[Any, ...]]):
+class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
     """A connection whose statements end, though the server hang: it may have accepted us and be
     frozen since, and then no timeout of its own ever strikes. They end early once `is_stopped`."""
 
@@ -49,16 +50,35 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
         """Waits as psycopg does, which resumes the generator ten times a second. What gave no
         answer is closed: the answer to an old question must not be taken for one to a new one."""
         try:
-            return super().wait(_bounded(gen, self.patience, self.is_stopped), *args, **more)
+            return super().wait(self._bounded(gen), *args, **more)
         except _Stopped:
-            # The server does not notice that we are gone while it waits for a lock.
-            with suppress(psycopg.Error):
-                self.cancel_safe(timeout=_CANCELLING)
-            self.close()
+            self.give_up()
             raise
         except _Silent:
             self.close()
             raise
+
+    def _bounded(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
+        deadline = time.monotonic() + self.patience
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if self.is_stopped():
+                    raise _Stopped("it was cancelled")
+                if time.monotonic() > deadline:
+                    raise _Silent(f"no answer for {self.patience:.0f} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+    def give_up(self) -> None:
+        """Closes it, and has the server end the statement: else it would go on, and hold its locks,
+        until it notices that we are gone."""
+        with suppress(psycopg.Error):
+            self.cancel_safe(timeout=_CANCELLING)
+        self.close()
 
 
 class _Silent(psycopg.OperationalError):
@@ -67,24 +87,6 @@ class _Silent(psycopg.OperationalError):
 
 class _Stopped(psycopg.OperationalError):
     """The answer is not wanted any more."""
-
-
-def _bounded(
-    gen: Generator[Any, Any, Result], patience: float, is_stopped: Callable[[], bool]
-) -> Generator[Any, Any, Result]:
-    deadline = time.monotonic() + patience
-    try:
-        wanted = next(gen)
-        while True:
-            ready = yield wanted
-            if is_stopped():
-                raise _Stopped("it was cancelled")
-            if time.monotonic() > deadline:
-                raise _Silent(f"no answer for {patience:.0f} s")
-            wanted = gen.send(ready)
-    except StopIteration as end:
-        result: Result = end.value
-        return result
 
 
 def connect_ordinary(settings: PostgresSettings) -> Ordinary:
@@ -113,7 +115,9 @@ def connect_exporting(
         return _connected(parameters, patience + _LATE, is_stopped)
 
 
-def connect_reading(settings: PostgresSettings, is_stopped: Callable[[], bool]) -> Ordinary:
+def connect_reading(
+    settings: PostgresSettings, is_stopped: Callable[[], bool]
+) -> PatientConnection:
     """An autocommit connection for reading tables: values are text as in the log, statements may
     take long, until it `is_stopped`, and row security is an error instead of a filter."""
     session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
@@ -127,8 +131,8 @@ def connect_reading(settings: PostgresSettings, is_stopped: Callable[[], bool]) 
 
 def _connected(
     parameters: dict[str, Any], patience: float, is_stopped: Callable[[], bool] | None = None
-) -> Ordinary:
-    connection = _Patient.connect(**parameters, autocommit=True)
+) -> PatientConnection:
+    connection = PatientConnection.connect(**parameters, autocommit=True)
     connection.patience = patience
     if is_stopped is not None:
         connection.is_stopped = is_stopped
@@ -227,3 +231,60 @@ class SideConnection:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+_EVERY = 2.0  # seconds
+
+# A prepared transaction has no process: the lock of its own id leads from other locks to its name.
+_BLOCKERS = """
+WITH ours AS (SELECT unnest(%s::int[]) AS pid)
+SELECT DISTINCT blocker, to_char(since AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')
+FROM (
+    SELECT format('process %%s (%%s)', b.pid, coalesce(b.state, b.backend_type)), b.xact_start
+    FROM ours, unnest(pg_catalog.pg_blocking_pids(ours.pid)) AS p (pid)
+    JOIN pg_catalog.pg_stat_activity b ON b.pid = p.pid
+    UNION ALL
+    SELECT format('the prepared transaction %%L', x.gid), x.prepared
+    FROM ours
+    JOIN pg_catalog.pg_locks w ON w.pid = ours.pid AND NOT w.granted
+    JOIN pg_catalog.pg_locks h ON h.granted AND h.pid IS NULL AND h.locktype = w.locktype
+        AND (h.transactionid = w.transactionid
+             OR (h.database, h.relation) = (w.database, w.relation))
+    JOIN pg_catalog.pg_locks own ON own.pid IS NULL AND own.locktype = 'transactionid'
+        AND own.virtualtransaction = h.virtualtransaction
+    JOIN pg_catalog.pg_prepared_xacts x ON x.transaction = own.transactionid
+) AS found (blocker, since)
+ORDER BY blocker
+"""
+
+
+class LockWait:
+    """What connections of ours wait for: locks and new slots wait for older transactions. Used as
+    the `is_stopped` of connections with these `pids`, which is called while they wait:
+    then it looks every few seconds, and reports in words to `on_wait`, "" at the end. `seen` is
+    what it found last."""
+
+    def __init__(self, settings: PostgresSettings, wait: SnapshotWait) -> None:
+        self.pids: list[int] = []
+        self.seen = ""
+        self._side = SideConnection(settings)
+        self._wait = wait
+        self._look_at: float | None = time.monotonic() + _EVERY  # None: it is over
+
+    def __call__(self) -> bool:
+        if self._wait.is_stopped():
+            return True
+        if self._look_at is not None and self.pids and time.monotonic() >= self._look_at:
+            with suppress(PenstockError):
+                found = self._side.rows(_BLOCKERS, self.pids)
+                text = ", ".join(f"{blocker} since {since}" for blocker, since in found)
+                self.seen = text or self.seen  # nothing, where the wait has just timed out
+                self._wait.on_wait(text)
+            self._look_at = time.monotonic() + _EVERY
+        return False
+
+    def close(self) -> None:
+        """Nothing is waited for any more."""
+        self._look_at = None
+        self._side.close()
+        self._wait.on_wait("")

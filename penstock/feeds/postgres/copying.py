@@ -10,13 +10,12 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 
 import psycopg
 from psycopg import pq, sql
 
-from penstock.feeds.postgres.connect import Ordinary
+from penstock.feeds.postgres.connect import PatientConnection
 from penstock.feeds.postgres.failures import translating
 from penstock.model.errors import Unavailable
 
@@ -24,25 +23,19 @@ _CHUNK = 2**20  # bytes that are read at a time, at most
 _HEADER = struct.Struct(">cI")
 _LOOK = 0.1  # seconds between two looks whether it is stopped
 _READING = 3600.0  # seconds until a table's next rows count as not coming
-_CANCELLING = 2.0  # seconds for a request to end a statement
 _END = _HEADER.pack(b"c", 4) + _HEADER.pack(b"Z", 5) + b"T"
 
 
-def copied(
-    connection: Ordinary, query: sql.Composed, what: str, is_stopped: Callable[[], bool]
-) -> Iterator[bytes]:
+def copied(connection: PatientConnection, query: sql.Composed, what: str) -> Iterator[bytes]:
     """Runs a COPY TO STDOUT, and yields the messages that answer it, cut anywhere; the last is
     ReadyForQuery. A caller that reads no further closes the connection. Raises Unavailable,
     SettingsError."""
     read = _through_libpq if connection.pgconn.ssl_in_use else _from_socket
     with translating(what):
         try:
-            yield from read(connection, query.as_bytes(None), is_stopped)
+            yield from read(connection, query.as_bytes(None))
         except _Ended:
-            # The server would go on, and hold its locks, until it notices that we are gone.
-            with suppress(psycopg.Error):
-                connection.cancel_safe(timeout=_CANCELLING)
-            connection.close()
+            connection.give_up()
             raise
 
 
@@ -50,9 +43,7 @@ class _Ended(psycopg.OperationalError):
     """The rows are not wanted any more, or do not come."""
 
 
-def _from_socket(
-    connection: Ordinary, query: bytes, is_stopped: Callable[[], bool]
-) -> Iterator[bytes]:
+def _from_socket(connection: PatientConnection, query: bytes) -> Iterator[bytes]:
     with socket.socket(fileno=os.dup(connection.pgconn.socket)) as wire:
         wire.settimeout(_LOOK)
         wire.sendall(_HEADER.pack(b"Q", len(query) + 5) + query + b"\0")
@@ -61,25 +52,23 @@ def _from_socket(
             try:
                 data = wire.recv(_CHUNK)
             except TimeoutError:
-                _refuse(is_stopped, deadline)
+                _refuse(connection, deadline)
                 continue
             if not data:
                 raise Unavailable("the server closed the connection")
-            _refuse(is_stopped, deadline)
+            _refuse(connection, deadline)
             yield data
             deadline = time.monotonic() + _READING
 
 
-def _through_libpq(
-    connection: Ordinary, query: bytes, is_stopped: Callable[[], bool]
-) -> Iterator[bytes]:
+def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[bytes]:
     wire = connection.pgconn
     wire.send_query(query)
     deadline = time.monotonic() + _READING
     while wire.flush() or wire.is_busy():
         select.select([wire.socket], [], [], _LOOK)
         wire.consume_input()
-        _refuse(is_stopped, deadline)
+        _refuse(connection, deadline)
     _must(wire.get_result(), pq.ExecStatus.COPY_OUT)
     while True:
         data: list[bytes] = []
@@ -102,7 +91,7 @@ def _through_libpq(
         if not length:
             select.select([wire.socket], [], [], _LOOK)
             wire.consume_input()
-        _refuse(is_stopped, deadline)
+        _refuse(connection, deadline)
 
 
 def _must(result: "pq.abc.PGresult | None", status: pq.ExecStatus) -> None:
@@ -112,8 +101,8 @@ def _must(result: "pq.abc.PGresult | None", status: pq.ExecStatus) -> None:
         raise psycopg.errors.error_from_result(result)
 
 
-def _refuse(is_stopped: Callable[[], bool], deadline: float) -> None:
-    if is_stopped():
+def _refuse(connection: PatientConnection, deadline: float) -> None:
+    if connection.is_stopped():
         raise _Ended("it was cancelled")
     if time.monotonic() > deadline:
         raise _Ended(f"no rows for {_READING:.0f} s")

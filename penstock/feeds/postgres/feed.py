@@ -1,6 +1,6 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from types import MappingProxyType
@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.feeds import (
     WHOLE_TABLE,
+    AnnouncedSchemas,
     At,
     Collection,
     Following,
@@ -17,8 +18,8 @@ from penstock.feeds import (
     Lineage,
     Listing,
     RowSelection,
+    SnapshotWait,
 )
-from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -29,20 +30,18 @@ from penstock.feeds.postgres.connect import (
     database_name,
 )
 from penstock.feeds.postgres.failures import translating
-from penstock.feeds.postgres.following import Beginning, PostgresFollowing
+from penstock.feeds.postgres.following import Beginning, PostgresFollowing, history_lost
 from penstock.feeds.postgres.history import (
-    HINTS,
     HistoryVerdict,
     KnownHistory,
     can_anchor,
-    diverged,
     era_behind,
     judge,
     known_of,
     position_of,
 )
-from penstock.feeds.postgres.preflight import check
-from penstock.feeds.postgres.publication import ensure_publication
+from penstock.feeds.postgres.preflight import findings
+from penstock.feeds.postgres.publication import ensure_publication, followed_tables
 from penstock.feeds.postgres.schemas import schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.feeds.postgres.slot import (
@@ -50,18 +49,17 @@ from penstock.feeds.postgres.slot import (
     System,
     create_slot,
     drop_slot,
-    find_server,
     find_slot,
     forks,
     identify_system,
     keep_on_failover,
+    log_end,
     refuse_foreign,
     refuse_unusable,
 )
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
-from penstock.feeds.postgres.system_catalog import SchemaHistory, no_history
-from penstock.feeds.postgres.tables import followed_tables
-from penstock.feeds.shared import SettingsFeed, lost
+from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
+from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
@@ -75,15 +73,14 @@ from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 class PostgresFeed(SettingsFeed[PostgresSettings]):
     """The implementation of `feeds.Feed` for PostgreSQL 13 to 18. It is its settings."""
 
+    selects_rows = True
+
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         # Decoding transactions while they run has defects in PostgreSQL 16 and 18: a table altered
         # in a subtransaction that is rolled back fails, for ever ("could not map filenumber").
         # Without streaming the same transaction decodes well.
-        self._streaming = settings.streaming
-        self._announcer: SchemaAnnouncer | None = None
-        self._selection = WHOLE_TABLE
-        self._unknown: dict[str, str] = {}  # tables of which a type is not known: what is missing
+        self._memory = SlotMemory(streaming=settings.streaming)
 
     def __repr__(self) -> str:
         return f"PostgresFeed({self.settings.slot} at {address(self.settings)})"
@@ -158,19 +155,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         replication = connect_replication(self.settings)
         try:
             begin = self._begin(replication, bookmark, despite)
-            settings = self.settings.model_copy(update={"streaming": self._streaming})
-            following = PostgresFollowing(
-                settings,
-                partition,
-                begin,
-                self,
-                announcer=self._announcer,
-                unknown=self._unknown,
-            )
+            settings = self.settings.model_copy(update={"streaming": self._memory.streaming})
+            return PostgresFollowing(settings, partition, begin, self._memory)
         except BaseException:
             replication.close()
             raise
-        return following
 
     def _begin(
         self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[Gap]
@@ -188,14 +177,15 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             )
             is_lost = bool(verdict.cause)
             if is_lost and verdict.cause not in passed:
-                raise self._lost(verdict, after)
+                raise history_lost(self.settings, verdict, after)
             if is_lost:
                 known = KnownHistory(
                     era=known.era if after is None else era_behind(known, verdict.cause)
                 )
                 slot = self._usable(connection, slot)
         assert slot is not None  # a missing one is a gap, and made
-        self._mind_failover(replication, slot)
+        if self.settings.failover and not slot.failover:
+            keep_on_failover(replication, slot)
         position = None if is_lost else position_of(known, after)
         return Beginning(
             connection=replication,
@@ -225,28 +215,23 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         has_diverged: bool,
     ) -> tuple[HistoryVerdict, System]:
         system = identify_system(replication)
-        server = find_server(connection)
+        in_recovery, current = log_end(connection)
         moved = known.timeline not in (0, system.timeline)
         verdict = judge(
             known,
             after,
             slot=slot,
             system=system,
-            current=server.current,
+            current=current,
             forks=forks(replication, system.timeline) if moved else {},
             has_diverged=has_diverged,
         )
-        if verdict.cause == "server_behind" and server.in_recovery:
+        if verdict.cause == "server_behind" and in_recovery:
             raise Unavailable(
                 f"the standby has not replayed its log up to our position: {verdict.detail}",
                 hint="it will, unless it was restored from a backup: then connect to its primary",
             )
         return verdict, system
-
-    def _lost(self, verdict: HistoryVerdict, after: Place | None) -> HistoryLost:
-        cause, hint = verdict.cause, HINTS[verdict.cause]
-        detail = f"{self.settings.slot} at {address(self.settings)}: {verdict.detail}"
-        return lost(cause, after, detail, policy=self.on_gap, hint=hint)
 
     def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:
         """The slot to go on with after a gap: this one, or one made anew."""
@@ -259,21 +244,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             raise Unavailable(f"the slot {self.settings.slot} was dropped while we made it")
         return slot
 
-    def _mind_failover(self, replication: Ordinary, slot: Slot) -> None:
-        if self.settings.failover and not slot.failover:
-            keep_on_failover(replication, slot)
-
-    def do_not_stream(self) -> None:
-        """See `following.SlotOwner`."""
-        self._streaming = False
-
-    def diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
-        """See `following.SlotOwner`."""
-        return self._lost(diverged(known, after), after)
-
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: what else there is to say is the slot's, of its following."""
-        unknown = list(self._unknown.values())
+        unknown = list(self._memory.unknown.values())
         return {"state": "unknown_types", "message": "; ".join(unknown)} if unknown else {}
 
     def holders(self) -> Sequence[Holder]:
@@ -312,18 +285,16 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         )
 
     def tables(self) -> Sequence[tuple[str, str]]:
-        """See `feeds.ListsTables`: what the publication covers, narrowed by our settings."""
+        """See `feeds.Feed`: what the publication covers, narrowed by our settings."""
         with connect_ordinary(self.settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self.settings)
 
-    def announce_schemas(
-        self, record: Callable[[TableSchema], None], history: SchemaHistory = no_history
-    ) -> None:
-        """See `feeds.AnnouncesSchemas`."""
-        self._announcer = SchemaAnnouncer(self.settings, record, history)
+    def announce_schemas(self, announced: AnnouncedSchemas) -> None:
+        """See `feeds.Feed`."""
+        self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.AnnouncesSchemas`."""
+        """See `feeds.Feed`."""
         with closing(SideConnection(self.settings)) as side:
             return schemas_of(side.rows, self.settings)
 
@@ -332,28 +303,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        *,
-        patience: float,
-        is_stopped: Callable[[], bool] = lambda: False,
-        on_wait: Callable[[str], None] = lambda _: None,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
     ) -> PostgresSnapshot:
-        """See `feeds.TakesSnapshots`."""
-        return PostgresSnapshot(
-            self.settings,
-            schema,
-            table,
-            known,
-            patience=patience,
-            is_stopped=is_stopped,
-            on_wait=on_wait,
-            selection=self._selection,
-        )
-
-    def selecting(self, selection: RowSelection) -> "PostgresFeed":
-        """See `feeds.SelectsRows`: `where` is SQL."""
-        feed = PostgresFeed(self.settings)
-        feed._selection = selection
-        return feed
+        """See `feeds.TakesSnapshots`: `where` is SQL."""
+        return PostgresSnapshot(self.settings, (schema, table), known, wait, selection)
 
     def collection(self, name: str) -> Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
@@ -361,7 +315,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
-        return check(self.settings)
+        return checked(findings(self.settings))
 
 
 def _refuse_taken(slot: Slot) -> None:

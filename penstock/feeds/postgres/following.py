@@ -3,29 +3,27 @@
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 from penstock.feeds import HistoryLost
-from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
-from penstock.feeds.postgres.connect import Ordinary
+from penstock.feeds.postgres.connect import Ordinary, address
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.history import KnownHistory, known_of
-from penstock.feeds.postgres.page_timer import PageTimer
-from penstock.feeds.postgres.pages import KnownRelation
+from penstock.feeds.postgres.history import CAUSES, HistoryVerdict, KnownHistory, diverged, known_of
+from penstock.feeds.postgres.pages import PageTimer
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command
 from penstock.feeds.postgres.streams import Streams
 from penstock.feeds.postgres.transport import Transport, start
-from penstock.feeds.postgres.watch import SideWork
+from penstock.feeds.postgres.watch import SideWork, SlotMemory
+from penstock.feeds.shared import lost
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.wire.pgoutput.frames import standby_status
 from penstock.wire.pgoutput.lsn import format_lsn
-from penstock.wire.pgoutput.messages import Type
 
 _WORTH = 64 * 1024  # bytes that are worth a system call and a pass
 _PATIENCE = 0.001  # seconds that bytes may gather while more keep coming
@@ -53,16 +51,13 @@ class Beginning:
     anchored: bool = False
 
 
-class SlotOwner(Protocol):
-    """The feed of a slot, which outlives a following."""
-
-    def do_not_stream(self) -> None:
-        """The server failed by a defect of its own."""
-        ...
-
-    def diverged(self, known: KnownHistory, after: Place | None) -> HistoryLost:
-        """The error where the log has another transaction than the one that `after` is in."""
-        ...
+def history_lost(
+    settings: PostgresSettings, verdict: HistoryVerdict, after: Place | None
+) -> HistoryLost:
+    """The error for the gap that a verdict finds after a place."""
+    detail = f"{settings.slot} at {address(settings)}: {verdict.detail}"
+    hint = CAUSES[verdict.cause][1]
+    return lost(verdict.cause, after, detail, policy=settings.on_gap, hint=hint)
 
 
 class PostgresFollowing:
@@ -76,15 +71,12 @@ class PostgresFollowing:
         settings: PostgresSettings,
         partition: PartitionId,
         begin: Beginning,
-        owner: SlotOwner,
-        *,
-        announcer: SchemaAnnouncer | None = None,
-        unknown: dict[str, str] | None = None,
+        memory: SlotMemory,
     ) -> None:
         slot, after, now = begin.slot, begin.after, time.monotonic()
         self._settings = settings
         self._begin = begin
-        self._owner = owner
+        self._memory = memory
         self._connected = True  # until the first error, or `close`; never again
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
         self._flow = 0  # looks at the wire in a row that brought bytes
@@ -101,14 +93,14 @@ class PostgresFollowing:
         )
         # Transactions in progress.
         self._streams = Streams(memory=settings.memory, folder=settings.spill)
-        self._side = SideWork(settings, slot, announcer, unknown, now)
+        self._side = SideWork(settings, slot, memory, now)
         # Bytes of the wire -> pages.
         self._framer = Framer(
             Collector(
                 partition,
                 after=after,
                 limits=PageLimits(size=settings.page_size, rows=settings.page_rows),
-                describe=self._describe,
+                describe=self._side.describe,
                 relations={},
                 era=begin.known.era,
                 anchored=begin.anchored,
@@ -126,9 +118,10 @@ class PostgresFollowing:
         except PenstockError as error:
             self._connected = False
             if is_internal(error):
-                self._owner.do_not_stream()
+                self._memory.streaming = False
             if isinstance(error, Diverged):
-                raise self._owner.diverged(self._begin.known, self._begin.after) from error
+                known, after = self._begin.known, self._begin.after
+                raise history_lost(self._settings, diverged(known, after), after) from error
             raise
 
     def _read(self, deadline: float) -> list[Page]:
@@ -186,12 +179,6 @@ class PostgresFollowing:
             self._connected = False
             raise
         return ()
-
-    def _describe(self, raw: bytes, types: Mapping[int, Type], xid: int) -> KnownRelation:
-        """What to remember of a Relation message."""
-        collector = self._framer.collector
-        position = f"{collector.cursor}:{collector.ordinal}" if collector.cursor else None
-        return self._side.describe(raw, types, xid, position)
 
     def _report(self, now: float) -> None:
         self._progress.take_noted()

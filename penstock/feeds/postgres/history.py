@@ -21,30 +21,21 @@ _SLACK = 8192
 
 _ALIGNED = 8  # bytes: where records begin
 
-# cause -> whether the server's log is another one, which uses our LSNs again for other changes.
-CAUSES: Mapping[str, bool] = {
-    "other_system": True,
-    "other_timeline": True,
-    "server_behind": True,
-    "diverged": True,
-    "slot_missing": False,
-    "slot_lost": False,
-    "slot_recreated": False,
-}
-
 _SLOT = "go on after the gap with on_gap: continue, and copy the tables anew at the consumers"
 _SERVER = (
     f"the server was restored from a backup, or is another one: correct `connection`, or {_SLOT}"
 )
 
-HINTS: Mapping[str, str] = {
-    "other_system": _SERVER,
-    "other_timeline": _SERVER,
-    "server_behind": _SERVER,
-    "diverged": _SERVER,
-    "slot_missing": _SLOT,
-    "slot_lost": f"{_SLOT}; raise max_slot_wal_keep_size so that it does not happen again",
-    "slot_recreated": f"{_SLOT}; instances of one pipeline must share one positions store",
+# cause -> whether the server's log is another one, which uses our LSNs again for other changes; and
+# what an operator can do.
+CAUSES: Mapping[str, tuple[bool, str]] = {
+    "other_system": (True, _SERVER),
+    "other_timeline": (True, _SERVER),
+    "server_behind": (True, _SERVER),
+    "diverged": (True, _SERVER),
+    "slot_missing": (False, _SLOT),
+    "slot_lost": (False, f"{_SLOT}; raise max_slot_wal_keep_size so that it does not happen again"),
+    "slot_recreated": (False, f"{_SLOT}; instances of one pipeline must share one positions store"),
 }
 
 
@@ -96,7 +87,7 @@ def position_of(known: KnownHistory, after: Place | None) -> int | None:
 
 def era_behind(known: KnownHistory, cause: str) -> str:
     """The era of what comes after a gap."""
-    return next_era(known.era) if CAUSES[cause] else known.era
+    return next_era(known.era) if CAUSES[cause][0] else known.era
 
 
 def can_anchor(known: KnownHistory, position: int | None, slot: Slot, publication: str) -> bool:
@@ -113,7 +104,7 @@ def can_anchor(known: KnownHistory, position: int | None, slot: Slot, publicatio
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HistoryVerdict:
     """`cause` is of CAUSES, or "" when nothing is lost. `flushed` is how far the slot may be on
     this history; `fork` where the server's history left ours, if it did and that is known."""
@@ -142,8 +133,8 @@ def judge(
     position = position_of(known, after)
     if known.system and known.system != system.identifier:
         return HistoryVerdict(
-            cause="other_system",
-            detail=f"the server is another one: its system identifier is {system.identifier},"
+            "other_system",
+            f"the server is another one: its system identifier is {system.identifier},"
             f" and our position is of {known.system}",
         )
     flushed, fork = known.flushed, 0
@@ -153,16 +144,16 @@ def judge(
         if not fork or (position is not None and position >= fork):
             where = f"left ours at {format_lsn(fork)}" if fork else "does not come from ours"
             return HistoryVerdict(
-                cause="other_timeline",
-                detail=f"the server is on timeline {system.timeline}, which {where};"
+                "other_timeline",
+                f"the server is on timeline {system.timeline}, which {where};"
                 f" our position is {_text(position)} on timeline {known.timeline}",
                 fork=fork,
             )
         flushed = min(flushed, fork)
     if max(position or 0, flushed - _SLACK) > current:
         return HistoryVerdict(
-            cause="server_behind",
-            detail=f"our position {_text(max(position or 0, flushed))} is ahead of the server's"
+            "server_behind",
+            f"our position {_text(max(position or 0, flushed))} is ahead of the server's"
             f" log, which ends at {format_lsn(current)}",
         )
     if has_diverged:
@@ -174,24 +165,22 @@ def diverged(known: KnownHistory, after: Place | None) -> HistoryVerdict:
     """Our last transaction is not at its place, as reading the log finds."""
     position = position_of(known, after)
     detail = f"the server's log has another transaction where ours was, at {_text(position)}"
-    return HistoryVerdict(cause="diverged", detail=detail)
+    return HistoryVerdict("diverged", detail)
 
 
 def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:
     if slot is None:
-        return HistoryVerdict(
-            cause="slot_missing", detail="the slot is gone, and with it the changes since"
-        )
+        return HistoryVerdict("slot_missing", "the slot is gone, and with it the changes since")
     if slot.lost:
         return HistoryVerdict(
-            cause="slot_lost",
-            detail=f"the slot {slot.name} is lost ({slot.invalidation or 'wal_removed'}): the"
+            "slot_lost",
+            f"the slot {slot.name} is lost ({slot.invalidation or 'wal_removed'}): the"
             " server removed changes it had to keep",
         )
     if flushed and slot.confirmed > flushed:
         return HistoryVerdict(
-            cause="slot_recreated",
-            detail=f"the slot {slot.name} begins at {format_lsn(slot.confirmed)}, and we let it"
+            "slot_recreated",
+            f"the slot {slot.name} begins at {format_lsn(slot.confirmed)}, and we let it"
             f" forget what is before {format_lsn(flushed)} only: it was made anew, or somebody"
             " else read it",
         )

@@ -1,10 +1,11 @@
-"""A page in the making, and the relations that its rows need. Pure.
+"""A page in the making, the relations that its rows need, and when it is cut. Pure.
 
 A page's payload begins with a change; what came before is in its context. Relation messages that
 say nothing new stay inside; one that changes a relation which the page already uses ends the page,
 so that one relation per table holds for the whole page.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -13,6 +14,8 @@ from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import Type
+
+_REST = 0.005  # seconds that a page waits for the rest of its transaction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,9 +31,9 @@ class KnownRelation:
     key: tuple[str, ...] = ()
 
 
-# A Relation message (from `R`, no xid), the types that the log has named, and the transaction's id
-# -> what to remember of it. May ask the catalogue.
-Describe = Callable[[bytes, Mapping[int, Type], int], KnownRelation]
+# A Relation message (from `R`, no xid), the types that the log has named, the transaction's id, and
+# the position -> what to remember of it. May ask the catalogue.
+Describe = Callable[[bytes, Mapping[int, Type], int, str | None], KnownRelation]
 
 # OID as its four raw bytes -> the relation in force.
 Relations = dict[bytes, KnownRelation]
@@ -112,3 +115,27 @@ class OpenPage:
         )
         self._clear()
         return page
+
+
+class PageTimer:
+    """A page is cut when its transactions are over, but at least `spacing` seconds after the one
+    before it, so that a trickle of single rows does not make a page of each; and when the rest of
+    a transaction keeps us waiting. (A wal sender sends row by row: a page of what is there would
+    be a row, and a page of the others later.) `now` is monotonic seconds."""
+
+    def __init__(self, spacing: float, now: float) -> None:
+        self._spacing = spacing
+        self._cut_at = self._empty_at = now
+
+    def cut(self, now: float) -> None:
+        """A page was cut, for whatever reason."""
+        self._cut_at = self._empty_at = now
+
+    def due_in(self, now: float, *, holds: bool, between: bool) -> float:
+        """Seconds until it is to be cut, 0 or less for now; endless while there is no change in it
+        (not `holds`). `between`: the last transaction that began is over."""
+        if not holds:
+            self._empty_at = now
+            return math.inf
+        spaced = self._cut_at + self._spacing - now
+        return spaced if between else max(spaced, self._empty_at + _REST - now)

@@ -1,4 +1,8 @@
-"""The publication: which tables the server sends. Made only when asked; never altered."""
+"""The publication: which tables the server sends. Made only when asked; never altered. And its
+preflight: coverage, keys, replica identity."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
 
 from psycopg import sql
 
@@ -6,6 +10,48 @@ from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
 from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding, finding
+
+_PUBLICATION = """
+SELECT pubinsert, pubupdate, pubdelete, pubtruncate
+FROM pg_catalog.pg_publication WHERE pubname = %s
+"""
+
+_TABLES = """
+SELECT n.nspname, c.relname, c.relreplident::text,
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
+       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+       has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT'),
+       ARRAY(SELECT t.relid::regclass::text FROM pg_catalog.pg_partition_tree(c.oid) t
+             WHERE c.relkind = 'p' AND t.isleaf AND NOT has_table_privilege(t.relid, 'SELECT')
+               AND NOT has_any_column_privilege(t.relid, 'SELECT') ORDER BY 1)
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = %s
+ORDER BY n.nspname, c.relname
+"""
+
+_KIND = """
+SELECT c.relkind::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    schema: str
+    name: str
+    identity: str
+    primary_key: bool
+    identity_index: bool
+    readable: bool
+    unreadable: list[str]  # partitions, quoted
+
+    @property
+    def quoted(self) -> str:
+        return sql.Identifier(self.schema, self.name).as_string(None)
 
 
 def create_statement(settings: PostgresSettings) -> str:
@@ -37,3 +83,95 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
         )
     with translating(f"creating the publication {settings.publication}"):
         connection.execute(statement.encode())
+
+
+def followed_tables(connection: Ordinary, settings: PostgresSettings) -> list[tuple[str, str]]:
+    """(schema, table) of all that the publication covers and the settings do not leave out."""
+    wanted = {split_table(each) for each in settings.tables}
+    covered = [(each.schema, each.name) for each in _published(connection, settings.publication)]
+    return [table for table in covered if not wanted or table in wanted]
+
+
+def _published(connection: Ordinary, name: str) -> list[_Table]:
+    names = [field.name for field in fields(_Table)]
+    rows = connection.execute(_TABLES, (name,)).fetchall()
+    return [_Table(**dict(zip(names, row, strict=True))) for row in rows]
+
+
+def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:
+    """Findings about the publication, and one for each table that is not as it should be."""
+    name = settings.publication
+    subject = f"publication {name}"
+    if not publication_exists(connection, name):
+        if settings.create_publication:
+            yield finding("ok", subject, "it does not exist yet, and will be made")
+        else:
+            yield finding("error", subject, "it does not exist", f"{create_statement(settings)};")
+        return
+    quoted = sql.Identifier(name).as_string(None)
+    row = connection.execute(_PUBLICATION, (name,)).fetchone() or ()
+    operations = ("insert", "update", "delete", "truncate")
+    if silent := [each for each, sent in zip(operations, row, strict=False) if not sent]:
+        remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
+        yield finding("warning", subject, f"it does not publish: {', '.join(silent)}", remedy)
+    tables = _published(connection, name)
+    wanted = {split_table(each) for each in settings.tables}
+    missing = sorted(wanted - {(each.schema, each.name) for each in tables})
+    for schema, table in missing:
+        yield _uncovered(connection, quoted, schema, table)
+    ours = [each for each in tables if not wanted or (each.schema, each.name) in wanted]
+    troubles = [trouble for each in ours for trouble in _troubles(each)]
+    yield from troubles
+    if ours and not missing:
+        covered = f"it covers {len(ours)} table{'' if len(ours) == 1 else 's'}"
+        yield finding("ok", subject, covered + ("" if troubles else ", each with a key"))
+    elif not missing:
+        remedy = f"ALTER PUBLICATION {quoted} ADD TABLE <table>;"
+        yield finding("warning", subject, "it has no tables yet", remedy)
+
+
+def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:
+    row = connection.execute(_KIND, (schema, table)).fetchone()
+    subject = f"table {schema}.{table}"
+    if row is None:
+        return finding("error", subject, "it does not exist", "create it, or correct `tables`")
+    quoted = sql.Identifier(schema, table).as_string(None)
+    remedy = f"ALTER PUBLICATION {publication} ADD TABLE {quoted};"
+    if row[0] == "p":
+        remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
+    return finding("error", subject, "the publication does not send it (under this name)", remedy)
+
+
+def _troubles(table: _Table) -> Iterator[Finding]:
+    subject = f"table {table.schema}.{table.name}"
+    identified = {"d": table.primary_key, "i": table.identity_index, "f": True}
+    if not identified.get(table.identity, False):
+        yield finding(
+            "warning",
+            subject,
+            "it has no replica identity: the server refuses UPDATE and DELETE on it",
+            f"give it a primary key and ALTER TABLE {table.quoted} REPLICA IDENTITY DEFAULT;"
+            f" or ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+        )
+    elif table.identity == "f" and not table.primary_key:
+        yield finding(
+            "warning",
+            subject,
+            "it has no primary key: its changes have no document id",
+            f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);",
+        )
+    if not table.readable:
+        yield finding(
+            "warning",
+            subject,
+            "the role may not read it, which snapshots will need",
+            f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
+        )
+    elif table.unreadable and not table.primary_key:
+        yield finding(
+            "warning",
+            subject,
+            f"the role may not read {len(table.unreadable)} of its partitions: a snapshot reads"
+            " each of them, because it has no primary key",
+            f"as their owner: GRANT SELECT ON {', '.join(table.unreadable)} TO <role>;",
+        )

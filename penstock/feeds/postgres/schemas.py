@@ -6,7 +6,7 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 
 import struct
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
@@ -15,14 +15,11 @@ from typing import Any, NamedTuple
 from penstock.feeds.postgres.connect import database_name
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.settings import PostgresSettings, split_table
-from penstock.feeds.postgres.system_catalog import FIRST_OWN, needed, types_of
+from penstock.feeds.postgres.system_catalog import FIRST_OWN, Ask, needed, types_of
 from penstock.model.errors import Malformed
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
-
-# A query with parameters -> its rows.
-Ask = Callable[..., Sequence[tuple[Any, ...]]]
 
 # The type under domains, also of an array's elements: what values are written as.
 _BASE = """(

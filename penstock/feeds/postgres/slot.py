@@ -5,6 +5,7 @@ from typing import Any
 
 import psycopg
 from psycopg import sql
+from psycopg.rows import class_row
 
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translated, translating
@@ -14,29 +15,30 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 FAILOVER_SINCE = 170_000
 
-_FIND = """
-SELECT s.plugin, s.slot_type, s.database, s.active_pid, s.confirmed_flush_lsn::text,
-       s.restart_lsn::text, s.wal_status,
-       coalesce((to_jsonb(s) ->> 'two_phase')::bool, false),
-       coalesce(to_jsonb(s) ->> 'invalidation_reason', to_jsonb(s) ->> 'conflicting', ''),
-       coalesce((to_jsonb(s) ->> 'failover')::bool, false),
-       current_setting('server_version_num')::int,
-       current_database(),
-       (SELECT setting::bigint FROM pg_catalog.pg_settings WHERE name = 'wal_sender_timeout'),
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-             ELSE pg_current_wal_lsn() END)::text
+# The end of the server's WAL, as a number.
+_CURRENT = """coalesce(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
+    ELSE pg_current_wal_lsn() END - '0/0', 0)::bigint"""
+
+# PostgreSQL 16 only says whether a slot conflicts with recovery; 17 and later say the reason.
+_FIND = f"""
+SELECT s.slot_name AS name, coalesce(s.plugin, '') AS plugin, s.slot_type AS kind,
+       coalesce(s.database, '') AS database, s.active_pid,
+       coalesce(s.confirmed_flush_lsn - '0/0', 0)::bigint AS confirmed,
+       coalesce(s.restart_lsn - '0/0', 0)::bigint AS restart,
+       coalesce(s.wal_status, '') AS wal_status,
+       coalesce((to_jsonb(s) ->> 'two_phase')::bool, false) AS two_phase,
+       coalesce(to_jsonb(s) ->> 'invalidation_reason',
+           CASE WHEN (to_jsonb(s) ->> 'conflicting')::bool THEN 'conflict' END, '')
+           AS invalidation,
+       coalesce((to_jsonb(s) ->> 'failover')::bool, false) AS failover,
+       current_setting('server_version_num')::int AS server_version,
+       current_database() AS connected_to,
+       (SELECT setting::float8 / 1000 FROM pg_catalog.pg_settings
+        WHERE name = 'wal_sender_timeout') AS sender_timeout,
+       {_CURRENT} AS current
 FROM pg_catalog.pg_replication_slots s
 WHERE s.slot_name = %s
 """
-
-_SERVER = """
-SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
-       (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
-             ELSE pg_current_wal_lsn() END)::text
-"""
-
-# PostgreSQL 16 only says whether a slot conflicts with recovery; 17 and later say the reason.
-_REASONS: dict[Any, str] = {"false": "", "true": "conflict"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,23 +88,12 @@ class Slot:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFacts:
-    """`current` is the end of its log, 0 when a standby does not know yet."""
-
-    version: int
-    in_recovery: bool
-    current: int
-
-
-def find_server(connection: Ordinary) -> ServerFacts:
-    """The server as it is now."""
+def log_end(connection: Ordinary) -> tuple[bool, int]:
+    """Whether the server is a standby, and the end of its log: 0 when that does not know yet."""
     with translating("asking the server where its log ends"):
-        row = connection.execute(_SERVER).fetchone()
+        row = connection.execute(f"SELECT pg_is_in_recovery(), {_CURRENT}".encode()).fetchone()
     assert row is not None
-    return ServerFacts(
-        version=row[0], in_recovery=row[1], current=parse_lsn(row[2]) if row[2] else 0
-    )
+    return row
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,26 +135,7 @@ def forks(connection: Ordinary, timeline: int) -> dict[int, int]:
 def find_slot(connection: Ordinary, name: str) -> Slot | None:
     """The slot of that name, if there is one."""
     with translating("reading the replication slots"):
-        row = connection.execute(_FIND, (name,)).fetchone()
-    if row is None:
-        return None
-    return Slot(
-        name=name,
-        plugin=row[0] or "",
-        kind=row[1],
-        database=row[2] or "",
-        active_pid=row[3],
-        confirmed=parse_lsn(row[4]) if row[4] else 0,
-        restart=parse_lsn(row[5]) if row[5] else 0,
-        wal_status=row[6] or "",
-        two_phase=row[7],
-        invalidation=_REASONS.get(row[8], str(row[8])),
-        failover=row[9],
-        server_version=row[10],
-        connected_to=row[11],
-        sender_timeout=row[12] / 1000,
-        current=parse_lsn(row[13]) if row[13] else 0,
-    )
+        return connection.cursor(row_factory=class_row(Slot)).execute(_FIND, (name,)).fetchone()
 
 
 def create_slot(connection: Ordinary, name: str, *, failover: bool = False) -> None:

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, Self
 
 from psycopg import sql
 
-from penstock.feeds import RowSelection
-from penstock.feeds.postgres.condition import blaming, checked
+from penstock.feeds import RowSelection, SnapshotWait
 from penstock.feeds.postgres.connect import (
+    LockWait,
     Ordinary,
     SideConnection,
     connect_exporting,
@@ -30,7 +30,9 @@ from penstock.feeds.postgres.cutting import (
     KeyColumn,
     Published,
     TableRange,
+    blaming,
     bounds_query,
+    checked_condition,
     count_query,
     key_ranges,
     page_ranges,
@@ -48,7 +50,6 @@ from penstock.feeds.postgres.rows import RowFramer, RowPages
 from penstock.feeds.postgres.schemas import relation_of, schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Catalogue
-from penstock.feeds.postgres.waiting import LockWait
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmarks, PartitionId, Place
@@ -143,7 +144,7 @@ class PostgresRowSource:
                         connection.execute("SET LOCAL enable_seqscan = off")
                 framer = RowFramer(self.rows, rows=rows, size=size, what=what)
                 with blaming(self.table.where):
-                    for data in copied(connection, query, what, is_stopped):
+                    for data in copied(connection, query, what):
                         yield from framer.feed(data)
                         if framer.is_over:
                             return
@@ -162,22 +163,20 @@ class PostgresSnapshot:
     """A `feeds.TableSnapshot`, from `with` to its end: the table is locked against rewrites, and
     the server keeps old versions of rows."""
 
+    is_exact = True
+
     def __init__(
         self,
         settings: PostgresSettings,
-        schema: str,
-        table: str,
+        table: tuple[str, str],
         known: Bookmarks,
-        *,
-        patience: float,
-        is_stopped: Callable[[], bool],
-        on_wait: Callable[[str], None],
+        wait: SnapshotWait,
         selection: RowSelection,
     ) -> None:
         # What the lock and the slot wait for.
-        self._wait = LockWait(settings, is_stopped, on_wait)
-        self._settings, self._schema, self._table = settings, schema, table
-        self._patience, self._selection = patience, selection
+        self._wait = LockWait(settings, wait)
+        self._settings, (self._schema, self._table) = settings, table
+        self._patience, self._selection = wait.patience, selection
         # The history that places are of.
         self._era = self._era_of(known)
         self._open = ExitStack()
@@ -258,7 +257,7 @@ class PostgresSnapshot:
             columns=tuple(column.name for column in relation.columns),
             key=self._key(),
             filter=row_filter,
-            where=checked(self._selection.where),
+            where=checked_condition(self._selection.where),
             is_partitioned=is_partitioned,
         )
         if published.where:
@@ -336,11 +335,6 @@ class PostgresSnapshot:
     def position(self) -> str:
         """See `feeds.TableSnapshot`."""
         return f"{self._era}{format_lsn(self._point.lsn)}:0"
-
-    @property
-    def is_exact(self) -> bool:
-        """See `feeds.TableSnapshot`."""
-        return True
 
     @property
     def mark(self) -> str:

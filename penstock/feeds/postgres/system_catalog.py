@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any
 
+from penstock.feeds import AnnouncedSchemas
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
@@ -57,27 +58,22 @@ WHERE typname = ANY (%s) AND typnamespace = 'pg_catalog'::regnamespace
 log = logging.getLogger("penstock")
 
 
-# A table's schema and name -> the documents that were stored of it, the oldest first.
-SchemaHistory = Callable[[str, str], Sequence[Mapping[str, Any]]]
-
-
-def no_history(schema: str, table: str) -> Sequence[Mapping[str, Any]]:
-    """Of a sink that stores no schemas."""
-    return ()
+# A query with parameters -> its rows.
+Ask = Callable[..., Sequence[tuple[Any, ...]]]
 
 
 class Catalogue:
     """Describes relations; asks only for types that it has not seen, and for keys. What is gone is
-    known by the log itself (a domain's base type) and by `history`. `unknown` gets a line for each
-    table of which a type was not known by any of these."""
+    known by the log itself (a domain's base type) and by what was `stored`. `unknown` gets a line
+    for each table of which a type was not known by any of these."""
 
     def __init__(
         self,
         side: SideConnection,
-        history: SchemaHistory = no_history,
+        stored: AnnouncedSchemas | None = None,
         unknown: dict[str, str] | None = None,
     ) -> None:
-        self._side, self._history = side, history
+        self._side, self._stored = side, stored
         self._unknown = {} if unknown is None else unknown
         self._types: dict[int, TypeEntry] = {}
 
@@ -118,6 +114,10 @@ class Catalogue:
             self._unknown[table] = text
         return needed(oids, self._types)
 
+    def _history(self, relation: Relation) -> Sequence[Mapping[str, Any]]:
+        stored = self._stored
+        return () if stored is None else stored.history(relation.namespace, relation.name)
+
     def _learn(self, relation: Relation, lacking: Set[int], announced: Mapping[int, Type]) -> None:
         """Types that are gone. The log has the name of a domain's base type under its OID."""
         named = [announced[oid] for oid in lacking & announced.keys()]
@@ -127,7 +127,7 @@ class Catalogue:
             if name in found:
                 self._types[oid] = TypeEntry(kind="d", name=name, inner=found[name])
         if lacking - self._types.keys():
-            for document in self._history(relation.namespace, relation.name):
+            for document in self._history(relation):
                 for oid, entry in _state(document).get("types", {}).items():
                     self._types.setdefault(int(oid), TypeEntry(**entry))
         for one in named:
@@ -143,7 +143,7 @@ class Catalogue:
             return key
         before = [
             state["key"]
-            for document in self._history(relation.namespace, relation.name)
+            for document in self._history(relation)
             if (state := _state(document)) and state["key_index"] != found[0][1]
             and schema_version(raw, state["key"]) == document["version"]
         ]  # fmt: skip
@@ -155,7 +155,7 @@ def _state(document: Mapping[str, Any]) -> Mapping[str, Any]:
     return found if "key" in found else {}
 
 
-def types_of(ask: Callable[..., Any], oids: Iterable[int]) -> dict[int, TypeEntry]:
+def types_of(ask: Ask, oids: Iterable[int]) -> dict[int, TypeEntry]:
     """Those of these types that the catalogue has, and those that they are made of, but for the
     built-in ones."""
     return {

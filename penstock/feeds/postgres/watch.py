@@ -1,20 +1,28 @@
-"""What is done on an ordinary connection while a slot is read: relations are described, the slot is
-looked at, an idle database's slot is kept moving by a logical message."""
+"""What is done on an ordinary connection while a slot is read: relations are described, the schemas
+of followed tables are recorded before their changes, the slot is looked at, an idle database's slot
+is kept moving by a logical message."""
 
+import logging
+import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from penstock.feeds.postgres.announcer import SchemaAnnouncer
+from penstock.feeds import AnnouncedSchemas
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.pages import KnownRelation
+from penstock.feeds.postgres.schemas import announced
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot
-from penstock.feeds.postgres.system_catalog import Catalogue, no_history
-from penstock.model.errors import PenstockError
+from penstock.feeds.postgres.system_catalog import Ask, Catalogue
+from penstock.model.errors import Malformed, PenstockError
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import Type
 
 INTERVAL = 10.0  # seconds
+_AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked again
+
+log = logging.getLogger("penstock")
 
 _QUERY = """
 SELECT wal_status, safe_wal_size,
@@ -27,21 +35,27 @@ FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
 _AT_RISK = "so far behind that the server may give its slot up (its wal_status is unreserved)"
 
 
+@dataclass(slots=True, kw_only=True)
+class SlotMemory:
+    """What a feed remembers from one following of its slot to the next. `streaming`: transactions
+    are taken while they run. `unknown`: the tables of which a type is not known: what is missing.
+    """
+
+    streaming: bool = True
+    announcer: "SchemaAnnouncer | None" = None
+    unknown: dict[str, str] = field(default_factory=dict)
+
+
 class SideWork:
     """The work beside one stream: `watch` is what is known of the slot."""
 
     def __init__(
-        self,
-        settings: PostgresSettings,
-        slot: Slot,
-        announcer: SchemaAnnouncer | None,
-        unknown: dict[str, str] | None,
-        now: float,
+        self, settings: PostgresSettings, slot: Slot, memory: SlotMemory, now: float
     ) -> None:
         self._side = SideConnection(settings)
-        self._announcer = announcer
-        history = no_history if announcer is None else announcer.history
-        self._catalogue = Catalogue(self._side, history, unknown)
+        self._announcer = memory.announcer
+        stored = None if memory.announcer is None else memory.announcer.announced
+        self._catalogue = Catalogue(self._side, stored, memory.unknown)
         self._interval, self._beaten_at = settings.heartbeat, now
         self.watch = Watch(self._side, slot, now)
 
@@ -67,6 +81,37 @@ class SideWork:
     def close(self) -> None:
         """Closes the connection."""
         self._side.close()
+
+
+class SchemaAnnouncer:
+    """Records the schema that the catalogue has, at each Relation message: the server sends the
+    same one again after changes that only the catalogue shows, such as another filter; what is
+    stored already is passed over. A message that is older than the catalogue is recorded first.
+    Tables that the publication does not send, such as the leaves of a partitioned table that it
+    sends as one, are left out. A catalogue that does not answer holds up no changes: then a schema
+    is left out, until its next message."""
+
+    def __init__(self, settings: PostgresSettings, announced: AnnouncedSchemas) -> None:
+        self._settings, self.announced = settings, announced
+        self._ask_at = 0.0  # monotonic seconds
+        self._has_failed = False
+
+    def announce(self, known: KnownRelation, ask: Ask, position: str | None) -> None:
+        """A Relation message at this position. Raises what recording raises."""
+        if time.monotonic() < self._ask_at:
+            return
+        try:
+            found = announced(ask, self._settings, known)
+        except Malformed:
+            return  # the decoder reports what is wrong with it
+        except PenstockError as error:
+            if not self._has_failed:
+                log.warning("a schema is not stored before its changes: %s", error)
+            self._has_failed, self._ask_at = True, time.monotonic() + _AGAIN
+            return
+        self._has_failed = False
+        for schema in found:
+            self.announced.record(replace(schema, position=position))
 
 
 class Watch:

@@ -20,7 +20,6 @@ import pytest
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.consumer.mirror.replica import Replica
-from penstock.feeds import AnnouncesSchemas
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.nats.api import JetStream
@@ -184,9 +183,7 @@ class Pump(threading.Thread):
 
     def _run(self) -> None:
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
-        if isinstance(feed, AnnouncesSchemas):
-            announced = Announced(SchemaBucket(self.world.settings, "shop"))
-            feed.announce_schemas(announced, announced.history)
+        feed.announce_schemas(Announced(SchemaBucket(self.world.settings, "shop")))
         decoder = feed.decoder(sink.images)
         with closing(self._following()) as following:
             while not self._over.is_set():

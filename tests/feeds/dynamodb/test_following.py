@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds import ChecksBookmarks, Following, HistoryLost
+from penstock.feeds import Following, HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import beginning_of
 from penstock.model.errors import Unavailable
@@ -165,7 +165,6 @@ def test_the_check_of_a_saved_position_says_what_is_lost(
 ) -> None:
     sequence = put(server, stream, shard, 5)
     feed = feed_of(server)
-    assert isinstance(feed, ChecksBookmarks)
     saved = Bookmark(place_of(sequence[0]), {})
     [finding] = feed.check_bookmark(name(stream, shard), saved)
     assert finding.level == "ok"

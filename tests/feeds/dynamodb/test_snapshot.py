@@ -6,7 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.feeds import TakesSnapshots
+from penstock.feeds import SnapshotWait, TakesSnapshots
 from penstock.feeds.dynamodb import DynamodbFeed, snapshot
 from penstock.feeds.dynamodb.items import page_of, read_scan
 from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, ReadPace
@@ -26,7 +26,7 @@ def feed_of(server: StreamsServer, **given: Any) -> DynamodbFeed:
 
 
 def taken(feed: DynamodbFeed, **known: Any) -> DynamodbSnapshot:
-    return feed.snapshot("", "users", known.get("known", feed.begin()), patience=1.0)
+    return feed.snapshot("", "users", known.get("known", feed.begin()), SnapshotWait(patience=1.0))
 
 
 def scanned(feed: DynamodbFeed, found: DynamodbSnapshot, rows: int = 7) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.monitoring import CommandListener, CommandStartedEvent
 
-from penstock.feeds import TableSnapshot, TakesSnapshots
+from penstock.feeds import SnapshotWait, TableSnapshot, TakesSnapshots
 from penstock.feeds.mongodb import MongoFeed, snapshot
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.rows import DocumentPages, documents, id_element
@@ -32,7 +32,7 @@ IDS = [
 
 def taken(feed: MongoFeed, shop: Shop, name: str, **more: Any) -> MongoSnapshot:
     known = more.pop("known", {PARTITION: Bookmark(mark={"token": {"_data": "82"}})})
-    return feed.snapshot(shop.name, name, known, patience=5.0, **more)
+    return feed.snapshot(shop.name, name, known, SnapshotWait(patience=5.0), **more)
 
 
 def rows(feed: MongoFeed, found: TableSnapshot, **ranges: int) -> list[dict[str, Any]]:

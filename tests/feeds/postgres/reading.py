@@ -1,7 +1,7 @@
 """A slot on a real server, and a reader that decodes what it says."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -11,9 +11,24 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.table_schema import TableSchema
 from tests.servers import Database
 
 Row = dict[str, Any]
+
+
+class Recorded(list[TableSchema]):
+    """Announced schemas: a `feeds.AnnouncedSchemas` that has these documents from before."""
+
+    def __init__(self, *documents: Mapping[str, Any]) -> None:
+        super().__init__()
+        self._documents = documents
+
+    def record(self, schema: TableSchema) -> None:
+        self.append(schema)
+
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        return self._documents
 
 
 class Reader:

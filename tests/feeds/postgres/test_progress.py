@@ -135,14 +135,6 @@ def test_one_answer_is_enough() -> None:
     assert not progress.due(0.0)
 
 
-def test_keepalives_that_do_not_ask_are_not_answered_at_once() -> None:
-    progress = LogProgress(now=0.0)
-    progress.reporting(0.0)
-    for number in range(100):
-        progress.keepalive(number, asked=False)
-        assert not progress.due(0.9)
-
-
 def test_reports_come_three_times_within_the_silence_that_counts_as_death() -> None:
     progress = LogProgress(patience=6.0, now=0.0)
     progress.reporting(0.0)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from penstock.feeds.postgres import PostgresFeed
-from tests.feeds.postgres.reading import Reader
+from tests.feeds.postgres.reading import Reader, Recorded
 
 # The columns in force, and what comes next.
 _STEPS = [
@@ -145,7 +145,7 @@ def test_a_type_that_was_stored_is_used_again_and_one_that_never_was_is_told(
     reader.close()
     reader.pages.clear()
     reader.feed = PostgresFeed(reader.settings)
-    reader.feed.announce_schemas(lambda _: None, lambda schema, table: stored)
+    reader.feed.announce_schemas(Recorded(*stored))
     rows = reader.take(2)
     assert [row["after"]["ms"] for row in rows] == [["a", "b"], ["c"]]
     assert reader.feed.status() == {}
@@ -163,7 +163,7 @@ def test_a_key_under_full_is_the_one_of_then(reader: Reader) -> None:
     reader.database.execute("INSERT INTO t VALUES (1, 10)")
     reader.database.execute("ALTER TABLE t DROP CONSTRAINT k, ADD PRIMARY KEY (n)")
     reader.database.execute("INSERT INTO t VALUES (2, 20)")
-    reader.feed.announce_schemas(lambda _: None, lambda schema, table: stored)
+    reader.feed.announce_schemas(Recorded(*stored))
     rows = reader.take(2)
     assert [row["key"] for row in rows] == [{"id": 1}, {"n": 20}]
     assert [row["schema_version"] for row in rows] == [

@@ -9,8 +9,9 @@ import psycopg
 import pytest
 
 from penstock.feeds.postgres.schemas import _RELATIONS
+from penstock.model.errors import Unavailable
 from penstock.model.table_schema import TableSchema
-from tests.feeds.postgres.reading import Reader
+from tests.feeds.postgres.reading import Reader, Recorded
 from tests.servers import Database
 
 pytestmark = pytest.mark.live
@@ -39,10 +40,10 @@ NAMES = (
 
 
 def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> None:
-    announced: dict[str, TableSchema] = {}
+    announced = Recorded()
     for table in TABLES:
         reader_any.database.execute(table)
-    reader_any.feed.announce_schemas(lambda schema: announced.update({schema.table: schema}))
+    reader_any.feed.announce_schemas(announced)
     reader_any.prepare()
     for name in NAMES:
         column = {"two": "b", "by_index": "a", "keyless": "v"}.get(name, "id")
@@ -56,11 +57,10 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
     assert {name: one.version for name, one in found.items()} == {
         row["collection"]: row["schema_version"] for row in rows
     }
-    assert {name: one.version for name, one in announced.items()} == {
-        name: one.version for name, one in found.items()
-    }
-    for name, one in announced.items():
-        assert (one.name, one.columns) == (found[name].name, found[name].columns)
+    assert {one.table for one in announced} == found.keys()
+    for one in announced:
+        now = found[one.table]
+        assert (one.version, one.name, one.columns) == (now.version, now.name, now.columns)
     keys = {
         name: [each["name"] for each in one.columns if each["key"]] for name, one in found.items()
     }
@@ -80,10 +80,10 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
 
 
 def test_a_schema_is_announced_before_the_page_that_needs_it(reader: Reader) -> None:
-    announced: list[TableSchema] = []
+    announced = Recorded()
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     reader.prepare()
-    reader.feed.announce_schemas(announced.append)
+    reader.feed.announce_schemas(announced)
     reader.database.execute("INSERT INTO t VALUES (1, 'a')")
     (row,) = reader.take(1)
     assert [one.version for one in announced] == [row["schema_version"]]
@@ -96,24 +96,22 @@ def test_a_schema_is_announced_before_the_page_that_needs_it(reader: Reader) -> 
 
 
 def test_what_cannot_be_recorded_is_read_again(reader: Reader) -> None:
-    from penstock.model.errors import Unavailable
+    class Away(Recorded):
+        def record(self, schema: TableSchema) -> None:
+            super().record(schema)
+            if len(self) == 1:
+                raise Unavailable("the bucket is away")
 
-    asked: list[str] = []
-
-    def record(schema: TableSchema) -> None:
-        asked.append(schema.table)
-        if len(asked) == 1:
-            raise Unavailable("the bucket is away")
-
+    asked = Away()
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
     reader.prepare()
-    reader.feed.announce_schemas(record)
+    reader.feed.announce_schemas(asked)
     reader.database.execute("INSERT INTO t VALUES (1, 'a')")
     with pytest.raises(Unavailable, match="the bucket is away"):
         reader.take(1)
     reader.close()
     reader.take(1)
-    assert asked == ["t", "t"]
+    assert [one.table for one in asked] == ["t", "t"]
 
 
 def test_tables_of_one_name_are_named_with_their_schemas(reader: Reader) -> None:
@@ -145,10 +143,10 @@ def test_a_table_that_somebody_has_locked_holds_up_no_changes(
     reader_any: Reader, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Printing a default locks its table in new servers (ruleutils.c, pg_get_expr_worker)."""
-    announced: list[TableSchema] = []
+    announced = Recorded()
     reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'x')")
     reader_any.prepare()
-    reader_any.feed.announce_schemas(announced.append)
+    reader_any.feed.announce_schemas(announced)
     reader_any.database.execute("INSERT INTO t VALUES (1)")
     with psycopg.connect(reader_any.database.url) as connection:
         connection.execute("LOCK TABLE t IN ACCESS EXCLUSIVE MODE")

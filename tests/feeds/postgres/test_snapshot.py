@@ -14,7 +14,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.feeds import TableSnapshot
+from penstock.feeds import SnapshotWait, TableSnapshot
 from penstock.feeds.postgres import PostgresFeed, copying
 from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
@@ -37,7 +37,9 @@ def snapshot_of(
     reader: Reader, table: str, patience: float = PATIENCE
 ) -> Iterator[PostgresSnapshot]:
     schema, _, name = table.rpartition(".")
-    with reader.feed.snapshot(schema or "public", name, {}, patience=patience) as found:
+    with reader.feed.snapshot(
+        schema or "public", name, {}, SnapshotWait(patience=patience)
+    ) as found:
         yield found
 
 
@@ -464,7 +466,7 @@ def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> Non
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader.prepare()
     known = {reader.slot: Bookmark(None, {"era": "e0002-"})}
-    with reader.feed.snapshot("public", "t", known, patience=PATIENCE) as snapshot:
+    with reader.feed.snapshot("public", "t", known, SnapshotWait(patience=PATIENCE)) as snapshot:
         assert snapshot.position.startswith("e0002-0000")
         rows = rows_of(reader, snapshot)
     assert rows == [[]]
@@ -512,7 +514,7 @@ def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> Non
 def test_the_process_that_holds_a_snapshot_up_is_reported(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.feeds.postgres.waiting._EVERY", 0.1)
+    monkeypatch.setattr("penstock.feeds.postgres.connect._EVERY", 0.1)
     reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader.prepare()
     told: list[str] = []
@@ -521,7 +523,8 @@ def test_the_process_that_holds_a_snapshot_up_is_reported(
         pid = f"process {old.info.backend_pid} (idle in transaction) since 20"
 
         def take() -> None:
-            with reader.feed.snapshot("public", "t", {}, patience=PATIENCE, on_wait=told.append):
+            wait = SnapshotWait(patience=PATIENCE, on_wait=told.append)
+            with reader.feed.snapshot("public", "t", {}, wait):
                 pass
 
         taking = pool.submit(take)
@@ -536,7 +539,7 @@ def test_a_prepared_transaction_that_holds_a_snapshot_up_is_named(
     holds: str, reader_any: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It has no process: a new slot waits for it, and so does the table's lock."""
-    monkeypatch.setattr("penstock.feeds.postgres.waiting._EVERY", 0.1)
+    monkeypatch.setattr("penstock.feeds.postgres.connect._EVERY", 0.1)
     reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
     reader_any.prepare()
     gid, told = f"it's {reader_any.database.name}", list[str]()
@@ -546,7 +549,9 @@ def test_a_prepared_transaction_that_holds_a_snapshot_up_is_named(
         other.execute(holds.encode())
         other.execute(sql.SQL("PREPARE TRANSACTION {}").format(gid))
         try:
-            taking = reader_any.feed.snapshot("public", "t", {}, patience=3, on_wait=told.append)
+            taking = reader_any.feed.snapshot(
+                "public", "t", {}, SnapshotWait(patience=3, on_wait=told.append)
+            )
             with pytest.raises(Unavailable, match=re.escape(f"waited for {named}")), taking:
                 raise AssertionError
         finally:
@@ -652,10 +657,10 @@ def test_what_cannot_be_read_is_refused(reader: Reader) -> None:
         reader.settings.model_copy(update={"connection": type(reader.settings.connection)(url)})
     )
     with pytest.raises(SettingsError, match="permission denied"):
-        theirs.snapshot("public", "t", {}, patience=PATIENCE).__enter__()
+        theirs.snapshot("public", "t", {}, SnapshotWait(patience=PATIENCE)).__enter__()
     with (
         pytest.raises(SettingsError, match="row-level security"),
-        theirs.snapshot("public", "hidden", {}, patience=PATIENCE) as snapshot,
+        theirs.snapshot("public", "hidden", {}, SnapshotWait(patience=PATIENCE)) as snapshot,
     ):
         rows_of(reader, snapshot)
     reader.database.execute(f"DROP OWNED BY {user}; DROP ROLE {user}")

@@ -209,7 +209,7 @@ def test_an_account_that_may_publish_its_changes_alone_is_refused_and_reads_on(
     )
     announced = Announced(SchemaBucket(settings, "shop"))
     for version in ("one", "two"):
-        announced(schema("t", version))
+        announced.record(schema("t", version))
     (record,) = caplog.records
     assert said in record.getMessage()
 
@@ -227,6 +227,6 @@ def test_without_jetstream_or_room_changes_flow(
             connection.open()
             JetStream(connection).create({"name": "CDC", "subjects": ["cdc.>"]})
     announced = Announced(SchemaBucket(settings, "shop"))
-    announced(schema("t", "one"))
+    announced.record(schema("t", "one"))
     (record,) = caplog.records
     assert ("maximum" if has_jetstream else "no JetStream") in record.getMessage()

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import ormsgpack
 import pytest
 
 from penstock.model.change import schema
@@ -90,12 +89,6 @@ def test_batches_have_the_schema_of_changes(images: Any) -> None:
     batch.validate(full=True)
 
 
-def test_images_are_messagepack_when_asked() -> None:
-    row = one(TABLE, insert(1, [1, "x"]), images="msgpack")
-    assert ormsgpack.unpackb(row["after"]) == {"id": 1, "v": "x"}
-    assert ormsgpack.unpackb(row["key"]) == {"id": 1}
-
-
 def test_a_page_may_start_in_the_middle_of_a_transaction() -> None:
     context = Context(commit_lsn=LSN, committed_at=5, xid=9, ordinal=41, relations=(TABLE,))
     next_one = [begin(LSN + 9), insert(1, [3, None]), commit(LSN + 9)]
@@ -124,28 +117,12 @@ def test_keepalives_are_skipped() -> None:
     assert decode(replace(page, payload=beside)) == decode(page)
 
 
-def test_relations_take_effect_as_they_come() -> None:
-    wider = relation(1, {"id": 23, "v": 25, "w": 16}, key=["id"], name="renamed")
-    page = page_of(
-        [begin(LSN), TABLE, insert(1, [1, "x"]), wider, insert(1, [2, "y", "t"]), commit(LSN)]
-    )
-    old, new = decode(page)
-    assert (old["collection"], old["after"]) == ("t", '{"id":1,"v":"x"}')
-    assert (new["collection"], new["after"]) == ("renamed", '{"id":2,"v":"y","w":true}')
-
-
 def test_two_tables_of_one_name_stay_apart() -> None:
     other = relation(2, {"id": 23}, namespace="other")
     page = page_of([begin(LSN), TABLE, other, insert(2, [1]), insert(1, [1, None]), commit(LSN)])
     assert [(row["namespace"], row["relation_id"]) for row in decode(page)] == [
         ("other", 2), ("public", 1),
     ]  # fmt: skip
-
-
-def test_an_update_without_toast_keeps_it_out_of_the_image() -> None:
-    row = one(TABLE, update(1, [1, ...]))
-    assert (row["after"], row["unchanged"]) == ('{"id":1}', ["v"])
-    assert row["before"] is None
 
 
 def test_an_unchanged_key_comes_from_the_old_tuple() -> None:
@@ -260,11 +237,6 @@ def test_a_message_outside_of_transactions_takes_no_ordinal() -> None:
     assert (message["cursor"], message["ordinal"]) == ("00000001/000000FF", 0)
     assert orjson.loads(message["after"]) == {"prefix": "p", "content": "/w==", "binary": True}
     assert (row["cursor"], row["ordinal"]) == ("00000001/000000FF", 0)
-
-
-def test_heartbeats_are_no_changes() -> None:
-    beat = logical_message("penstock.heartbeat", b"", lsn=5, transactional=True)
-    assert one(beat, TABLE, insert(1, [1, None]), beat)["ordinal"] == 0
 
 
 def test_unknown_types_are_collected() -> None:

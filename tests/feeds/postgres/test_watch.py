@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from penstock.feeds.postgres import PostgresSettings
-from penstock.feeds.postgres.announcer import SchemaAnnouncer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.schemas import relation_in
+from penstock.feeds.postgres.watch import SchemaAnnouncer
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.table_schema import TableSchema
+from tests.feeds.postgres.reading import Recorded
 from tests.wire.pages import relation
 
 INT = 23
@@ -20,19 +20,14 @@ class Log:
     `fault`."""
 
     def __init__(self) -> None:
-        self.recorded: list[TableSchema] = []
+        self.recorded = Recorded()
         self.asked = 0
         self.fault: PenstockError | None = None
         self.now = self._sent = b""
         settings = PostgresSettings.model_validate(
-            {
-                "connection": "postgresql://h/d",
-                "slot": "s",
-                "publication": "p",
-                "tables": ["public.t"],
-            }
+            {"connection": "postgresql://h/d", "slot": "s", "publication": "p", "tables": "t"}
         )
-        self.announcer = SchemaAnnouncer(settings, self.recorded.append)
+        self.announcer = SchemaAnnouncer(settings, self.recorded)
 
     def sends(self, raw: bytes) -> "Log":
         self._sent = raw
@@ -57,7 +52,7 @@ class Log:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr("penstock.feeds.postgres.announcer.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("penstock.feeds.postgres.watch.time.monotonic", lambda: now[0])
     return now
 
 
@@ -95,18 +90,5 @@ def test_a_catalogue_that_fails_is_said_once_and_asked_again(
     assert len(log.recorded) == 1
 
 
-def test_what_is_not_recorded_is_announced_again() -> None:
-    log = Log()
-    record, log.announcer._record = log.announcer._record, _refuses
-    with pytest.raises(Unavailable):
-        log.sends(relation(16, {"id": INT}))
-    log.announcer._record = record
-    assert len(log.sends(relation(16, {"id": INT})).recorded) == 1
-
-
 def test_a_broken_message_is_the_decoders_matter() -> None:
     assert Log().sends(b"R\0").asked == 0
-
-
-def _refuses(_: TableSchema) -> None:
-    raise Unavailable("the bucket is away")

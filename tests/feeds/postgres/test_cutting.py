@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.feeds.postgres.condition import blaming, checked
+from penstock.feeds.postgres.cutting import blaming, checked_condition
 from penstock.feeds.postgres.failures import failure
 from penstock.model.errors import SettingsError, Unavailable
 
@@ -16,7 +16,7 @@ from penstock.model.errors import SettingsError, Unavailable
     ],
 )  # fmt: skip
 def test_expressions_are_taken_as_they_are(where: str) -> None:
-    assert checked(where) == where
+    assert checked_condition(where) == where
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_expressions_are_taken_as_they_are(where: str) -> None:
 )
 def test_what_could_end_the_expression_is_refused(where: str, why: str) -> None:
     with pytest.raises(SettingsError, match=why) as raised:
-        checked(where)
+        checked_condition(where)
     assert "where" in raised.value.hint
 
 
