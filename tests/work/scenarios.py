@@ -147,7 +147,6 @@ def framing(rows: int) -> Callable[[], object]:
                 after=None,
                 limits=PageLimits(size=1 << 30, rows=1 << 30),
                 describe=lambda raw, *_: KnownRelation(raw=raw),
-                relations={},
             ),
             progress=LogProgress(),
             streams=Streams(memory=1 << 20),

@@ -50,13 +50,12 @@ class Collector:
         after: Place | None,
         limits: PageLimits,
         describe: Describe,
-        relations: Relations,
         era: str = "",
         anchored: bool = False,
     ) -> None:
         self.page = OpenPage(partition)
         self.limits = limits
-        self.relations = relations
+        self.relations: Relations = {}
         self.ordinal = 0
         self.skip = 0
         self.last = _NOWHERE

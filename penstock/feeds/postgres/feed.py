@@ -132,11 +132,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         create_slot(connection, self.settings.slot, failover=self.settings.failover)
 
     def follow(
-        self,
-        partition: PartitionId,
-        bookmark: Bookmark = START,
-        *,
-        despite: Sequence[Gap] = (),
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""

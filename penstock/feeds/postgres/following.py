@@ -101,7 +101,6 @@ class PostgresFollowing:
                 after=after,
                 limits=PageLimits(size=settings.page_size, rows=settings.page_rows),
                 describe=self._side.describe,
-                relations={},
                 era=begin.known.era,
                 anchored=begin.anchored,
             ),

@@ -206,19 +206,13 @@ def refuse_unusable(slot: Slot) -> None:
 
 def replication_command(settings: PostgresSettings, slot: Slot, begin: int) -> str:
     """START_REPLICATION from `begin`, or from where the slot is if that is further on."""
-    options = {
-        "proto_version": str(slot.protocol),
-        "publication_names": sql.Identifier(settings.publication).as_string(None),
-    }
-    if slot.server_version >= 140_000:
-        options["messages"] = "true"
-        if settings.streaming:
-            options["streaming"] = "on"
-    listed = sql.SQL(", ").join(
-        sql.SQL("{} {}").format(sql.Identifier(name), sql.Literal(value))
-        for name, value in options.items()
-    )
-    command = sql.SQL("START_REPLICATION SLOT {} LOGICAL {} ({})").format(
-        sql.Identifier(slot.name), sql.SQL(f"{begin >> 32:X}/{begin & 0xFFFFFFFF:X}"), listed
+    options = f"proto_version '{slot.protocol}', publication_names "
+    more = ", messages 'true'" if slot.server_version >= 140_000 else ""
+    if more and settings.streaming:
+        more += ", streaming 'on'"
+    names = sql.Literal(sql.Identifier(settings.publication).as_string(None))
+    where = f"LOGICAL {begin >> 32:X}/{begin & 0xFFFFFFFF:X}"
+    command = sql.SQL("START_REPLICATION SLOT {} {} ({}{}{})").format(
+        sql.Identifier(slot.name), sql.SQL(where), sql.SQL(options), names, sql.SQL(more)
     )
     return command.as_string(None)

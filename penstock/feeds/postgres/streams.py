@@ -95,22 +95,18 @@ class StreamedTransaction:
 
 
 class Streams:
-    """All transactions in progress; together they hold at most `memory` bytes, about."""
+    """All transactions in progress; together they hold at most `memory` bytes, about: `held` now,
+    and `spilled` ever went to files."""
 
     def __init__(self, *, memory: int, folder: Path | None = None) -> None:
         self._memory = memory
         self._folder = folder
         self._streams: dict[int, StreamedTransaction] = {}
-        self._held = 0
+        self.held = 0
         self.spilled = 0
 
     def __len__(self) -> int:
         return len(self._streams)
-
-    @property
-    def held(self) -> int:
-        """Bytes in memory now."""
-        return self._held
 
     def append(self, xid: int, piece: bytes) -> None:
         """Whole messages of the transaction `xid`, rows of its subtransactions among them."""
@@ -120,11 +116,11 @@ class Streams:
         if stream is None:
             stream = self._streams[xid] = StreamedTransaction(self._folder)
         stream.append(piece)
-        self._held += len(piece)
-        while self._held > self._memory:
+        self.held += len(piece)
+        while self.held > self._memory:
             largest = max(self._streams.values(), key=lambda each: each.held)
             moved = largest.spill()
-            self._held -= moved
+            self.held -= moved
             self.spilled += moved
 
     def described(self, xid: int, oid: bytes) -> None:
@@ -147,7 +143,7 @@ class Streams:
     def take(self, xid: int) -> StreamedTransaction:
         """The transaction `xid`, which is no longer in progress; empty if nothing of it came."""
         stream = self._streams.pop(xid, None) or StreamedTransaction(self._folder)
-        self._held -= stream.held
+        self.held -= stream.held
         stream.rewind()
         return stream
 

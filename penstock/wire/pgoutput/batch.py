@@ -104,6 +104,7 @@ def _batch(
     text, time = pa.string(), target.field("committed_at").type
     unit, relation, layouts = columns["unit"], columns["relation"], constants.relations
     ordinal = pa.array(columns["ordinal"], pa.int32())
+    nulls: Any = pa.nulls
     cursor = _gather(constants.cursors, unit, text)
     backends = pa.repeat(pa.scalar(settings.backend, text), size)
     colon = pa.repeat(pa.scalar(":", text), size)
@@ -131,14 +132,9 @@ def _batch(
         _gather(constants.transactions, unit, text),
         _gather(constants.committed_at, unit, time),
         pa.repeat(pa.scalar(page.captured_at, time), size),
-        *(_nulls(size, target.field(name).type) for name in ("delta", "mark", "route")),
+        *(nulls(size, target.field(name).type) for name in ("delta", "mark", "route")),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
-
-
-def _nulls(size: int, kind: pa.DataType) -> Any:
-    made: Any = pa.nulls
-    return made(size, kind)
 
 
 def _gather(constants: Sequence[Any], index: tuple[int, ...], kind: pa.DataType) -> Any:

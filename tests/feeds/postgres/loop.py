@@ -29,7 +29,6 @@ class Loop:
                 after=after,
                 limits=PageLimits(size=size, rows=rows),
                 describe=self._describe,
-                relations={},
             ),
             progress=self.progress,
             streams=self.streams,
