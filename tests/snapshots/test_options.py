@@ -6,6 +6,7 @@ import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.feeds import RowSelection
+from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
@@ -69,6 +70,7 @@ def test_a_condition_has_to_be_allowed() -> None:
 
 
 def test_a_source_that_has_whole_tables_only_says_so() -> None:
+    feed = MemoryFeed(MemoryFeedSettings())
     with pytest.raises(SettingsError, match="shop are of whole tables"):
-        SnapshotOptions(columns=("id",)).of(table(object()), SETTINGS)
-    assert SnapshotOptions(chunk_rows=5).of(table(object()), SETTINGS).chunk_rows == 5
+        SnapshotOptions(columns=("id",)).of(table(feed), SETTINGS)
+    assert SnapshotOptions(chunk_rows=5).of(table(feed), SETTINGS).chunk_rows == 5
