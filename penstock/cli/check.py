@@ -94,7 +94,7 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
 def _source(pipeline: Deployment, backend: Backend) -> Sequence[Finding]:
     feed = backend.feed()
     found = list(feed.check())
-    if all(each.level != "error" for each in found):
+    if feed.checks_bookmarks and all(each.level != "error" for each in found):
         for partition, bookmark in _saved(pipeline, backend).items():
             found += feed.check_bookmark(partition, bookmark)
     return found

@@ -331,9 +331,14 @@ class Feed(Protocol):
         schema of a table before its changes. A pickled copy records nothing."""
         return
 
+    @property
+    def checks_bookmarks(self) -> bool:
+        """Whether the source tells, without following, that the changes after a bookmark are
+        there."""
+        return False
+
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
-        """Preflight of a saved bookmark: whether the changes after it are still there, where the
-        source tells without following it. Does I/O."""
+        """Preflight of a saved bookmark, of a feed that `checks_bookmarks`. Does I/O."""
         return ()
 
     def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:

@@ -86,6 +86,7 @@ class PolledFeed(SettingsFeed[P]):
     an iterator's token. `oldest`: what `start` calls the oldest change, for people."""
 
     oldest = "beginning"
+    checks_bookmarks = True
 
     @property
     def polled(self) -> bool:

@@ -63,6 +63,8 @@ PARTITION = PartitionId("change-stream")
 class MongoFeed(SettingsFeed[MongoSettings]):
     """The implementation of `feeds.Feed` for MongoDB 6.0 and later. It is its settings."""
 
+    checks_bookmarks = True
+
     largest_document = 16 * 2**20
 
     def __init__(self, settings: MongoSettings) -> None:
