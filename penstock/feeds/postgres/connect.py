@@ -51,11 +51,8 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         answer is closed: the answer to an old question must not be taken for one to a new one."""
         try:
             return super().wait(self._bounded(gen), *args, **more)
-        except _Stopped:
+        except Ended:
             self.give_up()
-            raise
-        except _Silent:
-            self.close()
             raise
 
     def _bounded(self, gen: Generator[Any, Any, Result]) -> Generator[Any, Any, Result]:
@@ -64,14 +61,18 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             wanted = next(gen)
             while True:
                 ready = yield wanted
-                if self.is_stopped():
-                    raise _Stopped("it was cancelled")
-                if time.monotonic() > deadline:
-                    raise _Silent(f"no answer for {self.patience:.0f} s")
+                self.check(deadline)
                 wanted = gen.send(ready)
         except StopIteration as end:
             result: Result = end.value
             return result
+
+    def check(self, deadline: float) -> None:
+        """Raises Ended once it is stopped, and after the deadline (monotonic seconds)."""
+        if self.is_stopped():
+            raise Ended("it was cancelled")
+        if time.monotonic() > deadline:
+            raise Ended(f"no answer for {self.patience:.0f} s")
 
     def give_up(self) -> None:
         """Closes it, and has the server end the statement: else it would go on, and hold its locks,
@@ -81,12 +82,8 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
         self.close()
 
 
-class _Silent(psycopg.OperationalError):
-    """No answer came in time."""
-
-
-class _Stopped(psycopg.OperationalError):
-    """The answer is not wanted any more."""
+class Ended(psycopg.OperationalError):
+    """The answer is not wanted any more, or did not come in time."""
 
 
 def connect_ordinary(settings: PostgresSettings) -> Ordinary:

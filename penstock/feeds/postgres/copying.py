@@ -15,14 +15,13 @@ from collections.abc import Iterator
 import psycopg
 from psycopg import pq, sql
 
-from penstock.feeds.postgres.connect import PatientConnection
+from penstock.feeds.postgres.connect import Ended, PatientConnection
 from penstock.feeds.postgres.failures import translating
 from penstock.model.errors import Unavailable
 
 _CHUNK = 2**20  # bytes that are read at a time, at most
 _HEADER = struct.Struct(">cI")
 _LOOK = 0.1  # seconds between two looks whether it is stopped
-_READING = 3600.0  # seconds until a table's next rows count as not coming
 _END = _HEADER.pack(b"c", 4) + _HEADER.pack(b"Z", 5) + b"T"
 
 
@@ -34,41 +33,37 @@ def copied(connection: PatientConnection, query: sql.Composed, what: str) -> Ite
     with translating(what):
         try:
             yield from read(connection, query.as_bytes(None))
-        except _Ended:
+        except Ended:
             connection.give_up()
             raise
-
-
-class _Ended(psycopg.OperationalError):
-    """The rows are not wanted any more, or do not come."""
 
 
 def _from_socket(connection: PatientConnection, query: bytes) -> Iterator[bytes]:
     with socket.socket(fileno=os.dup(connection.pgconn.socket)) as wire:
         wire.settimeout(_LOOK)
         wire.sendall(_HEADER.pack(b"Q", len(query) + 5) + query + b"\0")
-        deadline = time.monotonic() + _READING
+        deadline = time.monotonic() + connection.patience
         while True:
             try:
                 data = wire.recv(_CHUNK)
             except TimeoutError:
-                _refuse(connection, deadline)
+                connection.check(deadline)
                 continue
             if not data:
                 raise Unavailable("the server closed the connection")
-            _refuse(connection, deadline)
+            connection.check(deadline)
             yield data
-            deadline = time.monotonic() + _READING
+            deadline = time.monotonic() + connection.patience
 
 
 def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[bytes]:
     wire = connection.pgconn
     wire.send_query(query)
-    deadline = time.monotonic() + _READING
+    deadline = time.monotonic() + connection.patience
     while wire.flush() or wire.is_busy():
         select.select([wire.socket], [], [], _LOOK)
         wire.consume_input()
-        _refuse(connection, deadline)
+        connection.check(deadline)
     _must(wire.get_result(), pq.ExecStatus.COPY_OUT)
     while True:
         data: list[bytes] = []
@@ -81,7 +76,7 @@ def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[byte
             size += length
         if data:
             yield b"".join(data)
-            deadline = time.monotonic() + _READING
+            deadline = time.monotonic() + connection.patience
         if length < 0:
             _must(wire.get_result(), pq.ExecStatus.COMMAND_OK)
             while wire.get_result() is not None:
@@ -91,7 +86,7 @@ def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[byte
         if not length:
             select.select([wire.socket], [], [], _LOOK)
             wire.consume_input()
-        _refuse(connection, deadline)
+        connection.check(deadline)
 
 
 def _must(result: "pq.abc.PGresult | None", status: pq.ExecStatus) -> None:
@@ -99,10 +94,3 @@ def _must(result: "pq.abc.PGresult | None", status: pq.ExecStatus) -> None:
         raise Unavailable("the server ended the statement")
     if result.status != status:
         raise psycopg.errors.error_from_result(result)
-
-
-def _refuse(connection: PatientConnection, deadline: float) -> None:
-    if connection.is_stopped():
-        raise _Ended("it was cancelled")
-    if time.monotonic() > deadline:
-        raise _Ended(f"no rows for {_READING:.0f} s")

@@ -100,13 +100,17 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 f"a replication slot cannot begin at {at}: the server keeps no older log for it",
                 hint="begin now, or at a bookmark of this slot",
             )
-        self._prepare()
-        with closing(connect_replication(self.settings)) as replication:
-            system = identify_system(replication)
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
-        if slot is None:
-            raise Unavailable(f"the slot {self.settings.slot} was dropped while we began")
+            if slot is None:
+                slot = self._made(connection)
+            else:
+                ensure_publication(connection, self.settings)
+                refuse_foreign(slot)
+                if self.on_gap == "fail":
+                    refuse_unusable(slot)
+        with closing(connect_replication(self.settings)) as replication:
+            system = identify_system(replication)
         known = KnownHistory(
             system=system.identifier,
             timeline=system.timeline,
@@ -115,21 +119,14 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         )
         return {PartitionId(self.settings.slot): Bookmark(mark=known.to_json())}
 
-    def _prepare(self) -> None:
-        settings = self.settings
-        with connect_ordinary(settings) as connection:
-            slot = find_slot(connection, settings.slot)
-            if slot is None:
-                self._make(connection)
-            else:
-                ensure_publication(connection, settings)
-                refuse_foreign(slot)
-                if settings.on_gap == "fail":
-                    refuse_unusable(slot)
-
-    def _make(self, connection: Ordinary) -> None:
+    def _made(self, connection: Ordinary) -> Slot:
+        name = self.settings.slot
         ensure_publication(connection, self.settings)
-        create_slot(connection, self.settings.slot, failover=self.settings.failover)
+        create_slot(connection, name, failover=self.settings.failover)
+        slot = find_slot(connection, name)
+        if slot is None:
+            raise Unavailable(f"the slot {name} was dropped while we made it")
+        return slot
 
     def follow(
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
@@ -178,8 +175,10 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 known = KnownHistory(
                     era=known.era if after is None else era_behind(known, verdict.cause)
                 )
-                slot = self._usable(connection, slot)
-        assert slot is not None  # a missing one is a gap, and made
+                if slot is not None and slot.lost:
+                    drop_slot(connection, slot.name)
+                    slot = None
+            slot = slot or self._made(connection)  # a missing one is a gap
         if self.settings.failover and not slot.failover:
             keep_on_failover(replication, slot)
         position = None if is_lost else position_of(known, after)
@@ -228,17 +227,6 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 hint="it will, unless it was restored from a backup: then connect to its primary",
             )
         return verdict, system
-
-    def _usable(self, connection: Ordinary, slot: Slot | None) -> Slot:
-        """The slot to go on with after a gap: this one, or one made anew."""
-        if slot is None or slot.lost:
-            if slot is not None:
-                drop_slot(connection, slot.name)
-            self._make(connection)
-            slot = find_slot(connection, self.settings.slot)
-        if slot is None:
-            raise Unavailable(f"the slot {self.settings.slot} was dropped while we made it")
-        return slot
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: what else there is to say is the slot's, of its following."""

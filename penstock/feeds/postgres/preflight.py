@@ -21,6 +21,18 @@ from penstock.model.finding import Finding, finding
 _OLDEST, _NEWEST = 13, 18
 _STANDBY_SINCE = 16  # logical decoding on a standby
 
+# Setting, its value for never, which slots the server gives up, and what to do.
+_GIVES_UP = (
+    (
+        "max_slot_wal_keep_size", "-1", "is more than {} of WAL behind",
+        "make it larger than the WAL of the longest outage you expect",
+    ),
+    (
+        "idle_replication_slot_timeout", "0", "nobody reads for {}",
+        "make it longer than the longest outage you expect",
+    ),
+)  # fmt: skip
+
 
 def findings(settings: PostgresSettings) -> Iterator[Finding]:
     """Raises Unavailable, SettingsError where the server can't be asked."""
@@ -74,22 +86,12 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
             "it is SQL_ASCII: a row that is not UTF-8 becomes a dead letter",
             "load a dump into a database with encoding UTF8",
         )
-    keep = _setting(connection, "max_slot_wal_keep_size")
-    if keep not in ("", "-1"):
-        yield finding(
-            "warning",
-            "max_slot_wal_keep_size",
-            f"the server gives up a slot that is more than {keep} of WAL behind",
-            "make it larger than the WAL of the longest outage you expect",
-        )
-    idle = _setting(connection, "idle_replication_slot_timeout")
-    if idle not in ("", "0"):
-        yield finding(
-            "warning",
-            "idle_replication_slot_timeout",
-            f"the server gives up a slot that nobody reads for {idle}",
-            "make it longer than the longest outage you expect",
-        )
+    for name, never, which, remedy in _GIVES_UP:
+        value = _setting(connection, name)
+        if value not in ("", never):
+            yield finding(
+                "warning", name, f"the server gives up a slot that {which.format(value)}", remedy
+            )
 
 
 def _role(connection: Ordinary) -> Iterator[Finding]:

@@ -10,7 +10,6 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from penstock.feeds.postgres.failures import backend_error
 from penstock.model.errors import Malformed
@@ -29,7 +28,7 @@ _HEADER = struct.Struct(">cI")
 _HEADS = [_HEADER.pack(b"t", size) for size in range(256)]
 _SPARE = 2**16  # bytes of the output's buffer beyond the size of a page
 
-# What `_Wrapper.take` answers: the next message is not whole; is no row; the page is full; a row is
+# What `take` answers: the next message is not whole; is no row; the page is full; a row is
 # not as COPY writes it.
 _MORE, _OTHER, _FULL, _BROKEN = range(4)
 
@@ -78,7 +77,7 @@ class RowFramer:
         self._pages, self._what = pages, what
         head = b"I" + pages.relation[1:5] + b"N" + struct.pack(">H", pages.columns)
         functions = library()
-        self._wrapper: _Wrapper = (
+        self._wrapper = (
             _InPython(head, pages.columns, rows, size)
             if functions is None
             else _Native(functions, head, pages.columns, rows, size)
@@ -127,18 +126,6 @@ class RowFramer:
             yield self._pages.page(payload, count)
 
 
-class _Wrapper(Protocol):
-    """Wraps rows, until it is asked for the page."""
-
-    def take(self, data: bytes, position: int) -> tuple[int, int]:
-        """Wraps the rows from `position` on; why it stopped, and where."""
-        ...
-
-    def flush(self) -> tuple[bytes, int]:
-        """The messages that were made, and how many they are; begins anew."""
-        ...
-
-
 class _InPython:
     """The reference, and what there is without the native library."""
 
@@ -148,6 +135,7 @@ class _InPython:
         self._total = 0
 
     def take(self, data: bytes, position: int) -> tuple[int, int]:
+        """Wraps the rows from `position` on; why it stopped, and where."""
         while len(data) - position >= _HEADER.size:
             tag, length = _HEADER.unpack_from(data, position)
             stop = position + 1 + length
@@ -168,6 +156,7 @@ class _InPython:
         return _MORE, position
 
     def flush(self) -> tuple[bytes, int]:
+        """The messages that were made, and how many they are; begins anew."""
         messages, self._messages, self._total = self._messages, [], 0
         return b"".join(messages), len(messages)
 

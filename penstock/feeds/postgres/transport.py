@@ -9,7 +9,6 @@ import os
 import select
 import socket
 import struct
-from typing import Protocol
 
 import psycopg
 from psycopg.pq import ExecStatus
@@ -22,40 +21,6 @@ CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _HEADER = struct.Struct(">cI")
 _SEND_TIMEOUT = 10.0  # seconds
 _LOOKS = 2
-
-
-class Transport(Protocol):
-    """The wire of one START_REPLICATION, from its first CopyData on."""
-
-    def receive(self) -> bytes:
-        """What is there now (backend messages, cut anywhere), without waiting; b"" for nothing.
-
-        Raises Unavailable when the connection is gone.
-        """
-        ...
-
-    def wait(self, timeout: float) -> bool:
-        """Until `receive` may return something, or `timeout` seconds; False for the latter."""
-        ...
-
-    def send(self, message: bytes) -> None:
-        """Sends one CopyData with this content; raises Unavailable."""
-        ...
-
-    def close(self) -> None:
-        """Ends the stream and the connection; never raises."""
-        ...
-
-
-def start(connection: Ordinary, command: str) -> Transport:
-    """Sends START_REPLICATION and returns the stream that it opens; takes the connection over.
-
-    Raises what the server says instead, as an error of penstock.
-    """
-    take_any_bytes(connection)
-    plain = not connection.pgconn.ssl_in_use
-    kind: type[PlainTransport | LibpqTransport] = PlainTransport if plain else LibpqTransport
-    return kind(connection, command)
 
 
 class PlainTransport:
@@ -96,6 +61,8 @@ class PlainTransport:
             data += self.receive()
 
     def receive(self) -> bytes:
+        """What is there now (backend messages, cut anywhere), without waiting; b"" for nothing.
+        Raises Unavailable when the connection is gone."""
         if self._early:
             early, self._early = self._early, b""
             return early
@@ -110,9 +77,11 @@ class PlainTransport:
         return data
 
     def wait(self, timeout: float) -> bool:
+        """Until `receive` may return something, or `timeout` seconds; False for the latter."""
         return bool(self._early) or bool(self._poll.poll(max(0, timeout * 1000)))
 
     def send(self, message: bytes) -> None:
+        """Sends one CopyData with this content; raises Unavailable."""
         self._send_all(_HEADER.pack(b"d", len(message) + 4) + message)
 
     def _send_all(self, data: bytes) -> None:
@@ -125,6 +94,7 @@ class PlainTransport:
             self._socket.setblocking(False)
 
     def close(self) -> None:
+        """Ends the stream and the connection; never raises."""
         try:
             self._send_all(_HEADER.pack(b"c", 4) + _HEADER.pack(b"X", 4))
         except (OSError, Unavailable):
@@ -138,7 +108,7 @@ class PlainTransport:
 
 
 class LibpqTransport:
-    """libpq's own reading, for TLS; messages get their header back."""
+    """The same by libpq's own reading, for TLS; messages get their header back."""
 
     def __init__(self, connection: Ordinary, command: str) -> None:
         self._connection = connection
@@ -222,3 +192,17 @@ class LibpqTransport:
             pass  # the other side is gone already
         finally:
             self._connection.close()
+
+
+# The wire of one START_REPLICATION, from its first CopyData on.
+Transport = PlainTransport | LibpqTransport
+
+
+def start(connection: Ordinary, command: str) -> Transport:
+    """Sends START_REPLICATION and returns the stream that it opens; takes the connection over.
+
+    Raises what the server says instead, as an error of penstock.
+    """
+    take_any_bytes(connection)
+    kind = LibpqTransport if connection.pgconn.ssl_in_use else PlainTransport
+    return kind(connection, command)

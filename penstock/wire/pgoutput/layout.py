@@ -12,8 +12,8 @@ from penstock.model.errors import Malformed, SettingsError
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
-from penstock.wire.pgoutput.values import Converter, Types, ValueKind, value_of
-from penstock.wire.pgoutput.values.scalars import as_base64
+from penstock.wire.pgoutput.values import Types, ValueKind, value_of
+from penstock.wire.pgoutput.values.scalars import Converter, as_base64
 
 TENANT_FIELD = "field:"
 

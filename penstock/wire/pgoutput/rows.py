@@ -21,8 +21,7 @@ from penstock.wire.pgoutput.messages import (
     TupleData,
     Update,
 )
-from penstock.wire.pgoutput.values import Converter
-from penstock.wire.pgoutput.values.scalars import as_base64
+from penstock.wire.pgoutput.values.scalars import Converter, as_base64
 
 # What reading or converting broken bytes can raise.
 BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)

@@ -5,9 +5,8 @@ Everything is a function from bytes to a value that orjson (JSON images) or orms
 images) takes; it raises ValueError on bytes that are not of its type.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.model.change import Images
 from penstock.model.errors import Malformed
@@ -15,6 +14,7 @@ from penstock.wire.documents import document_as_json, element_as_json
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.scalars import (
+    Converter,
     binary,
     binary_as_base64,
     boolean,
@@ -27,7 +27,6 @@ from penstock.wire.pgoutput.values.scalars import (
 )
 from penstock.wire.pgoutput.values.type_catalog import ARRAYS, BUILT_IN, Family
 
-Converter = Callable[[bytes], Any]
 Types = Mapping[int, TypeEntry]
 
 # What the session that sends values must be set to: one value has one text, whatever the server,

@@ -5,17 +5,14 @@ type's delimiter, a comma for all types but box.
 """
 
 import re
-from collections.abc import Callable
 from typing import Any
 
-from penstock.wire.pgoutput.values.scalars import text
+from penstock.wire.pgoutput.values.scalars import Converter, text
 
 _ESCAPED = re.compile(rb"\\(.)", re.DOTALL)
 
 
-def array_of(
-    element: Callable[[bytes], Any], delimiter: str = ","
-) -> Callable[[bytes], list[Any] | str]:
+def array_of(element: Converter, delimiter: str = ",") -> Converter:
     """A converter of arrays whose elements `element` converts; raises ValueError."""
     comma = delimiter.encode()
     token = re.compile(rb'"((?:[^"\\]|\\.)*)"|([^{}"\\%b]+)|([{}%b])' % (comma, comma), re.DOTALL)
@@ -71,9 +68,7 @@ def _unquoted(text: str, delimiter: str) -> list[str | None] | None:
     return [None if item == "NULL" else item for item in items] if "NULL" in text else list(items)
 
 
-def _nested(
-    raw: bytes, token: re.Pattern[bytes], comma: bytes, element: Callable[[bytes], Any]
-) -> list[Any]:
+def _nested(raw: bytes, token: re.Pattern[bytes], comma: bytes, element: Converter) -> list[Any]:
     at = 0
     root: list[Any] = []
     open_lists = [root]
@@ -108,7 +103,7 @@ def _nested(
     return result
 
 
-def _element(quoted: bytes | None, plain: bytes, element: Callable[[bytes], Any]) -> Any:
+def _element(quoted: bytes | None, plain: bytes, element: Converter) -> Any:
     if quoted is not None:
         return element(_ESCAPED.sub(rb"\1", quoted) if b"\\" in quoted else quoted)
     return None if plain == b"NULL" else element(plain)

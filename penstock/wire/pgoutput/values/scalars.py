@@ -19,6 +19,10 @@ Infinite ones stay `infinity` and `-infinity`. time, timetz and interval are ISO
 import re
 from base64 import b64encode
 from binascii import unhexlify
+from collections.abc import Callable
+from typing import Any
+
+Converter = Callable[[bytes], Any]
 
 _NO_NUMBERS = ("NaN", "Infinity", "-Infinity")
 _INFINITE = ("infinity", "-infinity")
