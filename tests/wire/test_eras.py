@@ -36,11 +36,6 @@ def test_every_cursor_of_an_era_sorts_behind_all_of_those_before(one: int, other
         before = era + format_lsn(one)
 
 
-@given(LSNS, LSNS)
-def test_inside_an_era_cursors_sort_as_lsns(one: int, other: int) -> None:
-    assert ("e0001-" + format_lsn(one) < "e0001-" + format_lsn(other)) == (one < other)
-
-
 def test_eras_end() -> None:
     with pytest.raises(Malformed):
         next_era("e9999-")

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from penstock.model.errors import Unavailable
 from tests.feeds.postgres.reading import Reader
-from tests.feeds.postgres.story import FAST, TABLE, feed_of
-from tests.servers import Database, Postgres, postgres_bin
+from tests.feeds.postgres.story import TABLE, feed_of, server_of
+from tests.servers import Database, Postgres
 
 
 @pytest.fixture
@@ -44,11 +43,7 @@ def reader_of(database: Database) -> Iterator[Callable[..., Reader]]:
 @pytest.fixture(params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])
 def server(request: pytest.FixtureRequest) -> Iterator[Postgres]:
     """A server of its own, because it is stopped and copied; with a table and a slot."""
-    try:
-        postgres_bin(request.param)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with Postgres(version=request.param, settings=FAST) as made:
+    with server_of(request.param) as made:
         made.execute(TABLE)
         feed_of(made).begin()
         yield made

@@ -66,8 +66,10 @@ class Reader:
                     raise
                 time.sleep(0.02)
 
-    def prepare(self) -> "Reader":
-        """Makes slot and publication."""
+    def prepare(self, *statements: str) -> "Reader":
+        """Executes these, then makes slot and publication."""
+        for statement in statements:
+            self.database.execute(statement)
         self.feed.begin()
         return self
 

@@ -18,6 +18,14 @@ FAST = {"fsync": False, "full_page_writes": False}
 TABLE = "CREATE TABLE t (id int PRIMARY KEY, a text); CREATE PUBLICATION p FOR TABLE t"
 
 
+def server_of(version: int, **settings: Any) -> Postgres:
+    """A server of that version, or the test is skipped."""
+    try:
+        return Postgres(version=version, settings={**FAST, **settings})
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
 def feed_of(server: Postgres, **settings: Any) -> PostgresFeed:
     return PostgresFeed(
         PostgresSettings(connection=server.url, slot=SLOT, publication="p", silence=60, **settings)

@@ -11,8 +11,7 @@ def _places(rows: list[dict[str, object]]) -> list[Place]:
 
 
 def test_a_copy_of_1000_rows_has_1000_ids(reader_any: Reader) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY, a text)")
     with (
         psycopg.connect(reader_any.database.url) as connection,
         connection.cursor().copy("COPY t FROM STDIN") as copy,
@@ -29,8 +28,7 @@ def test_a_copy_of_1000_rows_has_1000_ids(reader_any: Reader) -> None:
 def test_interleaved_transactions_come_one_after_the_other_in_commit_order(
     reader_any: Reader,
 ) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, who text)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY, who text)")
     url = reader_any.database.url
     with psycopg.connect(url) as first, psycopg.connect(url) as second:
         for number in range(20):
@@ -45,8 +43,7 @@ def test_interleaved_transactions_come_one_after_the_other_in_commit_order(
 
 
 def test_a_rolled_back_transaction_and_savepoint_never_show(reader_any: Reader) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     reader_any.database.execute("BEGIN; INSERT INTO t VALUES (1); ROLLBACK")
     reader_any.database.execute(
         "BEGIN; INSERT INTO t VALUES (2); SAVEPOINT s; INSERT INTO t VALUES (3);"
@@ -59,8 +56,7 @@ def test_a_rolled_back_transaction_and_savepoint_never_show(reader_any: Reader) 
 def test_a_message_and_the_transaction_that_commits_right_behind_it_have_different_ids(
     reader_any: Reader,
 ) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     reader_any.database.execute(
         "BEGIN; INSERT INTO t VALUES (1); SELECT pg_logical_emit_message(false, 'a', 'b'); COMMIT"
     )
@@ -82,9 +78,10 @@ def test_own_types_are_looked_up(reader_any: Reader) -> None:
 
 
 def test_a_full_replica_identity_still_has_the_primary_key(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (a int, b int, c int, PRIMARY KEY (c, a))")
-    reader.database.execute("ALTER TABLE t REPLICA IDENTITY FULL")
-    reader.prepare()
+    reader.prepare(
+        "CREATE TABLE t (a int, b int, c int, PRIMARY KEY (c, a))",
+        "ALTER TABLE t REPLICA IDENTITY FULL",
+    )
     reader.database.execute("INSERT INTO t VALUES (1, 2, 3)")
     (row,) = reader.take(1)
     assert row["key"] == {"c": 3, "a": 1}

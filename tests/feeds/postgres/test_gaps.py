@@ -9,9 +9,9 @@ from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark
-from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
+from tests.feeds.postgres.story import SLOT, TABLE, feed_of, insert, server_of, started
 from tests.servers import Postgres
-from tests.slots import advance_slot, drop_slot
+from tests.slots import drop_slot
 
 pytestmark = pytest.mark.live
 
@@ -82,13 +82,6 @@ def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
     assert all("found" in row for row in story.read(server, 10, despite=[gap]))
 
 
-def test_a_slot_that_somebody_else_read_is_a_gap(server: Postgres) -> None:
-    story = started(server)
-    insert(server, 11, 20, "taken")
-    advance_slot(server, SLOT)
-    assert story.lost(server).cause == "slot_recreated"
-
-
 def test_an_idle_slot_moves_as_far_as_was_stored_and_no_further(server: Postgres) -> None:
     story = started(server)
     feed = feed_of(server)
@@ -116,14 +109,8 @@ def confirmed(server: Postgres) -> str:
 
 @pytest.mark.parametrize("version", [15, 16, 18])
 def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
-    settings = {
-        **FAST, "max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"
-    }  # fmt: skip
-    try:
-        server = Postgres(version=version, settings=settings)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
+    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
+    with server_of(version, **settings) as server:
         server.execute(TABLE)
         feed_of(server).begin()
         story = started(server)

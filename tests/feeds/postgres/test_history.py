@@ -1,6 +1,7 @@
 """Which history our position is on: one verdict for every state of server and slot."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,132 +19,96 @@ from penstock.model.position import Place
 from penstock.wire.pgoutput.lsn import format_lsn
 
 SLOT = Slot(
-    name="s",
-    plugin="pgoutput",
-    kind="logical",
-    database="db",
-    active_pid=None,
-    confirmed=1000,
-    restart=900,
-    wal_status="reserved",
-    two_phase=False,
-    invalidation="",
-    failover=False,
-    server_version=160_000,
-    connected_to="db",
-    sender_timeout=60.0,
-    current=5000,
-)
+    name="s", plugin="pgoutput", kind="logical", database="db", active_pid=None, confirmed=1000,
+    restart=900, wal_status="reserved", two_phase=False, invalidation="", failover=False,
+    server_version=160_000, connected_to="db", sender_timeout=60.0, current=5000,
+)  # fmt: skip
 KNOWN = KnownHistory(system="7", timeline=2, flushed=1200, publication="p")
 HERE = System(identifier="7", timeline=2)
 PROMOTED = System(identifier="7", timeline=3)
+OTHER = System(identifier="8", timeline=2)
 
 
 def at(lsn: int, era: str = "") -> Place:
     return Place(era + format_lsn(lsn), 3)
 
 
-# name -> (what is stored, our place, slot, system, where the log ends, forks, diverged, the cause)
-_CASES: dict[
-    str, tuple[KnownHistory, Place | None, Slot | None, System, int, dict[int, int], bool, str]
-]
-_CASES = {
-    "all is well": (KNOWN, at(1100), SLOT, HERE, 5000, {}, False, ""),
-    "nothing was stored": (KnownHistory(), None, SLOT, HERE, 5000, {}, False, ""),
-    "a position of an older penstock": (KnownHistory(), at(1100), SLOT, HERE, 5000, {}, False, ""),
+# What is so unless a case says something else.
+_USUAL: dict[str, Any] = {
+    "known": KNOWN, "after": at(1100), "slot": SLOT, "system": HERE, "current": 5000, "forks": {},
+}  # fmt: skip
+_CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "all is well": ("", {}),
+    "nothing was stored": ("", {"known": KnownHistory(), "after": None}),
+    "a position of an older penstock": ("", {"known": KnownHistory()}),
     "an older position and a slot that is further": (
-        KnownHistory(), at(900), SLOT, HERE, 5000, {}, False, "",
+        "", {"known": KnownHistory(), "after": at(900)},
     ),
-    "the slot is where we left it": (
-        KNOWN, at(1100), replace(SLOT, confirmed=1200), HERE, 5000, {}, False, "",
-    ),
-    "a crash of the server took the slot back": (
-        KNOWN, at(1100), replace(SLOT, confirmed=10), HERE, 5000, {}, False, "",
-    ),
-    "the log ends at our position": (KNOWN, at(1100), SLOT, HERE, 1100, {}, False, ""),
-    "the slot is gone": (KNOWN, at(1100), None, HERE, 5000, {}, False, "slot_missing"),
-    "the slot is gone, before anything came": (
-        KNOWN, None, None, HERE, 5000, {}, False, "slot_missing",
-    ),
+    "the slot is where we left it": ("", {"slot": replace(SLOT, confirmed=1200)}),
+    "a crash of the server took the slot back": ("", {"slot": replace(SLOT, confirmed=10)}),
+    "the log ends at our position": ("", {"current": 1100}),
+    "the slot is gone": ("slot_missing", {"slot": None}),
+    "the slot is gone, before anything came": ("slot_missing", {"slot": None, "after": None}),
     "the slot is gone, and nobody knows whose it was": (
-        KnownHistory(), at(1100), None, HERE, 5000, {}, False, "slot_missing",
+        "slot_missing", {"slot": None, "known": KnownHistory()},
     ),
-    "the slot's log was removed": (
-        KNOWN, at(1100), replace(SLOT, wal_status="lost"), HERE, 5000, {}, False, "slot_lost",
-    ),
-    "the slot was invalidated": (
-        KNOWN, at(1100), replace(SLOT, invalidation="idle_timeout"), HERE, 5000, {}, False,
-        "slot_lost",
-    ),
+    "the slot's log was removed": ("slot_lost", {"slot": replace(SLOT, wal_status="lost")}),
+    "the slot was invalidated": ("slot_lost", {"slot": replace(SLOT, invalidation="idle_timeout")}),
     "the slot is further than we let it": (
-        KNOWN, at(1100), replace(SLOT, confirmed=1201), HERE, 5000, {}, False, "slot_recreated",
+        "slot_recreated", {"slot": replace(SLOT, confirmed=1201)},
     ),
     "the slot was made anew before anything came": (
-        KNOWN, None, replace(SLOT, confirmed=1201), HERE, 5000, {}, False, "slot_recreated",
+        "slot_recreated", {"slot": replace(SLOT, confirmed=1201), "after": None},
     ),
-    "another cluster": (
-        KNOWN, at(1100), SLOT, System(identifier="8", timeline=2), 5000, {}, False, "other_system",
-    ),
-    "another cluster without our slot": (
-        KNOWN, at(1100), None, System(identifier="8", timeline=2), 5000, {}, False, "other_system",
-    ),
+    "another cluster": ("other_system", {"system": OTHER}),
+    "another cluster without our slot": ("other_system", {"system": OTHER, "slot": None}),
     "a promoted standby that has what we have": (
-        KNOWN, at(1100), SLOT, PROMOTED, 5000, {1: 400, 2: 1150}, False, "",
+        "", {"system": PROMOTED, "forks": {1: 400, 2: 1150}},
     ),
     "a promoted standby that lacks our last commit": (
-        KNOWN, at(1100), SLOT, PROMOTED, 5000, {1: 400, 2: 1100}, False, "other_timeline",
+        "other_timeline", {"system": PROMOTED, "forks": {1: 400, 2: 1100}},
     ),
     "a timeline that does not come from ours": (
-        KNOWN, at(1100), SLOT, PROMOTED, 5000, {1: 400}, False, "other_timeline",
+        "other_timeline", {"system": PROMOTED, "forks": {1: 400}},
     ),
-    "an earlier timeline": (
-        KNOWN, at(1100), SLOT, System(identifier="7", timeline=1), 5000, {}, False,
-        "other_timeline",
-    ),
+    "an earlier timeline": ("other_timeline", {"system": replace(HERE, timeline=1)}),
     "a promoted standby that has the slot beyond the fork": (
-        KNOWN, at(1100), replace(SLOT, confirmed=1180), PROMOTED, 5000, {2: 1150}, False,
         "slot_recreated",
+        {"slot": replace(SLOT, confirmed=1180), "system": PROMOTED, "forks": {2: 1150}},
     ),
     "a promoted standby, and nothing came yet": (
-        KNOWN, None, SLOT, PROMOTED, 5000, {2: 1150}, False, "",
+        "", {"after": None, "system": PROMOTED, "forks": {2: 1150}},
     ),
     "a promoted standby without the slot": (
-        KNOWN, at(1100), None, PROMOTED, 5000, {2: 1150}, False, "slot_missing",
+        "slot_missing", {"slot": None, "system": PROMOTED, "forks": {2: 1150}},
     ),
-    "the log ends before our position": (
-        KNOWN, at(1100), SLOT, HERE, 1099, {}, False, "server_behind",
-    ),
+    "the log ends before our position": ("server_behind", {"current": 1099}),
     "the log ends long before what we acknowledged while idle": (
-        replace(KNOWN, flushed=99_000), at(1100), SLOT, HERE, 5000, {}, False, "server_behind",
+        "server_behind", {"known": replace(KNOWN, flushed=99_000)},
     ),
     "the log ends a page before what we acknowledged": (
-        replace(KNOWN, flushed=9000), at(1100), SLOT, HERE, 5000, {}, False, "",
+        "", {"known": replace(KNOWN, flushed=9000)},
     ),
-    "another transaction is at our place": (
-        KNOWN, at(1100), SLOT, HERE, 5000, {}, True, "diverged",
-    ),
+    "another transaction is at our place": ("diverged", {"has_diverged": True}),
     "our place is of the history before": (
-        replace(KNOWN, era="e0001-"), at(9000), SLOT, HERE, 5000, {}, False, "",
+        "", {"known": replace(KNOWN, era="e0001-"), "after": at(9000)},
     ),
     "our place is ahead, in the second history": (
-        replace(KNOWN, era="e0001-"), at(9000, "e0001-"), SLOT, HERE, 5000, {}, False,
-        "server_behind",
+        "server_behind", {"known": replace(KNOWN, era="e0001-"), "after": at(9000, "e0001-")},
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", _CASES)
 def test_every_state_has_one_verdict(name: str) -> None:
-    known, after, slot, system, current, forks, diverged, cause = _CASES[name]
-    verdict = judge(
-        known, after, slot=slot, system=system, current=current, forks=forks, has_diverged=diverged
-    )
+    cause, given = _CASES[name]
+    verdict = judge(**_USUAL | given)
     assert verdict.cause == cause
     assert bool(verdict.detail) == bool(cause)
 
 
 def test_every_cause_is_in_the_table_and_has_a_remedy() -> None:
-    assert {case[-1] for case in _CASES.values()} - {""} == set(CAUSES)
+    assert {cause for cause, _ in _CASES.values()} - {""} == set(CAUSES)
     assert all(hint for _, hint in CAUSES.values())
 
 

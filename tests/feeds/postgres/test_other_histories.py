@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds import HistoryLost
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import SettingsError
 from penstock.model.position import Place
 from tests.feeds.postgres.copies import backup_of, copy_of
 from tests.feeds.postgres.story import (
@@ -19,9 +19,10 @@ from tests.feeds.postgres.story import (
     Story,
     feed_of,
     insert,
+    server_of,
     started,
 )
-from tests.servers import Postgres, postgres_bin
+from tests.servers import Postgres
 
 pytestmark = pytest.mark.live
 
@@ -150,11 +151,7 @@ def test_a_promotion_with_all_that_we_have_is_no_gap(standby: tuple[Postgres, Po
 @pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.thorough) for one in (15, 16)), 18])
 def recovered(request: pytest.FixtureRequest) -> Iterator[tuple[Postgres, Postgres]]:
     """(a server, a base backup of it that comes up on a timeline of its own)."""
-    try:
-        postgres_bin(request.param)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with Postgres(version=request.param, settings=FAST) as server:
+    with server_of(request.param) as server:
         server.execute(TABLE)
         feed_of(server).begin()
         yield server, backup_of(server, "-R")
@@ -232,11 +229,7 @@ def started_with(server: Postgres, **settings: Any) -> Story:
 
 @pytest.mark.parametrize("version", [15, 16])
 def test_failover_on_an_older_server_is_refused_with_the_remedy(version: int) -> None:
-    try:
-        server = Postgres(version=version, settings=FAST)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
+    with server_of(version) as server:
         server.execute(TABLE)
         with pytest.raises(SettingsError, match="needs PostgreSQL 17") as caught:
             feed_of(server, failover=True).begin()

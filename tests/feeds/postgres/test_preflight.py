@@ -17,8 +17,7 @@ def _of(findings: object, subject: str) -> list[Finding]:
 
 
 def test_everything_in_order_is_all_ok(reader_any: Reader) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     findings = reader_any.feed.check()
     assert {finding.level for finding in findings} == {"ok"}
     assert {"server", "wal_level", "role", "max_wal_senders", "publication p"} <= {
@@ -33,12 +32,6 @@ def test_a_server_without_a_spare_slot_takes_no_snapshots(
     monkeypatch.setattr("penstock.feeds.postgres.preflight._setting", lambda *_: "1")
     (finding,) = _of(reader.feed.check(), "max_replication_slots")
     assert finding.level == "warning" and "snapshots need one more" in finding.message
-
-
-def test_before_the_first_start_a_missing_slot_is_fine(reader: Reader) -> None:
-    findings = reader.feed.check()
-    assert {finding.level for finding in findings} == {"ok"}
-    assert any("will be made" in finding.message for finding in findings)
 
 
 def test_a_server_that_is_not_there_is_the_only_finding() -> None:
@@ -100,29 +93,6 @@ def test_the_remedy_for_a_table_that_is_not_covered_covers_it(
     assert finding.level == "error"
     database.execute(finding.remedy)
     assert _of(reader.feed.check(), f"table {table}") == []
-
-
-def test_a_table_that_does_not_exist_is_an_error(reader_of: Callable[..., Reader]) -> None:
-    reader = reader_of(tables=["nope"])
-    reader.database.execute("CREATE PUBLICATION p")
-    (finding,) = _of(reader.feed.check(), "table public.nope")
-    assert (finding.level, finding.message) == ("error", "it does not exist")
-
-
-def test_a_table_without_a_replica_identity_is_named_with_both_remedies(reader: Reader) -> None:
-    reader.database.execute('CREATE TABLE "Odd name" (id int)')
-    reader.prepare()
-    (finding,) = _of(reader.feed.check(), "table public.Odd name")
-    assert finding.level == "warning"
-    assert "refuses UPDATE and DELETE" in finding.message
-    assert 'ALTER TABLE "public"."Odd name" REPLICA IDENTITY FULL' in finding.remedy
-
-
-def test_a_full_replica_identity_without_a_key_has_no_document_id(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL")
-    reader.prepare()
-    (finding,) = _of(reader.feed.check(), "table public.t")
-    assert "no document id" in finding.message
 
 
 def test_operations_that_are_not_published_are_named(reader: Reader) -> None:
@@ -216,9 +186,36 @@ def test_a_server_that_gives_up_slots_is_a_warning() -> None:
             assert _of(findings, name)[0].level == "warning"
 
 
-def test_checking_changes_nothing(reader: Reader) -> None:
-    reader.feed.check()
+def test_before_the_first_start_all_is_fine_and_checking_changes_nothing(reader: Reader) -> None:
+    findings = reader.feed.check()
+    assert {finding.level for finding in findings} == {"ok"}
+    assert any("will be made" in finding.message for finding in findings)
     with psycopg.connect(reader.database.url) as connection:
         assert connection.execute("SELECT FROM pg_publication").fetchall() == []
         query = "SELECT FROM pg_replication_slots WHERE database = current_database()"
         assert connection.execute(query).fetchall() == []
+
+
+@pytest.mark.parametrize(
+    ("made", "table", "level", "message", "remedy"),
+    [
+        ("CREATE TABLE t ()", "nope", "error", "it does not exist", "correct `tables`"),
+        (
+            'CREATE TABLE "Odd name" (id int)', "Odd name", "warning", "refuses UPDATE and DELETE",
+            'ALTER TABLE "public"."Odd name" REPLICA IDENTITY FULL',
+        ),
+        (
+            "CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL", "t", "warning",
+            "no document id", "ADD PRIMARY KEY",
+        ),
+    ],
+)  # fmt: skip
+def test_a_table_that_is_not_as_it_should_be_is_named_with_its_remedy(
+    reader_of: Callable[..., Reader], made: str, table: str, level: str, message: str, remedy: str
+) -> None:
+    reader = reader_of(tables=[table])
+    reader.database.execute(made)
+    reader.database.execute("CREATE PUBLICATION p FOR ALL TABLES")
+    (finding,) = _of(reader.feed.check(), f"table public.{table}")
+    assert (finding.level, message in finding.message) == (level, True)
+    assert remedy in finding.remedy

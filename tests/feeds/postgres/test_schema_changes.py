@@ -23,8 +23,7 @@ _STEPS = [
 
 
 def test_every_row_has_the_columns_of_its_time(reader_any: Reader) -> None:
-    reader_any.database.execute("CREATE TABLE t (id serial PRIMARY KEY, a text)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id serial PRIMARY KEY, a text)")
     with psycopg.connect(reader_any.database.url, autocommit=True) as connection:
         for columns, statement in _STEPS:
             text = "aa" if "aa" in columns else "a"
@@ -43,8 +42,7 @@ def test_every_row_has_the_columns_of_its_time(reader_any: Reader) -> None:
 
 def test_ddl_while_others_write_mangles_nothing(reader_any: Reader) -> None:
     """Writers insert x = y in every row; whatever else changes must not shift a column."""
-    reader_any.database.execute("CREATE TABLE t (id serial PRIMARY KEY, x int, y int)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id serial PRIMARY KEY, x int, y int)")
     url, done = reader_any.database.url, threading.Event()
     written: list[int] = []
 
@@ -153,11 +151,10 @@ def test_a_type_that_was_stored_is_used_again_and_one_that_never_was_is_told(
 
 def test_a_key_under_full_is_the_one_of_then(reader: Reader) -> None:
     """The log marks all columns: the key is the catalogue's, unless that is younger."""
-    reader.database.execute(
+    reader.prepare(
         "CREATE TABLE t (id int NOT NULL, n int NOT NULL, CONSTRAINT k PRIMARY KEY (id));"
         "ALTER TABLE t REPLICA IDENTITY FULL"
     )
-    reader.prepare()
     stored = [orjson.loads(orjson.dumps(one.document(datetime.now(UTC), "p")))
               for one in reader.feed.schemas()]  # fmt: skip
     reader.database.execute("INSERT INTO t VALUES (1, 10)")

@@ -81,8 +81,7 @@ def test_the_log_and_the_catalogue_agree_about_versions(reader_any: Reader) -> N
 
 def test_a_schema_is_announced_before_the_page_that_needs_it(reader: Reader) -> None:
     announced = Recorded()
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY, v text)")
     reader.feed.announce_schemas(announced)
     reader.database.execute("INSERT INTO t VALUES (1, 'a')")
     (row,) = reader.take(1)
@@ -103,8 +102,7 @@ def test_what_cannot_be_recorded_is_read_again(reader: Reader) -> None:
                 raise Unavailable("the bucket is away")
 
     asked = Away()
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY, v text)")
     reader.feed.announce_schemas(asked)
     reader.database.execute("INSERT INTO t VALUES (1, 'a')")
     with pytest.raises(Unavailable, match="the bucket is away"):
@@ -115,11 +113,10 @@ def test_what_cannot_be_recorded_is_read_again(reader: Reader) -> None:
 
 
 def test_tables_of_one_name_are_named_with_their_schemas(reader: Reader) -> None:
-    reader.database.execute(
+    reader.prepare(
         "CREATE SCHEMA shop; CREATE TABLE t (id int PRIMARY KEY);"
         "CREATE TABLE shop.t (id int PRIMARY KEY); CREATE TABLE shop.u (id int PRIMARY KEY)"
     )
-    reader.prepare()
     names = {(one.schema, one.table): one.name for one in reader.feed.schemas()}
     assert names == {
         ("public", "t"): ("public", "t"), ("shop", "t"): ("shop", "t"), ("shop", "u"): ("u",),
@@ -127,11 +124,10 @@ def test_tables_of_one_name_are_named_with_their_schemas(reader: Reader) -> None
 
 
 def test_a_column_list_is_the_schema(reader_any: Reader) -> None:
-    reader_any.database.execute(
+    reader_any.prepare(
         "CREATE TABLE t (id int PRIMARY KEY, a text, b text);"
         "CREATE PUBLICATION p FOR TABLE t (id, b)"
     )
-    reader_any.prepare()
     reader_any.database.execute("INSERT INTO t VALUES (1, 'a', 'b')")
     (row,) = reader_any.take(1)
     (schema,) = reader_any.feed.schemas()
@@ -144,8 +140,7 @@ def test_a_table_that_somebody_has_locked_holds_up_no_changes(
 ) -> None:
     """Printing a default locks its table in new servers (ruleutils.c, pg_get_expr_worker)."""
     announced = Recorded()
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'x')")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY, v text DEFAULT 'x')")
     reader_any.feed.announce_schemas(announced)
     reader_any.database.execute("INSERT INTO t VALUES (1)")
     with psycopg.connect(reader_any.database.url) as connection:

@@ -20,8 +20,7 @@ _NOISE = "CREATE TABLE {0} (id int); INSERT INTO {0} SELECT generate_series(1, 1
 
 
 def test_an_idle_slot_moves_within_seconds(reader_any: Reader) -> None:
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     reader_any.following.read(0)
     # WAL of this server that is none of our business.
     with psycopg.connect(reader_any.database.url, autocommit=True) as connection:
@@ -78,8 +77,7 @@ def test_the_slot_stays_below_the_first_change_that_is_not_acknowledged(
 
 
 def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     reader.database.execute("INSERT INTO t VALUES (1)")
     reader.take(1)
     before = reader.confirmed()
@@ -97,8 +95,7 @@ def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
 
 def test_a_reader_that_resumes_holds_the_slot_until_its_place_is_durable(reader: Reader) -> None:
     """It may have pages in its buffer that are not stored anywhere yet."""
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     before = reader.confirmed()
     reader.database.execute("INSERT INTO t VALUES (1)")
     reader.database.execute("INSERT INTO t VALUES (2)")
@@ -222,8 +219,7 @@ def test_a_missing_publication_is_an_error_with_its_sql(reader_of: Callable[...,
 
 
 def test_a_publication_that_is_dropped_while_we_follow_is_an_error(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     reader.following.read(0)
     reader.database.execute("DROP PUBLICATION p")
     reader.database.execute("INSERT INTO t VALUES (1)")
@@ -250,8 +246,7 @@ def test_the_status_tells_one_server_from_another(reader: Reader) -> None:
 
 
 def test_the_lag_of_a_backlog_is_known_from_the_start(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY, a text)")
     reader.database.execute(
         "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 9999) g"
     )

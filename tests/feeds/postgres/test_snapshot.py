@@ -105,12 +105,11 @@ def test_rows_are_typed_as_changes_are(
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
 def test_ranges_are_together_the_table(rows: int, reader: Reader) -> None:
-    reader.database.execute(
+    reader.prepare(
         "CREATE TABLE t (a text, b int, v text, PRIMARY KEY (a, b));"
         # Many rows with equal leading values: ranges end inside them.
         "INSERT INTO t SELECT 'k' || (n % 3), n, repeat('x', 40) FROM generate_series(1, 500) n"
     )
-    reader.prepare()
     with snapshot_of(reader, "t") as snapshot:
         found = rows_of(reader, snapshot, rows=rows)
     assert sorted(row["b"] for row in flat(found)) == list(range(1, 501))
@@ -122,7 +121,7 @@ def test_a_large_table_is_cut_by_a_sample(
     reader_any: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.feeds.postgres.snapshot._EXACT", 0)
-    reader_any.database.execute(
+    reader_any.prepare(
         "CREATE TABLE t (a text, b int, v text, PRIMARY KEY (a, b)) PARTITION BY HASH (b);"
         "CREATE TABLE t1 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 0);"
         "CREATE TABLE t2 PARTITION OF t FOR VALUES WITH (MODULUS 2, REMAINDER 1);"
@@ -131,7 +130,6 @@ def test_a_large_table_is_cut_by_a_sample(
         "INSERT INTO w VALUES (1);"
         "CREATE PUBLICATION p FOR TABLE t, u, w WITH (publish_via_partition_root = true)"
     )
-    reader_any.prepare()
     with snapshot_of(reader_any, "t") as snapshot:
         found = rows_of(reader_any, snapshot, rows=900)
     assert sorted(row["b"] for row in flat(found)) == list(range(1, 9001))
@@ -277,11 +275,10 @@ def test_nothing_of_ours_is_found_through_a_search_path(reader_any: Reader) -> N
 
 
 def test_a_table_without_a_key_is_cut_by_its_pages(reader_any: Reader) -> None:
-    reader_any.database.execute(
+    reader_any.prepare(
         "CREATE TABLE t (v int, s text);"
         "INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n"
     )
-    reader_any.prepare()
     with snapshot_of(reader_any, "t") as snapshot:
         reader_any.database.execute("INSERT INTO t SELECT n, 'late' FROM generate_series(1, 99) n")
         found = rows_of(reader_any, snapshot, size=16384)
@@ -310,30 +307,27 @@ def test_a_partitioned_table_is_read_by_its_root(reader_any: Reader) -> None:
 
 
 def test_a_table_that_inherits_is_another_table(reader: Reader) -> None:
-    reader.database.execute(
+    reader.prepare(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE child () INHERITS (t);"
         "INSERT INTO t VALUES (1); INSERT INTO child VALUES (2)"
     )
-    reader.prepare()
     with snapshot_of(reader, "t") as snapshot:
         assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
 
 
 def test_an_empty_table_has_no_rows(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (v int)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE u (v int)")
     for table in ("t", "u"):
         with snapshot_of(reader, table) as snapshot:
             assert flat(rows_of(reader, snapshot)) == []
 
 
 def test_what_the_publication_leaves_out_is_left_out(reader_any: Reader) -> None:
-    reader_any.database.execute(
+    reader_any.prepare(
         "CREATE TABLE t (id int PRIMARY KEY, secret text, v int);"
         "INSERT INTO t SELECT n, 's', n % 10 FROM generate_series(1, 100) n;"
         "CREATE PUBLICATION p FOR TABLE t (id, v) WHERE (id < 31)"
     )
-    reader_any.prepare()
     with snapshot_of(reader_any, "t") as snapshot:
         rows = flat(rows_of(reader_any, snapshot, rows=7))
     assert rows == [{"id": n, "v": n % 10} for n in range(1, 31)]
@@ -342,8 +336,7 @@ def test_what_the_publication_leaves_out_is_left_out(reader_any: Reader) -> None
 def test_the_first_commit_after_the_point_is_neither_lost_nor_doubled(reader_any: Reader) -> None:
     """Many writers, with transactions that began long before; strict: what is before the point is
     in the rows, all else is not."""
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY, w int)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY, w int)")
     stop = threading.Event()
 
     def write(writer: int) -> None:
@@ -435,8 +428,7 @@ def test_commits_that_wait_for_a_paused_standby_are_neither_lost_nor_doubled(
 
 
 def test_a_transaction_of_300_000_rows_is_before_the_point_or_after_it(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     insert = "INSERT INTO t SELECT n FROM generate_series(%s::int, %s::int) n"
 
     def take() -> tuple[str, int]:
@@ -463,8 +455,7 @@ def test_a_transaction_of_300_000_rows_is_before_the_point_or_after_it(reader: R
 
 
 def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     known = {reader.slot: Bookmark(None, {"era": "e0002-"})}
     with reader.feed.snapshot("public", "t", known, SnapshotWait(patience=PATIENCE)) as snapshot:
         assert snapshot.position.startswith("e0002-0000")
@@ -473,8 +464,7 @@ def test_positions_are_of_the_history_that_changes_are_of(reader: Reader) -> Non
 
 
 def test_the_table_cannot_be_rewritten_meanwhile(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     with snapshot_of(reader, "t") as snapshot:
         with pytest.raises(psycopg.errors.LockNotAvailable):
             reader.database.execute("SET lock_timeout = '100ms'; TRUNCATE t")
@@ -488,8 +478,7 @@ def test_the_table_cannot_be_rewritten_meanwhile(reader: Reader) -> None:
 
 
 def test_a_rewrite_that_waits_holds_no_reader_up_for_ever(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
     waiting = (
         "SELECT count(*) FROM pg_locks WHERE NOT granted AND mode = 'AccessExclusiveLock'"
         " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -515,8 +504,7 @@ def test_the_process_that_holds_a_snapshot_up_is_reported(
     reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.feeds.postgres.connect._EVERY", 0.1)
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     told: list[str] = []
     with psycopg.connect(reader.database.url) as old, ThreadPoolExecutor() as pool:
         old.execute("INSERT INTO t VALUES (1)")
@@ -540,8 +528,7 @@ def test_a_prepared_transaction_that_holds_a_snapshot_up_is_named(
 ) -> None:
     """It has no process: a new slot waits for it, and so does the table's lock."""
     monkeypatch.setattr("penstock.feeds.postgres.connect._EVERY", 0.1)
-    reader_any.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader_any.prepare()
+    reader_any.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     gid, told = f"it's {reader_any.database.name}", list[str]()
     named = f"the prepared transaction 'it''s {reader_any.database.name}' since 20"
     with psycopg.connect(reader_any.database.url, autocommit=True) as other:
@@ -557,18 +544,6 @@ def test_a_prepared_transaction_that_holds_a_snapshot_up_is_named(
         finally:
             other.execute(sql.SQL("ROLLBACK PREPARED {}").format(gid))
     assert any(named in text for text in told) and told[-1] == ""
-
-
-def test_an_old_transaction_is_waited_for_only_so_long(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
-    with psycopg.connect(reader.database.url) as connection:
-        connection.execute("INSERT INTO t VALUES (1)")
-        with pytest.raises(Unavailable), snapshot_of(reader, "t", patience=0.5):
-            raise AssertionError
-        connection.commit()
-    with snapshot_of(reader, "t") as snapshot:
-        assert flat(rows_of(reader, snapshot)) == [{"id": 1}]
 
 
 @pytest.mark.parametrize("statement", ["SELECT pg_sleep(600)", "LOCK TABLE public.t"])
@@ -595,21 +570,21 @@ def test_a_statement_ends_when_it_is_stopped(reader: Reader, statement: str) -> 
         until(lambda: not reader.database.execute(running))
 
 
-def test_rows_that_do_not_come_are_not_waited_for_when_it_is_stopped(reader: Reader) -> None:
+@pytest.mark.parametrize("way", ["socket", "libpq"])
+def test_rows_that_do_not_come_are_not_waited_for_when_it_is_stopped(
+    way: str, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "libpq":
+        monkeypatch.setattr(copying, "_from_socket", copying._through_libpq)
     stopped = threading.Event()
     with (
         closing(connect_reading(reader.settings, stopped.is_set)) as connection,
         ThreadPoolExecutor() as pool,
     ):
-
-        def copy() -> int:
-            query = "COPY (SELECT pg_sleep(600)) TO STDOUT"
-            with connection.cursor() as cursor, cursor.copy(query) as rows:
-                return len(list(rows))
-
-        waiting = pool.submit(copy)
+        query = sql.SQL("COPY (SELECT pg_sleep({})) TO STDOUT").format(600)
+        waiting = pool.submit(lambda: len(list(copying.copied(connection, query, "reading"))))
         stopped.set()
-        with pytest.raises(psycopg.OperationalError, match="cancelled"):
+        with pytest.raises(Unavailable, match="cancelled"):
             waiting.result(60)
 
 
@@ -618,19 +593,17 @@ def test_a_server_without_tid_range_scans_reads_a_leaf_at_once(
 ) -> None:
     """PostgreSQL 13: each range of pages would read the whole table."""
     monkeypatch.setattr("penstock.feeds.postgres.snapshot._PAGES_SINCE", 990_000)
-    reader.database.execute(
+    reader.prepare(
         "CREATE TABLE t (v int, s text);"
         "INSERT INTO t SELECT n, repeat('x', 500) FROM generate_series(1, 2000) n"
     )
-    reader.prepare()
     with snapshot_of(reader, "t") as snapshot:
         found = rows_of(reader, snapshot, size=16384)
     assert [len(part) for part in found] == [2000]
 
 
 def test_another_history_is_noticed(reader: Reader) -> None:
-    reader.database.execute("CREATE TABLE t (id int PRIMARY KEY)")
-    reader.prepare()
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
     with snapshot_of(reader, "t") as snapshot:
         snapshot.verify({reader.slot: Bookmark(None, {"flushed": "0/1"})})
         with pytest.raises(Unavailable, match="history"):
@@ -639,14 +612,13 @@ def test_another_history_is_noticed(reader: Reader) -> None:
 
 def test_what_cannot_be_read_is_refused(reader: Reader) -> None:
     user = f"u_{reader.database.name}"
-    reader.database.execute(
+    reader.prepare(
         "CREATE TABLE t (id int PRIMARY KEY); CREATE VIEW v AS SELECT * FROM t;"
         "CREATE TABLE hidden (id int PRIMARY KEY); INSERT INTO hidden VALUES (1);"
         "ALTER TABLE hidden ENABLE ROW LEVEL SECURITY;"
         f"CREATE ROLE {user} LOGIN REPLICATION; GRANT SELECT ON hidden TO {user};"
         "CREATE POLICY none ON hidden USING (false)"
     )
-    reader.prepare()
     with pytest.raises(SettingsError, match=r"does not send public\.v"), snapshot_of(reader, "v"):
         raise AssertionError
     with pytest.raises(SettingsError, match="no"), snapshot_of(reader, "absent"):
