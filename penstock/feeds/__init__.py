@@ -7,6 +7,7 @@ it returns are pages, and a page is decoded elsewhere, by the feed's pure decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -132,11 +133,7 @@ class HistoryLost(PositionLost):
         self.gap = gap
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _lost, (self.gap, self.hint)
-
-
-def _lost(gap: Gap, hint: str) -> HistoryLost:
-    return HistoryLost(gap, hint=hint)
+        return partial(HistoryLost, hint=self.hint), (self.gap,)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

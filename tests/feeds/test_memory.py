@@ -1,26 +1,20 @@
-"""The memory feed, alone and with the script of tests: what it makes up is always the same."""
+"""The memory feed: what it makes up is always the same."""
 
 import time
 from datetime import UTC, datetime
 
 import pytest
 
-from penstock.feeds import EstimatesLag
 from penstock.feeds.memory import PLUGIN, MemoryFeed, MemoryFeedSettings, place_of
 from penstock.model.change import schema
-from penstock.model.errors import Malformed, SettingsError, Unavailable
+from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.settings import Settings
-from tests.feeds.staged import StagedFeed, StagedSettings
 
 
 def _feed(**settings: object) -> MemoryFeed:
     return MemoryFeed(MemoryFeedSettings.model_validate(settings))
-
-
-def _staged(**settings: object) -> StagedFeed:
-    return StagedFeed(StagedSettings.model_validate(settings))
 
 
 def _read(feed: MemoryFeed, partition: str = "p0", after: Place | None = None) -> list[Page]:
@@ -54,22 +48,6 @@ def test_batches_have_the_fixed_schema(images: str) -> None:
     assert set(batch["operation"].to_pylist()) == {"INSERT", "UPDATE", "DELETE"}
 
 
-def test_a_failure_happens_once_before_the_change_that_it_names() -> None:
-    feed = _staged(changes=25, page=10, fail_at=[12, 13])
-    pages = list(feed.follow(PartitionId("p0")).read(0))
-    assert sum(page.count for page in pages) == 12
-    following = feed.follow(PartitionId("p0"), Bookmark(pages[-1].last))
-    with pytest.raises(Unavailable, match="change 12"):
-        following.read(0)
-    with pytest.raises(Unavailable):
-        following.read(0)
-    following = feed.follow(PartitionId("p0"), Bookmark(pages[-1].last))
-    assert [page.count for page in following.read(0)] == [1]
-    with pytest.raises(Unavailable, match="change 13"):
-        following.read(0)
-    assert sum(page.count for page in _read(feed, after=pages[-1].last)) == 13
-
-
 def test_a_place_of_another_feed_is_malformed() -> None:
     with pytest.raises(Malformed):
         _feed().follow(PartitionId("p0"), Bookmark(Place("00000000/016B3748", 0)))
@@ -87,13 +65,6 @@ def test_it_begins_at_a_time() -> None:
     assert following.read(0)[0].first == place_of(feed.settings, "p0", 40)
     (begun,) = feed.begin("now").values()
     assert not feed.follow(PartitionId("p0"), begun).read(0)
-
-
-def test_it_says_how_much_remains() -> None:
-    feed = _staged(changes=100)
-    assert isinstance(feed, EstimatesLag)
-    assert feed.remaining(PartitionId("p0"), Bookmark()) == 100
-    assert feed.remaining(PartitionId("p0"), Bookmark(place_of(feed.settings, "p0", 99))) == 0
 
 
 def test_each_read_takes_as_long_as_it_is_told() -> None:

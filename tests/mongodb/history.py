@@ -25,7 +25,7 @@ class History:
     """What the members of one replica set share; `changed` is notified of each entry.
 
     Times are cluster times: seconds * 2**32 + counter. `seconds` is the clock, which only a script
-    moves. A restored backup is a `copy`, which has the same id if its files were copied.
+    moves. A restored backup is a `copy`.
     """
 
     name: str = "rs0"
@@ -73,10 +73,9 @@ class History:
     def newest(self) -> int:
         return self.entries[-1].time
 
-    def copy(self, *, entries: int, id: ObjectId | None = None) -> "History":
-        """A backup with the first `entries`, restored: as files, or (`id`) into a new set."""
-        kept = self.entries[:entries]
-        return History(self.name, id or self.id, self.seconds, kept)
+    def copy(self, *, entries: int) -> "History":
+        """A backup with the first `entries`, restored as files."""
+        return History(self.name, self.id, self.seconds, self.entries[:entries])
 
 
 def inserted(id_: Any, collection: str = "users", database: str = "shop", **more: Any) -> Event:

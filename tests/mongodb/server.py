@@ -47,13 +47,9 @@ class ScriptedMongod:
     history; `others` are the other members that its `hello` names."""
 
     def __init__(
-        self,
-        history: History,
-        kind: Literal["primary", "secondary", "mongos"] = "primary",
-        *,
-        version: str = "8.0.4",
+        self, history: History, kind: Literal["primary", "secondary", "mongos"] = "primary"
     ) -> None:
-        self.history, self.kind, self.version = history, kind, version
+        self.history, self.kind = history, kind
         self.others: list[ScriptedMongod] = []
         self.port = 0  # the same one when it is entered again
         self.scan = 0.0
@@ -242,8 +238,7 @@ class ScriptedMongod:
         }
 
     def _build_info(self, _: _Document) -> _Document:
-        parts = [int(each) for each in self.version.split(".")]
-        return {"version": self.version, "versionArray": [*parts, 0]}
+        return {"version": "8.0.4", "versionArray": [8, 0, 4, 0]}
 
     def _aggregate(self, command: _Document) -> _Document:
         """Opens the stream, whatever its token: see `ChangeStreamCursor._assert_history`; or counts

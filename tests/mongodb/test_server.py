@@ -148,11 +148,9 @@ def test_a_secondary_serves_what_it_has_applied() -> None:
     [
         ({"a.b": 1}, True),
         ({"a.b": {"$in": [2]}}, False),
-        ({"a.b": {"$nin": [2]}}, True),
-        ({"c": {"$exists": False}, "a.b": {"$ne": 2}}, True),
+        ({"c": None, "a.b": {"$ne": 2}}, True),
         ({"$or": [{"c": 1}, {"a.b": 1}]}, True),
         ({"$nor": [{"c": 1}, {"a.b": 1}]}, False),
-        ({"$and": [{"a.b": 1}, {"c": 1}]}, False),
     ],
 )
 def test_filters_are_those_of_the_query_language(query: dict[str, Any], expected: bool) -> None:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bson.codec_options import CodecOptions
-from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from pymongo.server_description import ServerDescription
 from pymongo.uri_parser import parse_uri
@@ -14,8 +12,6 @@ from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 
 Client = MongoClient[dict[str, Any]]
-
-RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
 class OneServer:

@@ -10,18 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import bson
-from bson.codec_options import CodecOptions
 from bson.errors import BSONError
-from bson.raw_bson import RawBSONDocument
 
 from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.model.position import Bookmark, Mark, Place
-from penstock.wire.changestream.events import ChangeEvent, cursor_time, element
+from penstock.wire.changestream.events import RAW, ChangeEvent, cursor_time, element
 from penstock.wire.changestream.tokens import token_from_mark
 from penstock.wire.eras import era_of, next_era
-
-_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +170,7 @@ class Replay:
         event: dict[str, Any] = {}
         try:
             for document in documents:
-                event |= bson.decode(document, _RAW)
+                event |= bson.decode(document, RAW)
             passed = any(each.filter.passes(event) for each in self.stored)
             return self.now.passes(event) and not passed
         except (BSONError, ValueError, TypeError, AttributeError):

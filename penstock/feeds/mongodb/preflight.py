@@ -175,7 +175,7 @@ def _role(settings: MongoSettings, error: PenstockError) -> str:
 def _collections(settings: MongoSettings) -> Iterator[Finding]:
     try:
         found = collections(settings)
-        kept = _with_images(settings)
+        kept = _with_images(settings, {pair[0] for pair in found})
     except PenstockError as error:
         yield _failed("collections", error, _role(settings, error))
         return
@@ -206,12 +206,12 @@ def _tenant(settings: MongoSettings) -> Iterator[Finding]:
         )
 
 
-def _with_images(settings: MongoSettings) -> set[tuple[str, str]]:
-    """The collections that keep pre- and post-images."""
+def _with_images(settings: MongoSettings, databases: set[str]) -> set[tuple[str, str]]:
+    """The collections of these databases that keep pre- and post-images."""
     with asking(settings) as client:
         return {
             (database, each["name"])
-            for database in {pair[0] for pair in collections(settings)}
+            for database in databases
             for each in client[database].list_collections()
             if each.get("options", {}).get("changeStreamPreAndPostImages", {}).get("enabled")
         }

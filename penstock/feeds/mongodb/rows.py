@@ -11,11 +11,10 @@ import bson
 from bson.raw_bson import RawBSONDocument
 
 from penstock.feeds.mongodb.cluster import stamp_of
-from penstock.feeds.mongodb.connect import RAW
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
-from penstock.wire.changestream.events import element
+from penstock.wire.changestream.events import RAW, element
 
 _LENGTH = struct.Struct("<i")
 _ID = b"_id\0"

@@ -20,7 +20,7 @@ from pymongo import ReadPreference
 from pymongo.read_concern import ReadConcern
 
 from penstock.feeds.mongodb.cluster import collections, stamp_of, time_of
-from penstock.feeds.mongodb.connect import RAW, Client, address, connect
+from penstock.feeds.mongodb.connect import Client, address, connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.rows import DocumentPages
@@ -29,7 +29,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
-from penstock.wire.changestream.events import cursor_of
+from penstock.wire.changestream.events import RAW, cursor_of
 
 _BATCH = 1000  # documents that the server is asked for at a time, at most
 _SAMPLED = 20  # documents of the sample to a range, about

@@ -16,13 +16,13 @@ from bson.timestamp import Timestamp
 from pymongo.errors import PyMongoError
 
 from penstock.feeds.mongodb.cluster import asked, hello_of, is_sharded, time_of
-from penstock.feeds.mongodb.connect import RAW, Client, address, connect, scope
+from penstock.feeds.mongodb.connect import Client, address, connect, scope
 from penstock.feeds.mongodb.failures import Tolerance, is_timeout, is_too_large, translating
 from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Mark
-from penstock.wire.changestream.events import Reply, read_cursor
+from penstock.wire.changestream.events import RAW, Reply, read_cursor
 from penstock.wire.changestream.tokens import token_from_mark
 
 _SPLITS = (6, 0, 9)  # the first version that splits large events

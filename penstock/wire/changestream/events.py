@@ -34,7 +34,8 @@ _TIME = struct.Struct("<Q").unpack
 _SPLIT = b"\x03splitEvent\x00"
 # What an event ends with that a server did not split although it may.
 _WHOLE = _SPLIT + bson.encode({"fragment": 1, "of": 1}) + b"\0"
-_RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
+# Documents that stay bytes until a field is asked for.
+RAW: CodecOptions[RawBSONDocument] = CodecOptions(document_class=RawBSONDocument)
 # No server splits an event of 16 MB into more.
 FRAGMENTS = 64
 
@@ -182,7 +183,7 @@ def _other(document: bytes) -> tuple[bytes, int]:
 
 def _field(document: bytes, name: str) -> Any:
     try:
-        return bson.decode(document, _RAW).get(name)
+        return bson.decode(document, RAW).get(name)
     except (BSONError, ValueError, KeyError):
         return None
 

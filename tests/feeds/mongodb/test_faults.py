@@ -76,26 +76,6 @@ def test_a_network_that_is_cut_loses_nothing(server: ScriptedMongod, reading: Re
             assert there.read(len(expected)) == expected
 
 
-def test_collections_are_dropped_and_renamed_under_load(shop: Shop, reading: Read) -> None:
-    """What a stream says about collections is what happened, in order."""
-    reader = reading(shop.feed())
-    expected = []
-    for number in range(15):
-        name = f"c{number % 3}"
-        shop.db[name].insert_many([{"_id": f"{number}-{each}"} for each in range(10)])
-        expected += [("INSERT", name)] * 10
-        if number % 3 == 2:
-            shop.db[name].rename("old", dropTarget=True)
-            expected.append(("RENAME", name))
-        elif number % 3 == 1:
-            shop.db[name].drop()
-            expected.append(("DROP", name))
-    reader.read(len(expected))
-    told = [(row["operation"], row["collection"]) for row in reader.rows]
-    # A rename onto another collection may be told as a drop of that one, too.
-    assert [each for each in told if each != ("DROP", "old")] == expected
-
-
 @on_a_real_one
 def test_an_election_loses_and_repeats_nothing(shop: Shop, reading: Read) -> None:
     if is_sharded(hello_of(shop.client)):

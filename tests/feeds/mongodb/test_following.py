@@ -13,8 +13,10 @@ import pytest
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import PenstockError, SettingsError
-from penstock.model.position import START, Bookmark, Place
+from penstock.model.position import START, Bookmark, PartitionId, Place
 from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
+from tests.mongodb.reading import Read, feed_of
+from tests.mongodb.server import ScriptedMongod
 
 
 def begun(feed: MongoFeed, at: Any = None) -> Bookmark:
@@ -30,19 +32,12 @@ def ids(found: list[dict[str, Any]]) -> list[str]:
     return [row["document_id"] for row in found]
 
 
-def test_it_begins_at_a_time(shop: Shop) -> None:
-    shop.db.users.insert_one({"_id": "before"})
-    before = shop.client.admin.command("ping")["operationTime"].time
-
-    def later() -> bool:  # times are of whole seconds
-        shop.db.clock.insert_one({})
-        return bool(shop.client.admin.command("ping")["operationTime"].time > before)
-
-    eventually(later)
-    shop.db.users.insert_one({"_id": "after"})
-    at = datetime.fromtimestamp(before + 1, UTC)
-    feed = shop.feed(collections=["users"], start=at.isoformat())
-    assert ids(read(feed, begun(feed), 1)) == ["after"]
+def test_it_begins_at_a_time(server: ScriptedMongod, reading: Read) -> None:
+    server.history.insert("before")
+    server.history.advance(5)
+    at = datetime.fromtimestamp(server.history.seconds, UTC)
+    server.history.insert("after")
+    assert reading(feed_of(server, start=at.isoformat())).read(1) == ["after"]
 
 
 def test_it_begins_at_a_token(shop: Shop) -> None:
@@ -54,16 +49,19 @@ def test_it_begins_at_a_token(shop: Shop) -> None:
     assert ids(read(again, begun(again), 1)) == ["2"]
 
 
-@pytest.mark.parametrize("bookmark", [START, Bookmark(Place("00000001/00000001", 0), {})])
-def test_a_place_alone_is_refused(shop: Shop, bookmark: Bookmark) -> None:
-    with pytest.raises(SettingsError, match="resume token"):
-        shop.feed().follow(PARTITION, bookmark)
-
-
-def test_another_partition_is_refused(shop: Shop) -> None:
-    feed = shop.feed()
-    with pytest.raises(SettingsError, match="no partition"):
-        feed.follow(type(PARTITION)("other"), begun(feed))
+@pytest.mark.parametrize(
+    ("partition", "bookmark", "said"),
+    [
+        (PARTITION, START, "resume token"),
+        (PARTITION, Bookmark(Place("00000001/00000001", 0), {}), "resume token"),
+        (PartitionId("other"), Bookmark(mark={"time": [1, 0]}), "no partition"),
+    ],
+)
+def test_a_place_alone_and_another_partition_are_refused(
+    shop: Shop, partition: PartitionId, bookmark: Bookmark, said: str
+) -> None:
+    with pytest.raises(SettingsError, match=said):
+        shop.feed().follow(partition, bookmark)
 
 
 @pytest.mark.parametrize(
