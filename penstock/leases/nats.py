@@ -18,12 +18,11 @@ import orjson
 
 from penstock.leases import Lease, changed, encoding
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError
-from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
+from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-]+")
-_PLAIN = re.compile(r"[^A-Za-z0-9_/-]")
 _ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
 _HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
 
@@ -40,7 +39,7 @@ class BucketStore:
     def get(self, name: str) -> Lease | None:
         """See LeaseStore."""
         with self._bucket() as bucket:
-            found = bucket.get(_key(name))
+            found = bucket.get(key_of([name]))
             return None if found is None else lease_of(found)
 
     def list(self, prefix: str) -> List[Lease]:
@@ -63,7 +62,8 @@ class BucketStore:
         Unavailable any of them may have been written."""
         with self._bucket() as bucket:
             changes = [
-                (_key(one.name), _value(one), encoding.number_of(one.revision)) for one in leases
+                (key_of([one.name]), _value(one), encoding.number_of(one.revision))
+                for one in leases
             ]
             found = bucket.swap(changes) if changes else []
         return [
@@ -76,7 +76,7 @@ class BucketStore:
     def delete(self, lease: Lease) -> None:
         """See LeaseStore."""
         with self._bucket() as bucket:
-            key = _key(lease.name)
+            key = key_of([lease.name])
             found = bucket.get(key)
             if found is None and not lease.revision:
                 return
@@ -155,12 +155,6 @@ def _is_alive(connection: Connection) -> bool:
         connection.close()
         return False
     return True
-
-
-def _key(name: str) -> str:
-    """A lease's name as a key: what a key may not have is =XX for each byte of its UTF-8."""
-    escaped = _PLAIN.sub(lambda m: "".join(f"={byte:02X}" for byte in m[0].encode()), name)
-    return escaped or "="
 
 
 def _name(key: str) -> str:

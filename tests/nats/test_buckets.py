@@ -3,7 +3,7 @@
 import asyncio
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import nats as nats_py
 import pytest
@@ -11,7 +11,6 @@ import pytest
 from penstock.model.errors import SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
-from penstock.nats.settings import NatsSettings
 from tests.servers import Nats
 
 pytestmark = pytest.mark.live
@@ -20,19 +19,6 @@ pytestmark = pytest.mark.live
 @pytest.fixture
 def name() -> str:
     return uuid.uuid4().hex
-
-
-def opened(nats: Nats) -> Connection:
-    connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 20}))
-    connection.open()
-    return connection
-
-
-@pytest.fixture
-def connection(nats: Nats) -> Iterator[Connection]:
-    found = opened(nats)
-    yield found
-    found.close()
 
 
 @pytest.fixture
@@ -91,13 +77,14 @@ def test_many_keys_are_swapped_each_by_itself(bucket: Bucket) -> None:
     assert [entry.revision for entry in entries] == sorted(entry.revision for entry in entries)
 
 
-def test_of_racing_updates_one_wins_each_round(nats: Nats, bucket: Bucket) -> None:
+def test_of_racing_updates_one_wins_each_round(
+    connect: Callable[[], Connection], bucket: Bucket
+) -> None:
     bucket.put("counter", b"0")
     lost = []
 
     def count() -> None:
-        connection = opened(nats)
-        mine = Bucket(connection, bucket.name)
+        mine = Bucket(connect(), bucket.name)
         done = 0
         while done < 25:
             entry = mine.get("counter")
@@ -108,7 +95,6 @@ def test_of_racing_updates_one_wins_each_round(nats: Nats, bucket: Bucket) -> No
                 done += 1
             except WrongRevision:
                 lost.append(1)
-        connection.close()
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
@@ -134,10 +120,12 @@ def test_a_pattern_chooses_keys(bucket: Bucket) -> None:
     assert [entry.key for entry in bucket.entries("*.a")] == ["one.a", "two.a"]
 
 
-def test_a_watch_gives_the_values_and_then_what_changes(nats: Nats, bucket: Bucket) -> None:
+def test_a_watch_gives_the_values_and_then_what_changes(
+    connect: Callable[[], Connection], bucket: Bucket
+) -> None:
     bucket.put("a", b"1")
     bucket.put("a", b"2")
-    connection = opened(nats)
+    connection = connect()
     watch = Bucket(connection, bucket.name).watch()
     assert next(watch).value == b"2"  # type: ignore[union-attr]
     assert next(watch) is None
@@ -150,7 +138,6 @@ def test_a_watch_gives_the_values_and_then_what_changes(nats: Nats, bucket: Buck
     )
     again = Bucket(connection, bucket.name).watch(after=revisions[0])
     assert [next(again).revision for _ in range(2)] == revisions[1:]  # type: ignore[union-attr]
-    connection.close()
 
 
 def test_another_client_reads_the_same_bucket(nats: Nats, bucket: Bucket) -> None:

@@ -183,16 +183,13 @@ def test_a_bad_url_is_a_settings_error(url: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("Authorization Violation", SettingsError),
-        ("User Authentication Expired", SettingsError),
+        ("Authorization Violation", SettingsError), ("User Authentication Expired", SettingsError),
         ("Account Authentication Expired", SettingsError),
         ('Permissions Violation for Publish to "cdc.a"', SettingsError),
-        ("Stale Connection", Unavailable),
-        ("Slow Consumer", Unavailable),
-        ("maximum connections exceeded", Unavailable),
-        ("Server Shutdown", Unavailable),
+        ("Stale Connection", Unavailable), ("Slow Consumer", Unavailable),
+        ("maximum connections exceeded", Unavailable), ("Server Shutdown", Unavailable),
     ],
-)
+)  # fmt: skip
 def test_each_error_of_the_server_is_a_retry_decision(text: str, kind: type) -> None:
     assert type(error_of(text, "h:1")) is kind
 

@@ -1,6 +1,5 @@
 """Pull consumers: every message once and in order, whatever its size, and an end that is named."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import orjson
@@ -11,19 +10,10 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
-from tests.servers import Nats
 
 pytestmark = pytest.mark.live
 
 ALL = {"deliver_policy": "all"}
-
-
-@pytest.fixture
-def connection(nats: Nats) -> Iterator[Connection]:
-    found = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 20}))
-    found.open()
-    yield found
-    found.close()
 
 
 @pytest.fixture

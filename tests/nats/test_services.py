@@ -3,7 +3,7 @@
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -11,24 +11,8 @@ from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder, asked
-from penstock.nats.settings import NatsSettings
-from tests.servers import Nats
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture
-def connect(nats: Nats) -> Iterator[Callable[[], Connection]]:
-    made: list[Connection] = []
-
-    def one() -> Connection:
-        made.append(Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 20})))
-        made[-1].open()
-        return made[-1]
-
-    yield one
-    for connection in made:
-        connection.close()
 
 
 @pytest.fixture

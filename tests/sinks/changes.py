@@ -43,31 +43,17 @@ def batch_of(
     places = [Place(f"00000000/{commit:08X}", start + n) for n in range(count)]
     pack = ormsgpack.packb if images == "msgpack" else lambda v: orjson.dumps(v).decode()
     values: dict[str, Any] = {
-        "backend": backend,
-        "partition": partition,
-        "cursor": [place.cursor for place in places],
+        "backend": backend, "partition": partition, "cursor": [place.cursor for place in places],
         "ordinal": [place.ordinal for place in places],
-        "event_id": [event_id(backend, place) for place in places],
-        "operation": "INSERT",
-        "tenant": None,
-        "database": "shop",
-        "namespace": "public",
-        "collection": "items",
-        "relation_id": 16385,
-        "schema_version": None,
+        "event_id": [event_id(backend, place) for place in places], "operation": "INSERT",
+        "tenant": None, "database": "shop", "namespace": "public", "collection": "items",
+        "relation_id": 16385, "schema_version": None,
         "document_id": [f'["{place.ordinal}"]' for place in places],
-        "key": [pack({"id": place.ordinal}) for place in places],
-        "before": None,
+        "key": [pack({"id": place.ordinal}) for place in places], "before": None,
         "after": [pack({"id": place.ordinal, "name": f"n{place}"}) for place in places],
-        "unchanged": [[]] * count,
-        "transaction": str(commit),
-        "committed_at": COMMITTED,
-        "captured_at": CAPTURED,
-        "delta": None,
-        "mark": None,
-        "route": None,
-        **columns,
-    }
+        "unchanged": [[]] * count, "transaction": str(commit), "committed_at": COMMITTED,
+        "captured_at": CAPTURED, "delta": None, "mark": None, "route": None, **columns,
+    }  # fmt: skip
     listed = {k: v if isinstance(v, list) else [v] * count for k, v in values.items()}
     return pa.RecordBatch.from_pydict(listed, schema=schema(images))
 

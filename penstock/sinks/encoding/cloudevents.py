@@ -16,11 +16,9 @@ class CloudEvents(Layout):
     """See the module."""
 
     def content_type(self, dialect: Dialect, *, many: bool) -> bytes:
-        """See Layout."""
         return b"application/cloudevents-batch+json" if many else b"application/cloudevents+json"
 
     def body(self, change: Mapping[str, Any]) -> Any:
-        """See Layout."""
         return {
             "id": change["event_id"],
             "specversion": "1.0",
@@ -35,7 +33,6 @@ class CloudEvents(Layout):
         }
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
-        """See Layout."""
         return [event["data"] for event in (body if isinstance(body, list) else [body])]
 
 

@@ -34,7 +34,6 @@ class Debezium(Layout):
     )  # fmt: skip
 
     def body(self, change: Mapping[str, Any]) -> Any:
-        """See Layout."""
         operation, old, delta = change["operation"], change["before"], change["delta"]
         source = {
             "version": __version__,
@@ -67,7 +66,6 @@ class Debezium(Layout):
         }
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
-        """See Layout."""
         return [_change(one) for one in (body if isinstance(body, list) else [body])]
 
 

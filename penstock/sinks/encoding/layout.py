@@ -84,11 +84,9 @@ class Penstock(Layout):
         return {name: values[name] for name in SHARED} | {"fields": EACH}
 
     def columnar(self, dialect: Dialect) -> "PenstockColumns":
-        """See Layout."""
         return PenstockColumns(dialect)
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
-        """See Layout."""
         if not isinstance(body, dict) or "changes" not in body:
             return body if isinstance(body, list) else [body]
         # Older messages lack the version.

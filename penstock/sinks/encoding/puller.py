@@ -29,7 +29,6 @@ class Puller(Layout):
     )  # fmt: skip
 
     def body(self, change: Mapping[str, Any]) -> Any:
-        """See Layout."""
         operation, document = change["operation"], change["document_id"]
         return {
             "event_id": change["event_id"],
@@ -50,7 +49,6 @@ class Puller(Layout):
         }
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
-        """See Layout."""
         return [_change(one) for one in (body if isinstance(body, list) else [body])]
 
 

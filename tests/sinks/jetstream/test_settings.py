@@ -39,21 +39,12 @@ def test_a_pipeline_files_values_are_understood() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("stream", "has space"),
-        ("stream", "a.b"),
-        ("stream", ""),
-        ("subject", "cdc.{tabel}"),
-        ("encoding", "xml"),
-        ("delivery", "exactly_once"),
-        ("batch", {"max_size": 0}),
-        ("batch", {"max_size": 1001}),
-        ("replicas", 0),
-        ("duplicate_window", "soon"),
-        ("duplicate_window", "10ms"),
-        ("max_age", "soon"),
-        ("unknown", 1),
+        ("stream", "has space"), ("stream", "a.b"), ("stream", ""), ("subject", "cdc.{tabel}"),
+        ("encoding", "xml"), ("delivery", "exactly_once"), ("batch", {"max_size": 0}),
+        ("batch", {"max_size": 1001}), ("replicas", 0), ("duplicate_window", "soon"),
+        ("duplicate_window", "10ms"), ("max_age", "soon"), ("unknown", 1),
     ],
-)
+)  # fmt: skip
 def test_a_bad_value_is_refused(field: str, value: Any) -> None:
     with pytest.raises(ValidationError):
         JetStreamSettings.model_validate({"url": "nats://h", field: value})

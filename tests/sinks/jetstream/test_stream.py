@@ -62,14 +62,12 @@ def test_the_defaults_keep_everything_for_ever() -> None:
 @pytest.mark.parametrize(
     ("settings", "version", "seconds"),
     [
-        ({}, (2, 12, 1), 0.1),
-        ({"delivery": "exactly-once"}, (2, 15, 1), 0.1),
+        ({}, (2, 12, 1), 0.1), ({"delivery": "exactly-once"}, (2, 15, 1), 0.1),
         ({"delivery": "deduplicated"}, (2, 15, 1), 120),
-        ({"delivery": "deduplicated", "max_age": "30s"}, (2, 15, 1), 30),
-        ({}, (2, 12, 0), 120),
+        ({"delivery": "deduplicated", "max_age": "30s"}, (2, 15, 1), 30), ({}, (2, 12, 0), 120),
         ({"duplicate_window": "1m"}, (2, 15, 1), 60),
     ],
-)
+)  # fmt: skip
 def test_message_ids_are_remembered_where_something_relies_on_them(
     settings: dict[str, Any], version: tuple[int, ...], seconds: float
 ) -> None:
@@ -384,25 +382,14 @@ def test_what_is_asked_for_is_chosen(asked: Any) -> None:
 @pytest.mark.parametrize(
     ("code", "status", "kind"),
     [
-        (10039, 503, SettingsError),
-        (10076, 503, SettingsError),
-        (10054, 400, Rejected),
-        (10058, 400, SettingsError),
-        (10065, 400, SettingsError),
-        (10174, 400, SettingsError),
-        (10074, 400, SettingsError),
-        (10005, 400, SettingsError),
-        (10109, 400, SettingsError),
-        (10169, 400, SettingsError),
-        (10052, 500, SettingsError),
-        (10077, 503, Unavailable),
-        (10008, 503, Unavailable),
-        (10023, 503, Unavailable),
-        (10002, 400, Unavailable),
-        (99999, 400, SettingsError),
-        (99999, 500, Unavailable),
+        (10039, 503, SettingsError), (10076, 503, SettingsError), (10054, 400, Rejected),
+        (10058, 400, SettingsError), (10065, 400, SettingsError), (10174, 400, SettingsError),
+        (10074, 400, SettingsError), (10005, 400, SettingsError), (10109, 400, SettingsError),
+        (10169, 400, SettingsError), (10052, 500, SettingsError), (10077, 503, Unavailable),
+        (10008, 503, Unavailable), (10023, 503, Unavailable), (10002, 400, Unavailable),
+        (99999, 400, SettingsError), (99999, 500, Unavailable),
     ],
-)
+)  # fmt: skip
 def test_each_error_of_jetstream_is_a_retry_decision(code: int, status: int, kind: type) -> None:
     error = error_of(ApiError(code, status, "what happened"), "STREAM.CREATE")
     assert type(error) is kind

@@ -121,16 +121,13 @@ class Atomic(Publisher):
 
     @property
     def flying(self) -> int:
-        """See Publisher."""
         return sum([batch.messages for batch in self._flight])
 
     @property
     def is_idle(self) -> bool:
-        """See Publisher."""
         return not self._flight and not self._queue
 
     def poll(self) -> None:
-        """See Publisher."""
         connection = self._open()
         self._take_all(connection, connection.receive(0))
         if not self._flight:  # so far, silence was no fault
@@ -152,7 +149,6 @@ class Atomic(Publisher):
         return list(self._queue)
 
     def resume(self, connection: Connection, api: JetStream) -> None:
-        """See Publisher."""
         self._connection = connection
         self._progress.api = api
         self._flow.forget()
@@ -171,7 +167,6 @@ class Atomic(Publisher):
         self._flight.clear()
 
     def pump(self, *, drain: bool) -> None:
-        """See Publisher."""
         connection = self._open()
         while True:
             held = self._flow.held(self.flying)
@@ -188,7 +183,6 @@ class Atomic(Publisher):
                 self._await(connection)
 
     def probe(self) -> None:
-        """See Publisher."""
         connection = self._open()
         while self._queue and not self._flight:
             self._send_next(connection)

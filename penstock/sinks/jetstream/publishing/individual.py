@@ -104,21 +104,17 @@ class Individual(Publisher):
         self._careful = False  # after a loss or a refusal: one at a time, until one is stored
 
     def add(self, messages: Messages) -> None:
-        """See Publisher."""
         self._added.add(messages)
 
     @property
     def flying(self) -> int:
-        """See Publisher."""
         return self._sent - self._acknowledged
 
     @property
     def is_idle(self) -> bool:
-        """See Publisher."""
         return self._acknowledged == self._added.end
 
     def poll(self) -> None:
-        """See Publisher."""
         connection = self._open()
         self._take_all(connection, connection.receive(0))
         if not self.flying:  # so far, silence was no fault
@@ -133,7 +129,6 @@ class Individual(Publisher):
             self._flow.waiting()
 
     def resume(self, connection: Connection, api: JetStream) -> None:
-        """See Publisher."""
         self._connection = connection
         self._flow.forget()
         self._tally.resent += self.flying
@@ -141,7 +136,6 @@ class Individual(Publisher):
         self._rewind()
 
     def release(self, api: JetStream) -> list[Messages]:
-        """See Publisher."""
         self._rewind()
         return self._added.since(self._acknowledged)
 
@@ -156,7 +150,6 @@ class Individual(Publisher):
         self._last_id = None
 
     def pump(self, *, drain: bool) -> None:
-        """See Publisher."""
         connection = self._open()
         while True:
             held = self._flow.held(self.flying)
