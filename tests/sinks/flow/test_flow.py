@@ -11,101 +11,16 @@ from typing import Any
 import psutil
 import pyarrow as pa
 import pytest
-from pydantic import ValidationError
 
 from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
-from penstock.sinks.flow import Flow
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.settings import PressureSettings
+from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats, free_port
 from tests.sinks.changes import batch_of, frozen, ids_in, ids_of, read, wait_until
 from tests.sinks.jetstream.raw import publishing
 
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def flow(clock: Clock) -> Flow:
-    return Flow(JetStreamSettings(url="nats://h"), clock)
-
-
-def test_the_queue_before_a_batch_is_not_the_servers_slowness(flow: Flow, clock: Clock) -> None:
-    """Four batches in flight, each answered 90 ms after the one before it: the last waited 360 ms
-    for its answer, and took the server 90."""
-    for _ in range(10):
-        for _ in range(4):
-            flow.sent()
-        for left in (3, 2, 1, 0):
-            clock.now += 0.09
-            flow.answered(clock.now, more=left > 0)
-    assert flow.states["pressure"] == "normal"
-    assert flow.slowest() == pytest.approx(90)
-
-
-def test_a_server_that_is_slow_with_each_is_slow(flow: Flow, clock: Clock) -> None:
-    told: list[Any] = []
-    flow.listen(told.append)
-    for _ in range(3):
-        flow.sent()
-        clock.now += 0.11
-        flow.answered(clock.now, more=False)
-        clock.now += 60  # between two batches nothing is due
-    assert flow.states["pressure"] == "slow"
-    assert told[0]["counts"] == {"pressure_transitions": 1, "pressure_entered:slow": 1}
-    assert (flow.scaled(1000), flow.scaled(2)) == (250, 1)
-
-
-def test_an_answer_that_nobody_looked_at_counts_from_when_it_can_have_come(
-    flow: Flow, clock: Clock
-) -> None:
-    """We encoded for a second and then found three answers: not the server's fault."""
-    for _ in range(3):
-        flow.sent()
-    sent = clock.now
-    clock.now += 1.0
-    for left in (2, 1, 0):
-        flow.answered(sent, more=left > 0)
-    assert flow.states["pressure"] == "normal"
-    assert flow.slowest() == 0
-
-
-def test_a_new_connection_owes_no_answers(flow: Flow, clock: Clock) -> None:
-    flow.sent()
-    flow.forget()
-    clock.now += 100
-    flow.waiting()
-    assert flow.states["pressure"] == "normal"
-
-
-def test_a_pause_lasts_until_nothing_is_in_flight_and_its_time_is_over(
-    flow: Flow, clock: Clock
-) -> None:
-    flow.sent()
-    clock.now += 2
-    flow.waiting()
-    assert (flow.states["pressure"], flow.pause) == ("critical", 1)
-    clock.now += 1
-    assert flow.held(flying=7)
-    assert not flow.held(flying=0)
-    assert flow.states["pressure"] == "slow"
-
-
-def test_the_thresholds_must_rise() -> None:
-    with pytest.raises(ValidationError, match="critical_threshold must not be below"):
-        PressureSettings(slow_threshold="1s", critical_threshold="500ms")  # type: ignore[arg-type]
+pytestmark = pytest.mark.live
 
 
 def is_stopped(pid: int) -> bool:
@@ -166,7 +81,6 @@ def writing(sink_of: Any) -> Iterator[Callable[..., Writing]]:
         one._end.set()
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated", "at-least-once"])
 def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -> None:
     # A busy machine is no slow server.
@@ -180,7 +94,6 @@ def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -
     assert receipt.numbers["answer_ms"] >= 0
 
 
-@pytest.mark.live
 @pytest.mark.fault
 def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     delivery: str, own_nats: Any, writing: Any, stream: str
@@ -202,7 +115,6 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
     assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
-@pytest.mark.live
 @pytest.mark.fault
 @pytest.mark.parametrize("messages", ["change", "batch"])
 def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_change(
@@ -233,7 +145,6 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
         assert ids_in(server.url, stream) == ids_of(*batches)
 
 
-@pytest.mark.live
 @pytest.mark.fault
 def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     delivery: str, own_nats: Any, writing: Any, stream: str
@@ -250,7 +161,6 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
     assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
-@pytest.mark.live
 @pytest.mark.fault
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
@@ -273,7 +183,6 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
     assert not (connected and told.outages)
 
 
-@pytest.mark.live
 @pytest.mark.fault
 def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     delivery: str, own_nats: Any, writing: Any, stream: str
@@ -301,7 +210,6 @@ def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     assert ids_in(server.url, stream) == ids_of(*write.batches)
 
 
-@pytest.mark.live
 @pytest.mark.fault
 def test_an_open_breaker_leaves_the_server_alone(sink_of: Any) -> None:
     """A server that hangs up on everybody is called `threshold` times, and then once a timeout."""
@@ -338,7 +246,6 @@ def test_an_open_breaker_leaves_the_server_alone(sink_of: Any) -> None:
     assert min(gaps) >= 0.7
 
 
-@pytest.mark.live
 def test_a_probe_is_one_batch(delivery: str, nats: Nats, settings_of: Any, stream: str) -> None:
     settings = settings_of(nats.url, delivery=delivery)
     with publishing(settings) as publisher:
@@ -361,7 +268,6 @@ def sizes_of_batches(messages: list[Any]) -> list[int]:
     return sizes
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("batch", "largest"),
     [({}, 1000), ({"max_size": 200}, 200), ({"max_size": 1000, "max_bytes": "20KiB"}, 60)],
@@ -376,7 +282,6 @@ def test_limits_of_a_batch_that_are_set_hold_for_a_backlog_too(
     assert largest // 2 < max(sizes) <= largest
 
 
-@pytest.mark.live
 def test_a_change_larger_than_a_batch_may_be_goes_alone(
     nats: Nats, stream: str, sink_of: Any
 ) -> None:
@@ -387,7 +292,6 @@ def test_a_change_larger_than_a_batch_may_be_goes_alone(
     assert sizes_of_batches(read(nats.url, stream)) == [4, 1, 4]
 
 
-@pytest.mark.live
 def test_a_write_that_was_given_up_while_the_breaker_was_open_leaves_it_open(
     settings_of: Any,
 ) -> None:

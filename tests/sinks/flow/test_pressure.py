@@ -1,8 +1,10 @@
 """The back-pressure monitor: its table, its thresholds, and how it gets worse and better."""
 
 from itertools import product
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from penstock.sinks.flow import (
     BETTER_AFTER,
@@ -10,10 +12,13 @@ from penstock.sinks.flow import (
     PACES,
     PRESSURES,
     WORSE_AFTER,
+    Flow,
     Pressure,
     PressureEvent,
     PressureState,
 )
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.settings import PressureSettings
 
 NORMAL, SLOW, CRITICAL = PressureState
 BRISK, DRAGGING, CHOKING, RESTED = PressureEvent
@@ -114,3 +119,90 @@ def test_the_thresholds_can_be_set() -> None:
     strict = Pressure(slow=0.01, critical=0.02)
     assert answered(strict, 0.01, 0.01, 0.01).state is SLOW
     assert answered(strict, 0.02, 0.02, 0.02).state is CRITICAL
+
+
+# What publishers report, with the clock.
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def flow(clock: Clock) -> Flow:
+    return Flow(JetStreamSettings(url="nats://h"), clock)
+
+
+def test_the_queue_before_a_batch_is_not_the_servers_slowness(flow: Flow, clock: Clock) -> None:
+    """Four batches in flight, each answered 90 ms after the one before it: the last waited 360 ms
+    for its answer, and took the server 90."""
+    for _ in range(10):
+        for _ in range(4):
+            flow.sent()
+        for left in (3, 2, 1, 0):
+            clock.now += 0.09
+            flow.answered(clock.now, more=left > 0)
+    assert flow.states["pressure"] == "normal"
+    assert flow.slowest() == pytest.approx(90)
+
+
+def test_a_server_that_is_slow_with_each_is_slow(flow: Flow, clock: Clock) -> None:
+    told: list[Any] = []
+    flow.listen(told.append)
+    for _ in range(3):
+        flow.sent()
+        clock.now += 0.11
+        flow.answered(clock.now, more=False)
+        clock.now += 60  # between two batches nothing is due
+    assert flow.states["pressure"] == "slow"
+    assert told[0]["counts"] == {"pressure_transitions": 1, "pressure_entered:slow": 1}
+    assert (flow.scaled(1000), flow.scaled(2)) == (250, 1)
+
+
+def test_an_answer_that_nobody_looked_at_counts_from_when_it_can_have_come(
+    flow: Flow, clock: Clock
+) -> None:
+    """We encoded for a second and then found three answers: not the server's fault."""
+    for _ in range(3):
+        flow.sent()
+    sent = clock.now
+    clock.now += 1.0
+    for left in (2, 1, 0):
+        flow.answered(sent, more=left > 0)
+    assert flow.states["pressure"] == "normal"
+    assert flow.slowest() == 0
+
+
+def test_a_new_connection_owes_no_answers(flow: Flow, clock: Clock) -> None:
+    flow.sent()
+    flow.forget()
+    clock.now += 100
+    flow.waiting()
+    assert flow.states["pressure"] == "normal"
+
+
+def test_a_pause_lasts_until_nothing_is_in_flight_and_its_time_is_over(
+    flow: Flow, clock: Clock
+) -> None:
+    flow.sent()
+    clock.now += 2
+    flow.waiting()
+    assert (flow.states["pressure"], flow.pause) == ("critical", 1)
+    clock.now += 1
+    assert flow.held(flying=7)
+    assert not flow.held(flying=0)
+    assert flow.states["pressure"] == "slow"
+
+
+def test_the_thresholds_must_rise() -> None:
+    with pytest.raises(ValidationError, match="critical_threshold must not be below"):
+        PressureSettings(slow_threshold="1s", critical_threshold="500ms")  # type: ignore[arg-type]
