@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,44 +45,46 @@ def test_a_request_is_answered(nats: Nats) -> None:
     connection.close()
 
 
-def test_what_arrives_with_an_answer_is_kept() -> None:
-    """Before it and behind it, and in the order in which it came."""
+INFO = b'INFO {"version":"2.15.1"}\r\n'
+
+
+@contextmanager
+def served(serve: Callable[[socket.socket], object], says: bytes = INFO) -> Iterator[str]:
+    """The url of a server that says this to one client, and goes on with `serve`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
+        def run() -> None:
             client, _ = listener.accept()
-            client.sendall(b'INFO {"version":"2.15.1"}\r\n')
-            read = b""
-            while b"PUB " not in read:
-                read += client.recv(65536)
-                if read.endswith(b"PING\r\n"):
-                    client.sendall(b"PONG\r\n")
-            reply = read.rpartition(b"PUB ")[2].split(b" ")[1]
-            inbox = reply.rpartition(b".")[0]
-            client.sendall(
-                b"".join(
-                    b"MSG %b 1 1\r\n%b\r\n" % (subject, body)
-                    for subject, body in (
-                        (inbox + b".1", b"a"),
-                        (reply, b"b"),
-                        (inbox + b".2", b"c"),
-                        (inbox + b".3", b"d"),
-                    )
-                )
-            )
-            client.recv(1)
-            client.close()
+            with client:
+                client.sendall(says)
+                serve(client)
 
-        thread = threading.Thread(target=serve, daemon=True)
+        thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        connection = Connection(
-            JetStreamSettings(url=f"nats://127.0.0.1:{listener.getsockname()[1]}")
-        )
-        connection.open()
+        yield f"nats://127.0.0.1:{listener.getsockname()[1]}"
+        thread.join(60)
+
+
+def test_what_arrives_with_an_answer_is_kept() -> None:
+    """Before it and behind it, and in the order in which it came."""
+
+    def serve(client: socket.socket) -> None:
+        read = b""
+        while b"PUB " not in read:
+            read += client.recv(65536)
+            if read.endswith(b"PING\r\n"):
+                client.sendall(b"PONG\r\n")
+        reply = read.rpartition(b"PUB ")[2].split(b" ")[1]
+        inbox = reply.rpartition(b".")[0]
+        came = (inbox + b".1", b"a"), (reply, b"b"), (inbox + b".2", b"c"), (inbox + b".3", b"d")
+        client.sendall(b"".join(b"MSG %b 1 1\r\n%b\r\n" % one for one in came))
+        client.recv(1)
+
+    with served(serve) as url:
+        connection = opened(url, timeout="5s")
         assert connection.request("question").payload == b"b"
         assert [message.payload for message in connection.receive(0)] == [b"a", b"c", b"d"]
         connection.close()
-        thread.join(10)
 
 
 def test_more_than_the_sockets_buffers_goes_through(nats: Nats, stream: str) -> None:
@@ -101,29 +104,23 @@ def test_more_than_the_sockets_buffers_goes_through(nats: Nats, stream: str) -> 
 def test_a_ping_is_not_answered_in_the_middle_of_a_message() -> None:
     """The server pings while it takes a message that is larger than all buffers."""
     size, taken = 50_000_000, bytearray()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
 
-        def serve() -> None:
-            client, _ = listener.accept()
-            client.sendall(b'INFO {"version":"2.15.1"}\r\n')
-            read = b""
-            while not read.endswith(b"PING\r\n"):
-                read += client.recv(65536)
-            client.sendall(b"PONG\r\n")
-            taken.extend(client.recv(65536))  # the message has begun
-            client.sendall(b"PING\r\n")
-            while not taken.endswith(b"x\r\nPONG\r\n") and (more := client.recv(1 << 20)):
-                taken.extend(more)
-            client.close()
+    def serve(client: socket.socket) -> None:
+        read = b""
+        while not read.endswith(b"PING\r\n"):
+            read += client.recv(65536)
+        client.sendall(b"PONG\r\n")
+        taken.extend(client.recv(65536))  # the message has begun
+        client.sendall(b"PING\r\n")
+        while not taken.endswith(b"x\r\nPONG\r\n") and (more := client.recv(1 << 20)):
+            taken.extend(more)
 
-        thread = threading.Thread(target=serve, daemon=True)
-        thread.start()
-        connection = opened(f"nats://127.0.0.1:{listener.getsockname()[1]}")
+    with served(serve) as url:
+        connection = opened(url)
         message = f"PUB a {size}\r\n{'x' * size}\r\n".encode()
         connection.send(message)
         with pytest.raises(Unavailable):
             connection.receive()
-        thread.join(60)
     assert taken.endswith(b"x\r\nPONG\r\n")
     assert len(taken) == len(message) + len(b"PONG\r\n")
 
@@ -201,40 +198,20 @@ def test_versions(text: str, version: tuple[int, ...]) -> None:
     assert version_of(text) == version
 
 
-@pytest.fixture
-def impostor() -> Iterator[Callable[[bytes], str]]:
-    """A server that says one thing and then listens in silence."""
-    listeners: list[socket.socket] = []
-    held: list[socket.socket] = []
-
-    def make(says: bytes) -> str:
-        listener = socket.create_server(("127.0.0.1", 0))
-        listeners.append(listener)
-
-        def serve() -> None:
-            try:
-                client, _ = listener.accept()
-            except OSError:
-                return
-            held.append(client)
-            client.sendall(says)
-
-        threading.Thread(target=serve, daemon=True).start()
-        return f"nats://127.0.0.1:{listener.getsockname()[1]}"
-
-    yield make
-    for one in (*listeners, *held):
-        one.close()
-
-
 @pytest.mark.parametrize(
     "says", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", b'INFO {"version":"2.12.1"}\r\n', b"INFO {"]
 )
-def test_a_server_that_is_no_nats_server_is_unavailable_in_time(
-    says: bytes, impostor: Callable[[bytes], str]
-) -> None:
-    with pytest.raises(Unavailable, match=r"127\.0\.0\.1"):
-        opened(impostor(says), timeout="200ms")
+def test_a_server_that_is_no_nats_server_is_unavailable_in_time(says: bytes) -> None:
+    def listen(client: socket.socket) -> None:
+        with suppress(OSError):
+            while client.recv(65536):
+                pass
+
+    with (
+        served(listen, says) as url,
+        pytest.raises(Unavailable, match=r"127\.0\.0\.1"),
+    ):
+        opened(url, timeout="200ms")
 
 
 def test_a_server_that_got_the_credentials_too_late_is_tried_again(own_nats: Any) -> None:
