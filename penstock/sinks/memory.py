@@ -52,14 +52,6 @@ def stored(settings: MemorySinkSettings) -> list[dict[str, Any]]:
         return list(store.changes)
 
 
-def forget(settings: MemorySinkSettings) -> None:
-    """Empties a store."""
-    with _lock:
-        _stores.pop(settings, None)
-        if settings.folder:
-            _file(settings).unlink(missing_ok=True)
-
-
 class MemorySink:
     """A `penstock.sinks.Sink`."""
 
