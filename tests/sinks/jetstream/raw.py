@@ -3,22 +3,22 @@
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import orjson
 import pyarrow as pa
 
-from penstock.model.errors import Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.sinks.encoding.part import Part
-from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from tests.progress import Noted
-from tests.servers import Nats
+from tests.servers import Nats, free_port
 
 
 class Raw:
@@ -35,22 +35,26 @@ class Raw:
         fields = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
         self.api.create(fields | config)
 
+    def info(self, stream: str) -> Mapping[str, Any]:
+        """A stream that is there."""
+        found = self.api.stream(stream)
+        assert found is not None
+        return found
+
     def update(self, stream: str, **config: Any) -> None:
         """Changes fields of a stream's configuration."""
-        info = self.api.stream(stream)
-        assert info is not None
-        self.api._call(f"STREAM.UPDATE.{stream}", {**info["config"], **config})
+        self.api._call(f"STREAM.UPDATE.{stream}", {**self.info(stream)["config"], **config})
 
     def step_down(self, stream: str) -> None:
         """The stream gets another leader. Nobody answers a request that comes while there is none
         (or whose leader goes with it), so what counts is who leads."""
-        before = self._leader(stream)
+        before = self.leader(stream)
         deadline = time.monotonic() + 60
-        while (now := self._leader(stream)) in (before, ""):
+        while (now := self.leader(stream)) in (before, ""):
             assert time.monotonic() < deadline, now
             self._ask(f"STREAM.LEADER.STEPDOWN.{stream}")
 
-    def _leader(self, stream: str) -> str:
+    def leader(self, stream: str) -> str:
         """The name of the leader; empty while there is none."""
         info = self._ask(f"STREAM.INFO.{stream}")
         return str(info.get("cluster", {}).get("leader", ""))
@@ -122,3 +126,31 @@ def publishing(settings: JetStreamSettings, *batches: pa.RecordBatch) -> Iterato
         publisher.add(session.poison.encoder.encode(Part.of(batch)))
     yield publisher
     session.close()
+
+
+@contextmanager
+def three_servers(*configs: dict[str, Any]) -> Iterator[list[Nats]]:
+    """A cluster; `configs` is what each server has of its own."""
+    ports = [free_port() for _ in range(3)]
+    routes = [f"nats://127.0.0.1:{port}" for port in ports]
+    clusters = [{"name": "c", "listen": f"127.0.0.1:{port}", "routes": routes} for port in ports]
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                Nats(config={"server_name": f"node{n}", "cluster": cluster, **each})
+            )
+            for n, (cluster, each) in enumerate(zip(clusters, configs or [{}] * 3, strict=True))
+        ]
+
+
+def prepared(sink: JetStreamSink) -> None:
+    """Waits until the three have found each other."""
+    deadline = time.monotonic() + 120
+    while True:
+        try:
+            return sink.prepare()
+        except PenstockError as error:
+            if "10005" in str(error) and sink.settings.replicas > 3:
+                raise
+            assert time.monotonic() < deadline
+            time.sleep(0.1)

@@ -34,9 +34,7 @@ class Batches:
 
     @property
     def messages(self) -> int:
-        info = self.raw.api.stream(self.stream)
-        assert info is not None
-        return int(info["state"]["messages"])
+        return int(self.raw.info(self.stream)["state"]["messages"])
 
 
 @pytest.fixture

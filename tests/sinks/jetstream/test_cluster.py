@@ -11,58 +11,20 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.model.errors import LeaseLost, PenstockError, SettingsError
-from penstock.nats.api import JetStream
-from penstock.nats.connection import Connection
+from penstock.model.errors import LeaseLost, SettingsError
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from tests.servers import Nats, free_port
+from penstock.sinks.jetstream import JetStreamSink
+from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
-from tests.sinks.jetstream.raw import Raw, mending
+from tests.sinks.jetstream.raw import Raw, mending, prepared, three_servers
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[list[Nats]]:
-    ports = [free_port() for _ in range(3)]
-    routes = [f"nats://127.0.0.1:{port}" for port in ports]
-    servers = [
-        Nats(
-            config={
-                "server_name": f"node{number}",
-                "cluster": {"name": "c", "listen": f"127.0.0.1:{port}", "routes": routes},
-            }
-        )
-        for number, port in enumerate(ports)
-    ]
-    for server in servers:
-        server.__enter__()
-    yield servers
-    for server in servers:
-        server.close()
-
-
-def prepared(sink: JetStreamSink) -> None:
-    """Waits until the three have found each other."""
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            return sink.prepare()
-        except PenstockError as error:
-            if "10005" in str(error) and sink.settings.replicas > 3:
-                raise
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-
-def leader(settings: JetStreamSettings) -> int:
-    connection = Connection(settings)
-    connection.open()
-    info = JetStream(connection).stream(settings.stream)
-    connection.close()
-    assert info is not None
-    return int(info["cluster"]["leader"].removeprefix("node"))
+    with three_servers() as servers:
+        yield servers
 
 
 def test_the_leader_dies_in_the_middle_of_a_write(
@@ -73,7 +35,8 @@ def test_the_leader_dies_in_the_middle_of_a_write(
     sink = JetStreamSink(settings)
     prepared(sink)
     batches = [batch_of(500, n) for n in range(1, 31)]
-    victim = cluster[leader(settings)]
+    leader = Raw(cluster[0].url).leader(settings.stream)
+    victim = cluster[int(leader.removeprefix("node"))]
 
     def killed() -> Iterator[pa.RecordBatch]:
         yield from batches[:10]

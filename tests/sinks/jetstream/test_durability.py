@@ -1,14 +1,12 @@
 """`durability: fsync` runs only where somebody can tell that an acknowledged change is on disk."""
 
-import time
 from collections.abc import Mapping
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.errors import SettingsError
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.durability import synced, syncs
@@ -16,6 +14,7 @@ from penstock.sinks.jetstream.stream import TargetStream
 from tests.progress import Noted
 from tests.servers import Nats, free_port
 from tests.sinks.changes import batch_of
+from tests.sinks.jetstream.raw import prepared, three_servers
 
 ALWAYS = {"sync_always": True, "sync_interval": 120_000_000_000}
 USUAL = {"sync_interval": 120_000_000_000}
@@ -151,37 +150,16 @@ def test_a_real_server_is_asked_and_a_restart_without_syncing_is_noticed(
 
 @pytest.mark.live
 def test_every_server_of_a_replicated_stream_is_asked(sink_of: Any) -> None:
-    ports = [(free_port(), free_port()) for _ in range(3)]
-    routes = [f"nats://127.0.0.1:{port}" for port, _ in ports]
-    with ExitStack() as stack:
-        nodes = [
-            stack.enter_context(
-                Nats(
-                    config={
-                        "server_name": f"disk{number}",
-                        "http": f"127.0.0.1:{http}",
-                        "jetstream": {"sync_interval": "always"},
-                        "cluster": {
-                            "name": "c", "listen": f"127.0.0.1:{port}", "routes": routes,
-                        },
-                    }
-                )
-            )
-            for number, (port, http) in enumerate(ports)
-        ]  # fmt: skip
-        urls = [f"http://127.0.0.1:{http}" for _, http in ports]
+    ports = [free_port() for _ in range(3)]
+    always = {"sync_interval": "always"}
+    with three_servers(
+        *({"http": f"127.0.0.1:{port}", "jetstream": always} for port in ports)
+    ) as nodes:
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
         fields = {"durability": "fsync", "replicas": 3, "timeout": "5s"}
         sink = sink_of(nodes[0].url, monitoring=",".join(urls), **fields)
-        deadline = time.monotonic() + 120
-        while True:
-            try:
-                sink.prepare()
-                break
-            except PenstockError:
-                assert time.monotonic() < deadline
-                time.sleep(0.1)
-        told = Noted()
-        assert sink.write([batch_of(100)], told).published == 100
+        prepared(sink)
+        assert sink.write([batch_of(100)], Noted()).published == 100
         lone = sink_of(nodes[0].url, monitoring=urls[0], **fields)
         with pytest.raises(SettingsError, match="could not be asked"):
             lone.prepare()

@@ -235,9 +235,7 @@ def test_a_batch_is_not_whole_when_the_server_runs_out_of_its_limit(own_nats: An
         raw.publish("FULL.x", headers | end, b"x" * 1000)
     assert raw.codes(99) == [0] * 99
     assert not raw.connection.receive(2)
-    info = raw.api.stream("FULL")
-    assert info is not None
-    assert 0 < info["state"]["messages"] < 100
+    assert 0 < raw.info("FULL")["state"]["messages"] < 100
 
 
 def test_a_max_payload_that_is_lowered_under_us_is_said_and_loses_nothing(

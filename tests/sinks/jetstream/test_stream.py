@@ -16,6 +16,7 @@ from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of
+from tests.sinks.jetstream.raw import Raw
 
 pytestmark = pytest.mark.live
 DAY = 86_400 * 10**9
@@ -35,14 +36,12 @@ def levels(findings: list[Finding], level: str) -> list[str]:
     return [finding.message for finding in findings if finding.level == level]
 
 
-def test_a_missing_stream_is_made_once(nats: Nats, api: JetStream, settings_of: Any) -> None:
+def test_a_missing_stream_is_made_once(nats: Nats, settings_of: Any, raw: Raw) -> None:
     settings = settings_of(nats.url, max_age="7d", max_bytes="1MiB", duplicate_window="3m")
     sink = JetStreamSink(settings)
     sink.prepare()
     sink.prepare()
-    info = api.stream(settings.stream)
-    assert info is not None
-    config = info["config"]
+    config = raw.info(settings.stream)["config"]
     assert config["subjects"] == [f"{settings.stream}.*.*"]
     assert (config["retention"], config["storage"], config["discard"]) == ("limits", "file", "old")
     assert config["max_age"] == 7 * 86400 * 10**9
@@ -76,12 +75,10 @@ def test_message_ids_are_remembered_where_something_relies_on_them(
 
 
 def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
-    nats: Nats, api: JetStream, stream: str, settings_of: Any, sink_of: Any
+    nats: Nats, stream: str, settings_of: Any, sink_of: Any, raw: Raw
 ) -> None:
     def window() -> float:
-        info = api.stream(stream)
-        assert info is not None
-        return float(info["config"]["duplicate_window"]) / 10**9
+        return float(raw.info(stream)["config"]["duplicate_window"]) / 10**9
 
     sink_of(delivery="exactly-once").write([batch_of(3)], ignore)
     assert window() == 0.1
@@ -95,16 +92,14 @@ def test_a_stream_made_for_exactly_once_remembers_ids_where_they_matter_later(
 
 
 def test_who_is_not_alone_relies_on_ids_that_are_remembered(
-    api: JetStream, stream: str, sink_of: Any
+    stream: str, sink_of: Any, raw: Raw
 ) -> None:
     told = Noted()
     sink = sink_of(delivery="auto")
     sink.write([batch_of(3), batch_of(3, backend="other"), batch_of(3, 2)], told)
     assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
-    info = api.stream(stream)
-    assert info is not None
-    assert info["config"]["duplicate_window"] == 120 * 10**9
-    assert info["state"]["messages"] == 9
+    info = raw.info(stream)
+    assert (info["config"]["duplicate_window"], info["state"]["messages"]) == (120 * 10**9, 9)
 
 
 def test_a_stream_that_exists_is_not_changed(stream: str, api: JetStream, sink_of: Any) -> None:
@@ -227,15 +222,13 @@ def test_check_warns_where_nothing_can_be_set_aside_and_no_lease_kept(
 
 
 def test_a_stream_is_made_with_the_retention_that_was_asked_for(
-    nats: Nats, api: JetStream, settings_of: Any
+    nats: Nats, settings_of: Any, raw: Raw
 ) -> None:
     settings = settings_of(nats.url, retention="interest")
     sink = JetStreamSink(settings)
     sink.prepare()
-    info = api.stream(settings.stream)
-    assert info is not None
-    assert info["config"]["retention"] == "interest"
-    assert info["config"]["duplicate_window"] == 120 * 10**9
+    config = raw.info(settings.stream)["config"]
+    assert (config["retention"], config["duplicate_window"]) == ("interest", 120 * 10**9)
     sink.write([batch_of(3)], ignore)
     again = sink.write([batch_of(3)], ignore)
     assert (again.published, again.duplicates) == (0, 3)
@@ -268,12 +261,10 @@ def test_check_says_what_a_stream_that_exists_does_not_have(
     assert all(said in each.message for each in found if said)
 
 
-def test_check_stores_nothing(stream: str, api: JetStream, check: Any, sink_of: Any) -> None:
+def test_check_stores_nothing(stream: str, check: Any, sink_of: Any, raw: Raw) -> None:
     sink_of().prepare()
     check()
-    info = api.stream(stream)
-    assert info is not None
-    assert info["state"]["last_seq"] == 0
+    assert raw.info(stream)["state"]["last_seq"] == 0
 
 
 @pytest.mark.parametrize(
@@ -313,15 +304,9 @@ def test_check_stores_nothing(stream: str, api: JetStream, check: Any, sink_of: 
     ],
 )
 def test_check_warns_of_what_could_lose_data(
-    config: dict[str, Any],
-    settings: dict[str, Any],
-    says: str,
-    stream: str,
-    api: JetStream,
-    check: Any,
+    config: dict[str, Any], settings: dict[str, Any], says: str, stream: str, check: Any, raw: Raw
 ) -> None:
-    base = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
-    api.create({**base, **config})
+    raw.make(stream, **config)
     findings = check(**settings)
     assert levels(findings, "error") == []
     assert any(says in message for message in levels(findings, "warning")), findings
@@ -329,11 +314,10 @@ def test_check_warns_of_what_could_lose_data(
 
 @pytest.mark.parametrize(("seconds", "says"), [(0.1, False), (120, True)])
 def test_check_tells_that_exactly_once_needs_no_ids(
-    seconds: float, says: bool, stream: str, api: JetStream, check: Any
+    seconds: float, says: bool, stream: str, check: Any, raw: Raw
 ) -> None:
     window = int(seconds * 10**9)
-    base = {"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True}
-    api.create({**base, "duplicate_window": window})
+    raw.make(stream, duplicate_window=window)
     findings = check()
     assert levels(findings, "warning") == []
     remedies = [one.remedy for one in findings if "does not need" in one.message]
@@ -341,9 +325,9 @@ def test_check_tells_that_exactly_once_needs_no_ids(
 
 
 def test_check_counts_what_was_asked_for_and_cannot_be_as_an_error(
-    stream: str, api: JetStream, check: Any
+    stream: str, check: Any, raw: Raw
 ) -> None:
-    api.create({"name": stream, "subjects": [f"{stream}.>"]})
+    raw.make(stream, allow_atomic=False)
     errors = levels(check(delivery="exactly-once"), "error")
     assert any("does not allow atomic batches" in message for message in errors)
 
