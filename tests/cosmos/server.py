@@ -24,18 +24,15 @@ import base64
 import hashlib
 import hmac
 import json
-import socket
-import threading
 import time
 from collections import Counter
-from contextlib import suppress
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from tests.cosmos.container import ItemConflict, StoredContainer
+from tests.servers.http import HttpHandler, HttpStandIn
 
 # Any will do; this one is the emulator's form: 64 bytes, base64.
 KEY = base64.b64encode(b"penstock" * 8).decode()
@@ -62,19 +59,34 @@ class CosmosReply:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-class CosmosServer:
-    """Serves on a port of loopback from `__enter__` to `__exit__`."""
+class _Handler(HttpHandler):
+    def _answer(self) -> None:
+        body = self.body()
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        given = json.loads(body) if body else None
+        answer = self.stand_in.answer(self.command, self.path, headers, given)
+        sent = b"" if answer.body is None else json.dumps(answer.body).encode()
+        more = {"Content-Type": "application/json", "x-ms-request-charge": "1"}
+        self.send(answer.status, sent, answer.headers | more)
 
-    def __init__(self, port: int = 0) -> None:
+    do_GET = do_POST = do_PUT = do_DELETE = _answer
+
+
+class CosmosServer(HttpStandIn):
+    """See above."""
+
+    handler = _Handler
+
+    def __init__(self) -> None:
+        super().__init__()
         self.key = KEY
         self.slow = 0.0
         self.counts: Counter[str] = Counter()
         self.requests: list[dict[str, str]] = []
         """Headers of the feed's requests."""
         self.databases: dict[str, dict[str, StoredContainer]] = {}
-        self._port, self._made = port, 0
+        self._made = 0
         self._refusals: dict[str, list[ScriptedRefusal]] = {}
-        self._connections: list[socket.socket] = []
 
     def container(self, database: str, name: str, *paths: str, **given: Any) -> StoredContainer:
         """A new container; one of this name is replaced, under another resource id."""
@@ -90,29 +102,6 @@ class CosmosServer:
     def heal(self) -> None:
         """Forgets what was to be refused."""
         self._refusals.clear()
-
-    @property
-    def url(self) -> str:
-        """The endpoint."""
-        return f"http://127.0.0.1:{self._port}"
-
-    def __enter__(self) -> Self:
-        handler = type("Handler", (_Handler,), {"cosmos": self})
-        self._http = _Http(("127.0.0.1", self._port), handler)
-        self._port = self._http.server_address[1]
-        serve = self._http.serve_forever
-        self._thread = threading.Thread(target=serve, args=(0.05,), daemon=True)
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._http.server_close()
-        self._thread.join()
-        for connection in self._connections:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._connections.clear()
 
     def answer(self, verb: str, path: str, headers: dict[str, str], body: Any) -> CosmosReply:
         """One request."""
@@ -293,44 +282,3 @@ def _item(
         if verb == "DELETE"
         else CosmosReply(200, stored, {"etag": stored["_etag"]})
     )
-
-
-class _Http(ThreadingHTTPServer):
-    daemon_threads = True
-    # Connections that wait to be accepted: with the usual 5, of fifty at once some are reset.
-    request_queue_size = 128
-
-
-class _Handler(BaseHTTPRequestHandler):
-    cosmos: CosmosServer
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def setup(self) -> None:
-        super().setup()
-        self.cosmos._connections.append(self.connection)
-
-    def _handle(self) -> None:
-        size = int(self.headers.get("Content-Length", 0))
-        body = json.loads(self.rfile.read(size)) if size else None
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        answer = self.cosmos.answer(self.command, self.path, headers, body)
-        sent = b"" if answer.body is None else json.dumps(answer.body).encode()
-        self.send_response(answer.status)
-        for name, value in answer.headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("x-ms-request-charge", "1")
-        self.send_header("Content-Length", str(len(sent)))
-        self.end_headers()
-        with suppress(OSError):
-            self.wfile.write(sent)
-
-    do_GET = do_POST = do_PUT = do_DELETE = _handle
-
-    def handle(self) -> None:
-        with suppress(ConnectionError):  # a client that was killed
-            super().handle()
-
-    def log_message(self, *_: Any) -> None:
-        """Requests are counted, not logged."""

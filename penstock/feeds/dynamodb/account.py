@@ -44,19 +44,15 @@ class ServerClock:
     """The server's time by the `Date` of its answers, which is cut to the second: a lower bound.
     Until there is an answer, the local clock's."""
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.monotonic,
-        local: Callable[[], float] = time.time,
-    ) -> None:
-        self._clock, self._local = clock, local
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._ahead: float | None = None  # of the monotonic clock
         self._last = ""
 
     def now(self) -> float:
         """The server's time, in seconds since 1970."""
         ahead = self._ahead
-        return self._local() if ahead is None else self._clock() + ahead
+        return time.time() if ahead is None else self._clock() + ahead
 
     def heard(self, date: str) -> None:
         """An answer had this `Date`; one that is no date is passed over."""

@@ -9,7 +9,7 @@ their order over items that may be newer they end with the same items.
 import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -39,33 +39,73 @@ Segment = Mapping[str, int]
 
 
 class ReadPace:
-    """Bounds the read capacity units of one connection. `clock`: monotonic seconds."""
+    """Bounds the read capacity units a second of one connection. Pure: `now` is monotonic seconds,
+    and the next read may be made at `due`."""
+
+    def __init__(self, units: float) -> None:
+        self._units = units
+        self.due = 0.0
+
+    def used(self, units: float, now: float) -> None:
+        """A read has used so many: the next waits until they were paid for."""
+        self.due = max(self.due, now) + units / self._units
+
+
+class TableScan:
+    """A connection that reads segments of a table. Its methods raise Unavailable, SettingsError."""
 
     def __init__(
-        self,
-        units: float,
-        is_stopped: Callable[[], bool],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, settings: DynamodbSettings, keys: Sequence[str], is_stopped: Callable[[], bool]
     ) -> None:
-        self._units, self._is_stopped = units, is_stopped
-        self._clock, self._sleep = clock, sleep
-        self._next = clock()
+        self._table, self._keys, self._is_stopped = settings.table_name, keys, is_stopped
+        self._pace = ReadPace(settings.scan_units)
+        with self._translating():
+            self._client = connect(settings, "dynamodb", attempts=1, raw="ScanOutput")
 
-    def used(self, units: float) -> None:
-        """A read has used so many: the next waits until they were paid for."""
-        self._next = max(self._next, self._clock()) + units / self._units
+    def _translating(self) -> AbstractContextManager[None]:
+        return translating(f"reading {self._table}")
 
-    def wait(self, seconds: float = 0.0) -> None:
-        """Until the next read may be made, in `seconds` at the earliest. Raises Unavailable once it
-        is stopped."""
-        until = max(self._next, self._clock() + seconds)
+    def pages(self, part: Segment, rows: int, size: int) -> Iterator[Page]:
+        """See `feeds.RowSource`. A page has at most 1 MB, as an answer has."""
+        given: dict[str, Any] = {
+            "TableName": self._table,
+            "ConsistentRead": True,
+            "Segment": part["segment"],
+            "TotalSegments": part["of"],
+            "ReturnConsumedCapacity": "TOTAL",
+            "Limit": rows,
+        }
+        while True:
+            answer = self._read(given)
+            if answer.items:
+                yield page_of(answer.items, self._table, self._keys, time.time_ns() // 1000)
+            if answer.last is None:
+                return
+            given["ExclusiveStartKey"] = _sendable(answer.last)
+
+    def _read(self, given: Mapping[str, Any]) -> ScanAnswer:
+        """One answer; where the service is away, or refuses because reads are too many, it is asked
+        again for a while."""
+        waits, delay, deadline = delays(limit=10.0), 0.0, time.monotonic() + _PATIENCE
+        while True:
+            self._wait(max(self._pace.due, time.monotonic() + delay))
+            try:
+                with self._translating():
+                    answer = read_scan(self._client.scan(**given)["Body"])
+            except Unavailable:
+                delay = next(waits)
+                if time.monotonic() + delay > deadline:
+                    raise
+            else:
+                self._pace.used(answer.consumed.CapacityUnits, time.monotonic())
+                return answer
+
+    def _wait(self, until: float) -> None:
         while not self._is_stopped():
-            left = until - self._clock()
+            left = until - time.monotonic()
             if left <= 0:
                 return
-            self._sleep(min(left, _LOOK))
+            time.sleep(min(left, _LOOK))
         raise Unavailable("the snapshot was stopped before all ranges were read")
 
 
@@ -80,48 +120,8 @@ class DynamodbRowSource:
     def opened(
         self, is_stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[Callable[[Segment, int, int], Iterator[Page]]]:
-        """See `feeds.RowSource`. A page has at most 1 MB, as an answer has."""
-        table = self.settings.table_name
-        with translating(f"reading {table}"):
-            client = connect(self.settings, "dynamodb", attempts=1, raw="ScanOutput")
-        pace = ReadPace(self.settings.scan_units, is_stopped)
-
-        def pages(part: Segment, rows: int, size: int) -> Iterator[Page]:
-            more: dict[str, Any] = {}
-            while True:
-                answer = self._read(client, pace, part, Limit=rows, **more)
-                if answer.items:
-                    yield page_of(answer.items, table, self.keys, time.time_ns() // 1000)
-                if answer.last is None:
-                    return
-                more = {"ExclusiveStartKey": _sendable(answer.last)}
-
-        yield pages
-
-    def _read(self, client: Any, pace: ReadPace, part: Segment, **more: Any) -> ScanAnswer:
-        """One answer; where the service is away, or refuses because reads are too many, it is asked
-        again for a while."""
-        waits, delay, deadline = delays(limit=10.0), 0.0, time.monotonic() + _PATIENCE
-        while True:
-            pace.wait(delay)
-            try:
-                with translating(f"reading {self.settings.table_name}"):
-                    body = client.scan(
-                        TableName=self.settings.table_name,
-                        ConsistentRead=True,
-                        Segment=part["segment"],
-                        TotalSegments=part["of"],
-                        ReturnConsumedCapacity="TOTAL",
-                        **more,
-                    )["Body"]
-            except Unavailable:
-                delay = next(waits)
-                if time.monotonic() + delay > deadline:
-                    raise
-                continue
-            answer = read_scan(body)
-            pace.used(answer.consumed.CapacityUnits)
-            return answer
+        """See `feeds.RowSource`."""
+        yield TableScan(self.settings, self.keys, is_stopped).pages
 
 
 class DynamodbSnapshot:

@@ -95,23 +95,14 @@ def test_one_that_is_stopped_ends(server: StreamsServer) -> None:
 
 
 def test_capacity_is_paid_for_before_the_next_read() -> None:
-    now = [0.0]
-    pace = ReadPace(100, lambda: False, clock=lambda: now[0], sleep=lambda s: _pass(now, s))
-    pace.wait()
-    assert now[0] == 0
-    pace.used(256)  # 1 MB, read consistently
-    pace.wait()
-    assert now[0] == pytest.approx(2.56)
-    now[0] += 10  # what was not used is not saved up
-    pace.used(100)
-    pace.wait()
-    assert now[0] == pytest.approx(13.56)
-    pace.wait(5)
-    assert now[0] == pytest.approx(18.56)
-
-
-def _pass(now: list[float], seconds: float) -> None:
-    now[0] += seconds
+    pace = ReadPace(100)
+    assert pace.due == 0
+    pace.used(256, 0.0)  # 1 MB, read consistently
+    assert pace.due == pytest.approx(2.56)
+    pace.used(100, 12.56)  # what was not used is not saved up
+    assert pace.due == pytest.approx(13.56)
+    pace.used(100, 13.0)
+    assert pace.due == pytest.approx(14.56)
 
 
 @pytest.mark.parametrize(

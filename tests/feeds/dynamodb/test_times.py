@@ -214,9 +214,9 @@ def test_the_service_is_believed_and_not_this_machine(
 
 
 def test_the_clock_of_the_service_is_never_early_and_follows_it() -> None:
-    seconds, local = 0.0, 5.0
-    clock = ServerClock(lambda: seconds, lambda: local)
-    assert clock.now() == 5
+    seconds = 0.0
+    clock = ServerClock(lambda: seconds)
+    assert abs(clock.now() - time.time()) < 60
     dates = "Tue, 24 Nov 2026 06:00:{:02d} GMT"
     begin = datetime(2026, 11, 24, 6, tzinfo=UTC).timestamp()
     for answer in range(1, 100):
