@@ -17,12 +17,10 @@ REPLACES = "replaces"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamShard:
-    """One shard of a stream. `first` and `last` are sequence numbers, which compare as integers;
-    `last` is None while the shard is open."""
+    """One shard of a stream. `last`: the last sequence number, None while the shard is open."""
 
     id: str
     parent: str | None = None
-    first: int = 0
     last: int | None = None
 
     @property
@@ -33,12 +31,10 @@ class StreamShard:
     @classmethod
     def of(cls, listed: dict[str, Any]) -> "StreamShard":
         """From an entry of DescribeStream's `Shards`."""
-        numbers = listed.get("SequenceNumberRange", {})
-        last = numbers.get("EndingSequenceNumber")
+        last = listed.get("SequenceNumberRange", {}).get("EndingSequenceNumber")
         return cls(
             id=listed["ShardId"],
             parent=listed.get("ParentShardId") or None,
-            first=int(numbers.get("StartingSequenceNumber", 0)),
             last=None if last is None else int(last),
         )
 

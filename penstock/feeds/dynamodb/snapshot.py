@@ -118,7 +118,7 @@ class DynamodbRowSource:
 
     @contextmanager
     def opened(
-        self, is_stopped: Callable[[], bool] = lambda: False
+        self, is_stopped: Callable[[], bool]
     ) -> Iterator[Callable[[Segment, int, int], Iterator[Page]]]:
         """See `feeds.RowSource`."""
         yield TableScan(self.settings, self.keys, is_stopped).pages
