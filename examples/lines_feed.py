@@ -68,10 +68,6 @@ class LinesFeed(Feed):
             lineages=[Lineage(partition=PartitionId(file.stem), first=first) for file in files]
         )
 
-    def status(self) -> Mapping[str, Any]:
-        """Nothing is known of the folder as a whole."""
-        return {}
-
     def begin(self, at: At = None) -> Bookmarks:
         """From the beginning of each file, or with `now` from its end at this moment."""
         if isinstance(at, Mapping):

@@ -268,12 +268,6 @@ class Feed(Protocol):
         """
         ...
 
-    def status(self) -> Mapping[str, Any]:
-        """What is wrong with the source as a whole, by what the last calls found; does no I/O.
-        Plain JSON: `state` ("disabled", "throttled", "unknown_types", or "" for nothing), `message`
-        for people, and `at_risk` (why history may soon be lost)."""
-        ...
-
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """A pure decoder of this feed's pages. Pickles. Unless `on_error` is `stop`, a change that
         can't be read is a change with the operation ERROR, and the rest of its page as ever."""
@@ -284,6 +278,12 @@ class Feed(Protocol):
         ...
 
     # What most feeds leave as it is.
+
+    def status(self) -> Mapping[str, Any]:
+        """What is wrong with the source as a whole, by what the last calls found; does no I/O.
+        Plain JSON: `state` ("disabled", "throttled", "unknown_types", or "" for nothing), `message`
+        for people, and `at_risk` (why history may soon be lost)."""
+        return {}
 
     @property
     def polled(self) -> bool:

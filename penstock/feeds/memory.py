@@ -246,9 +246,6 @@ class MemoryFeed(Feed):
         after = self.acknowledged.get(partition) if bookmark.place is None else bookmark.place
         return MemoryFollowing(self, partition, after)
 
-    def status(self) -> Mapping[str, Any]:
-        return {"state": "", "message": "", "at_risk": ""}
-
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         return MemoryDecoder(self.settings, images)
 

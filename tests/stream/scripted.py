@@ -77,9 +77,6 @@ class ScriptedFeed(Feed):
             ]
         )
 
-    def status(self) -> Mapping[str, Any]:
-        return {}
-
     def ended(self, name: str) -> bool:
         if not all(map(self.ended, self.lineage[name])):
             return False  # it is not there yet

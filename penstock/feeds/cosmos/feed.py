@@ -219,10 +219,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         first = lsn_of(in_order(answer.documents, paths, every=self.settings.every)[0][0])
         return max(0, answer.newest - first + 1) if first else 1
 
-    def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`."""
-        return {"state": "", "message": "", "at_risk": ""}
-
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         tenant, keeps_system = self.settings.tenant, self.settings.system_properties
