@@ -50,7 +50,7 @@ def reference(page: Page, images: Images) -> list[dict[str, Any]]:
 
     def values(relation: Relation, data: TupleData, only_key: bool = False) -> dict[str, Any]:
         found = {}
-        for column, value in zip(relation.columns, data.columns, strict=True):
+        for column, value in zip(relation.columns, data, strict=True):
             if value is UNCHANGED or (only_key and not column.key):
                 continue
             convert, _ = value_of(column.type_oid, context.types, images, set())

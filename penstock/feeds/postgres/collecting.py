@@ -1,7 +1,7 @@
 """Changes into pages: counts ordinals, drops what the reader has, keeps relations. Pure.
 
 What the two ways in share: the stream as it comes (framing.py), and a large transaction that was
-collected while it ran (delivery.py).
+collected while it ran (streams.py).
 """
 
 import struct

@@ -7,11 +7,10 @@ and never at a row. `LogProgress` gets what may be acknowledged. Rows are decode
 import struct
 
 from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
-from penstock.feeds.postgres.delivery import TransactionDelivery
 from penstock.feeds.postgres.failures import backend_error, failure
 from penstock.feeds.postgres.pages import BETWEEN, Transaction
 from penstock.feeds.postgres.progress import LogProgress
-from penstock.feeds.postgres.streams import Streams
+from penstock.feeds.postgres.streams import Streams, TransactionDelivery
 from penstock.feeds.postgres.walk import PADDING, NativeWalk, rows_ahead
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page

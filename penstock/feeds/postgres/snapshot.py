@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from psycopg import sql
 
@@ -152,13 +152,6 @@ class PostgresRowSource:
             yield pages
 
 
-class _Point(NamedTuple):
-    """The point of the log, and the id below which it sees all transactions that committed."""
-
-    lsn: int
-    xmin: str
-
-
 class PostgresSnapshot:
     """A `feeds.TableSnapshot`, from `with` to its end: the table is locked against rewrites, and
     the server keeps old versions of rows."""
@@ -214,14 +207,14 @@ class PostgresSnapshot:
                 name = sql.Identifier(f"penstock_snap_{secrets.token_hex(8)}")
                 row = exporting.execute(sql.SQL(_EXPORT).format(name)).fetchone()
             assert row is not None
-            lsn = parse_lsn(row[1])
             # Exported again, so that the slot can go: its snapshot would end with it.
             with translating("importing a snapshot"):
                 self._holder.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(row[2]))
                 found = self._holder.execute(_EXPORTED).fetchone()
         assert found is not None
-        self._point = _Point(lsn, str(found[1]))
-        self._describe(lsn, found[0])
+        # The point of the log, and the id below which it sees all transactions that committed.
+        self._lsn, self._xmin = parse_lsn(row[1]), str(found[1])
+        self._describe(found[0])
 
     def _refuse_early(self) -> None:
         """Changes are followed from the slot on: between a snapshot and a later slot is a hole."""
@@ -232,7 +225,7 @@ class PostgresSnapshot:
                 hint="start the pipeline first",
             )
 
-    def _describe(self, lsn: int, snapshot: str) -> None:
+    def _describe(self, snapshot: str) -> None:
         """The table as it is under the lock."""
         settings, schema, table = self._settings, self._schema, self._table
         raw = relation_of(self._ask, settings.publication, schema, table)
@@ -247,7 +240,6 @@ class PostgresSnapshot:
         raw = self._selected(raw)
         relation = decode_message(raw)
         assert isinstance(relation, Relation)
-        self._oid = relation.oid
         if self._selection.where:
             self._holder.execute(_ROLES_NAMES)
         is_partitioned, row_filter = self._ask(_TABLE, settings.publication, schema, table)[0]
@@ -267,12 +259,12 @@ class PostgresSnapshot:
             known = Catalogue(side).describe(raw)
         rows = RowPages(
             partition=PartitionId(settings.slot),
-            place=Place(self._era + format_lsn(lsn), 0),
+            place=Place(self._era + format_lsn(self._lsn), 0),
             relation=raw,
             columns=len(published.columns),
             types=known.types,
             key=known.key,
-            lsn=lsn,
+            lsn=self._lsn,
             taken_at=round(time.time() * 1_000_000),
         )
         self.source = PostgresRowSource(
@@ -282,7 +274,7 @@ class PostgresSnapshot:
 
     def _key(self) -> tuple[KeyColumn, ...]:
         """The primary key's columns; none where its index does not sort, or lacks operators."""
-        rows = self._ask(_KEY, self._oid)
+        rows = self._ask(_KEY, self.schema.relation_id)
         found = [KeyColumn(name, kind, tuple(operators)) for name, kind, operators in rows]
         return tuple(found) if all(len(each.operators) == 5 for each in found) else ()
 
@@ -306,7 +298,7 @@ class PostgresSnapshot:
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
         leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
-                  self._ask(_LEAVES, *[self._oid] * 2)]  # fmt: skip
+                  self._ask(_LEAVES, *[self.schema.relation_id] * 2)]  # fmt: skip
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
             return list(page_ranges(leaves, size if by_pages else sys.maxsize))
@@ -328,20 +320,20 @@ class PostgresSnapshot:
     @property
     def lsn(self) -> str:
         """See `feeds.TableSnapshot`."""
-        lsn = self._point.lsn
+        lsn = self._lsn
         return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
     @property
     def position(self) -> str:
         """See `feeds.TableSnapshot`."""
-        return f"{self._era}{format_lsn(self._point.lsn)}:0"
+        return f"{self._era}{format_lsn(self._lsn)}:0"
 
     @property
     def mark(self) -> str:
         """See `feeds.TableSnapshot`: rows do not leave ranges by key. Where changes have no key, no
         row that is read again replaces one."""
         is_keyed = any(column["key"] for column in self.schema.columns)
-        return self._era + self._point.xmin if is_keyed else ""
+        return self._era + self._xmin if is_keyed else ""
 
     def written_since(self, ranges: Sequence[TableRange], mark: str) -> Sequence[TableRange] | None:
         """See `feeds.TableSnapshot`. Among these rows are those that a change of their key has

@@ -1,4 +1,5 @@
 """Decoding a page with the native kernel: it walks the messages and writes the batch's columns.
+The structures that cross into it are in page.h, too.
 
 It stops at what it does not handle: a relation, a truncate, a logical message, a row that is in any
 way unusual. That one message goes through `Scan`, and its rows come back to the kernel. A page that
@@ -9,16 +10,17 @@ import ctypes
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
+import ormsgpack
 import pyarrow as pa
 
-from penstock.model.change import COLUMNS, Operation, schema
+from penstock.model.change import COLUMNS, Images, Operation, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.native import library
 from penstock.wire.pgoutput.batch import FILTERED
-from penstock.wire.pgoutput.layout import DecoderSettings
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn
-from penstock.wire.pgoutput.plan import Given, Plan, ScanState, Setup, Text, Unit, plan_of, text
 from penstock.wire.pgoutput.scan import Scan
 
 _DONE, _MESSAGE = 0, 1
@@ -35,6 +37,125 @@ _WRITTEN = (
     "namespace", "collection", "relation_id", "schema_version", "document_id", "key", "before",
     "after", "unchanged", "transaction", "committed_at", "captured_at", "delta", "mark", "route",
 )  # fmt: skip
+# Flags of a column.
+_ARRAY, _KEY = 1, 2
+_NOT_HERE = -1
+
+
+class _Text(ctypes.Structure):
+    """Bytes that the caller keeps alive; no address is null."""
+
+    _fields_ = (("at", ctypes.c_char_p), ("size", ctypes.c_int64))
+
+
+class _Column(ctypes.Structure):
+    _fields_ = (
+        ("kind", ctypes.c_int32), ("flags", ctypes.c_int32), ("delimiter", ctypes.c_int32),
+        ("reserved", ctypes.c_int32), ("name", _Text), ("label", _Text),
+    )  # fmt: skip
+
+
+class _Plan(ctypes.Structure):
+    """How the rows of one relation are decoded; `columns` is -1 if the kernel can't."""
+
+    _fields_ = (
+        ("namespace", _Text), ("name", _Text), ("version", _Text), ("oid", ctypes.c_int64),
+        ("columns", ctypes.c_int32), ("keys", ctypes.c_int32), ("tenant", ctypes.c_int32),
+        ("reserved", ctypes.c_int32), ("column", ctypes.POINTER(_Column)),
+        ("key", ctypes.POINTER(ctypes.c_int32)),
+    )  # fmt: skip
+
+
+class _Setup(ctypes.Structure):
+    """What all changes of a page share."""
+
+    _fields_ = (
+        ("payload", _Text), ("backend", _Text), ("partition", _Text), ("database", _Text),
+        ("tenant", _Text), ("operations", ctypes.POINTER(_Text)), ("captured_at", ctypes.c_int64),
+        ("streamed", ctypes.c_int32), ("json", ctypes.c_int32), ("tenant_rule", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    )  # fmt: skip
+
+
+class _Unit(ctypes.Structure):
+    """A transaction; or, not `inside` of one, a message."""
+
+    _fields_ = (
+        ("lsn", ctypes.c_uint64), ("committed_at", ctypes.c_int64), ("xid", ctypes.c_uint32),
+        ("inside", ctypes.c_int32),
+    )  # fmt: skip
+
+
+class _ScanState(ctypes.Structure):
+    """Where the kernel is, and what it has; see page.h."""
+
+    _fields_ = (
+        ("at", ctypes.c_int64), ("stop", ctypes.c_int64), ("commit_lsn", ctypes.c_uint64),
+        ("seen", ctypes.c_int64), ("unit", ctypes.c_int32), ("ordinal", ctypes.c_int32),
+        ("first", ctypes.c_int32 * 2), ("last", ctypes.c_int32 * 2), ("units", ctypes.c_int32),
+        ("rows", ctypes.c_int32), ("all_units", ctypes.POINTER(_Unit)),
+    )  # fmt: skip
+
+
+class _Given(ctypes.Structure):
+    """A row that Python decoded; see `batch.Row`."""
+
+    _fields_ = (
+        ("unit", ctypes.c_int32), ("relation", ctypes.c_int32), ("ordinal", ctypes.c_int32),
+        ("operation", ctypes.c_int32), ("tenant", _Text), ("collection", _Text),
+        ("document_id", _Text), ("key", _Text), ("before", _Text), ("after", _Text),
+        ("unchanged", ctypes.POINTER(_Text)), ("unchanged_count", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+    )  # fmt: skip
+
+
+def _text(value: str | bytes | None) -> _Text:
+    """As the kernel has it; the structure keeps the bytes."""
+    if value is None:
+        return _Text(None, 0)
+    data = value.encode() if isinstance(value, str) else value
+    return _Text(data, len(data))
+
+
+def _plan_of(layout: RowLayout, settings: DecoderSettings) -> _Plan:
+    """The plan keeps alive what it points to."""
+    names = [name for name, _ in layout.columns]
+    places = [names.index(name) for name in layout.key]
+    tenant = settings.tenant_column
+    owner = names.index(tenant) if tenant is not None and tenant in names else -1
+    relation = layout.relation
+    plan = _Plan(
+        namespace=_text(relation.namespace), name=_text(relation.name), oid=relation.oid,
+        version=_text(layout.version), columns=_NOT_HERE, keys=len(places), tenant=owner,
+    )  # fmt: skip
+    if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])]):
+        plan.columns = len(names)
+        plan.column = (_Column * len(names))(
+            *(_column(layout, number, settings.images) for number in range(len(names)))
+        )
+        plan.key = (ctypes.c_int32 * len(places))(*places)
+    return plan
+
+
+def _possible(layout: RowLayout, names: Sequence[str], identifying: Sequence[int]) -> bool:
+    kinds = layout.kinds
+    return (
+        layout.fault is None
+        and len(set(names)) == len(names)
+        and None not in kinds
+        and all((kind := kinds[place]) is not None and kind.identifies for place in identifying)
+    )
+
+
+def _column(layout: RowLayout, number: int, images: Images) -> _Column:
+    name, kind = layout.columns[number][0], layout.kinds[number]
+    assert kind is not None
+    flags = (_ARRAY if kind.delimiter else 0) | (_KEY if name in layout.old_key else 0)
+    label = orjson.dumps(name) + b":" if images == "json" else ormsgpack.packb(name)
+    return _Column(
+        kind=kind.number, flags=flags, delimiter=ord(kind.delimiter or "\0"),
+        name=_text(name), label=_text(label),
+    )  # fmt: skip
 
 
 class Unfit(Exception):
@@ -53,12 +174,12 @@ class Kernel:
     def __init__(self, functions: ctypes.CDLL, settings: DecoderSettings) -> None:
         self._functions, self._settings = functions, settings
         self._schema = schema(settings.images)
-        self._operations = (Text * len(_OPERATIONS))(*map(text, _OPERATIONS))
+        self._operations = (_Text * len(_OPERATIONS))(*map(_text, _OPERATIONS))
         # Copies share the texts, which live as long as this.
-        self._setup = Setup(
-            backend=text(settings.backend),
-            database=text(settings.database),
-            tenant=text(settings.database if settings.tenant == "database" else None),
+        self._setup = _Setup(
+            backend=_text(settings.backend),
+            database=_text(settings.database),
+            tenant=_text(settings.database if settings.tenant == "database" else None),
             operations=self._operations,
             json=settings.images == "json",
             tenant_rule=_RULES.get(settings.tenant, _BY_FIELD),
@@ -78,9 +199,9 @@ class Kernel:
         Relation messages make `scan` raise."""
         if page.captured_at not in _INT64 or scan.ordinal not in range(2**31):
             raise Unfit
-        setup = Setup.from_buffer_copy(self._setup)
-        partition = text(str(page.partition))
-        setup.payload, setup.partition = text(page.payload), partition
+        setup = _Setup.from_buffer_copy(self._setup)
+        partition = _text(str(page.partition))
+        setup.payload, setup.partition = _text(page.payload), partition
         setup.captured_at, setup.streamed = page.captured_at, scan.streamed
         handle = self._functions.penstock_page_new(ctypes.byref(setup))
         if not handle:
@@ -94,8 +215,8 @@ class Kernel:
 
     def _run(self, handle: int, page: Page, scan: Scan) -> pa.RecordBatch | None:
         functions, payload = self._functions, page.payload
-        state = ScanState.from_address(handle)
-        plans: list[Plan] = []  # kept alive while the kernel uses them
+        state = _ScanState.from_address(handle)
+        plans: list[_Plan] = []  # kept alive while the kernel uses them
         self._pass_on(handle, state, scan, plans)
         while (result := functions.penstock_page_run(handle)) == _MESSAGE:
             _take_over(state, scan)
@@ -112,13 +233,13 @@ class Kernel:
         batch: pa.RecordBatch = pa.RecordBatch._import_from_c(ctypes.addressof(array), self._schema)
         return batch
 
-    def _pass_on(self, handle: int, state: ScanState, scan: Scan, plans: list[Plan]) -> None:
+    def _pass_on(self, handle: int, state: _ScanState, scan: Scan, plans: list[_Plan]) -> None:
         """Passes new transactions, relations and rows of `scan` to the kernel."""
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
             _must(functions.penstock_page_unit(handle, ctypes.byref(_unit(*units.unit(number)))))
         for index, layout in scan.fresh:
-            plan = layout.plan = layout.plan or plan_of(layout, self._settings)
+            plan = layout.plan = layout.plan or _plan_of(layout, self._settings)
             plans.append(plan)
             _must(functions.penstock_page_relation(handle, ctypes.byref(plan), index))
         scan.fresh.clear()
@@ -128,7 +249,7 @@ class Kernel:
         state.unit, state.ordinal, state.commit_lsn = scan.unit, scan.ordinal, scan.commit_lsn
 
 
-def _take_over(state: ScanState, scan: Scan) -> None:
+def _take_over(state: _ScanState, scan: Scan) -> None:
     """Passes the state of the kernel to `scan`."""
     for number in range(len(scan.constants.cursors), state.units):
         unit = state.all_units[number]
@@ -139,29 +260,29 @@ def _take_over(state: ScanState, scan: Scan) -> None:
     scan.unit, scan.ordinal, scan.commit_lsn = state.unit, state.ordinal, state.commit_lsn
 
 
-def _unit(lsn: int, xid: int | None, committed_at: int | None) -> Unit:
+def _unit(lsn: int, xid: int | None, committed_at: int | None) -> _Unit:
     time = committed_at or 0
     if xid is not None and not (0 <= xid < 2**32 and time in _INT64):
         raise OverflowError
-    return Unit(lsn=lsn, xid=xid or 0, committed_at=time, inside=xid is not None)
+    return _Unit(lsn=lsn, xid=xid or 0, committed_at=time, inside=xid is not None)
 
 
-def _given(row: Sequence[Any]) -> Given:
+def _given(row: Sequence[Any]) -> _Given:
     unit, relation, ordinal, operation, tenant, collection, *texts, unchanged = row
-    given = Given(unit=unit, relation=relation, ordinal=ordinal)
+    given = _Given(unit=unit, relation=relation, ordinal=ordinal)
     if ordinal >= 2**31:
         raise OverflowError
     if relation == FILTERED:
         return given
     given.operation = _OPERATIONS[operation]
-    given.tenant, given.collection = text(tenant), text(collection)
-    given.document_id, given.key, given.before, given.after = map(text, texts)
+    given.tenant, given.collection = _text(tenant), _text(collection)
+    given.document_id, given.key, given.before, given.after = map(_text, texts)
     given.unchanged_count = len(unchanged)
-    given.unchanged = (Text * len(unchanged))(*map(text, unchanged))
+    given.unchanged = (_Text * len(unchanged))(*map(_text, unchanged))
     return given
 
 
-def _agrees(page: Page, state: ScanState) -> bool:
+def _agrees(page: Page, state: _ScanState) -> bool:
     """Whether these are the changes that the page names."""
     if state.seen != page.count or not state.seen:
         return not page.count and not state.seen

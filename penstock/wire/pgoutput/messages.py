@@ -36,11 +36,8 @@ class Binary:
 ColumnValue = None | Unchanged | bytes | Binary
 
 
-@dataclass(frozen=True, slots=True)
-class TupleData:
-    """One row, in the order of its relation's columns."""
-
-    columns: tuple[ColumnValue, ...]
+# One row, in the order of its relation's columns.
+TupleData = tuple[ColumnValue, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,7 +218,7 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
 
 
 def _tuple(reader: ByteReader) -> TupleData:
-    return TupleData(tuple(_column_value(reader) for _ in range(_count(reader.int16()))))
+    return tuple(_column_value(reader) for _ in range(_count(reader.int16())))
 
 
 def _column_value(reader: ByteReader) -> ColumnValue:

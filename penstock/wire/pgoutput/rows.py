@@ -89,10 +89,9 @@ def explain(message: Message, layout: RowLayout) -> Diagnosis:
         case _:
             tuples = []
     for data in tuples:
-        if len(data.columns) != len(layout.columns):
+        if len(data) != len(layout.columns):
             what = (
-                f"a row of {table} has {len(data.columns)} columns, its relation has"
-                f" {len(layout.columns)}"
+                f"a row of {table} has {len(data)} columns, its relation has {len(layout.columns)}"
             )
             return Diagnosis("broken-row", Malformed(what))
         broken = _broken_column(data, layout)
@@ -103,7 +102,7 @@ def explain(message: Message, layout: RowLayout) -> Diagnosis:
 
 
 def _broken_column(data: TupleData, layout: RowLayout) -> tuple[str, str, str, str] | None:
-    for (name, convert), value in zip(layout.columns, data.columns, strict=True):
+    for (name, convert), value in zip(layout.columns, data, strict=True):
         if value is None or value is UNCHANGED:
             continue
         if isinstance(value, Binary):

@@ -19,7 +19,6 @@ from penstock.wire.pgoutput.messages import (
     StreamStart,
     StreamStop,
     Truncate,
-    TupleData,
     TwoPhase,
     Type,
     Update,
@@ -105,8 +104,8 @@ def test_a_transaction_reads_as_it_was_sent() -> None:
 
 
 def test_rows_read_as_they_were_sent() -> None:
-    new = TupleData((b"1", None, UNCHANGED))
-    key = TupleData((b"0", None, None))
+    new = (b"1", None, UNCHANGED)
+    key = (b"0", None, None)
     assert decode_message(pages.insert(5, [1, None, ...])) == Insert(xid=None, relation=5, new=new)
     assert decode_message(pages.insert(5, [1, None, ...], xid=8), streamed=True) == Insert(
         xid=8, relation=5, new=new
@@ -125,7 +124,7 @@ def test_rows_read_as_they_were_sent() -> None:
 
 def test_a_binary_column_reads_as_binary() -> None:
     raw = b"I\0\0\0\5N\0\1b\0\0\0\2hi"
-    assert decode_message(raw) == Insert(xid=None, relation=5, new=TupleData((Binary(b"hi"),)))
+    assert decode_message(raw) == Insert(xid=None, relation=5, new=(Binary(b"hi"),))
 
 
 def test_a_negative_size_is_malformed() -> None:
