@@ -71,17 +71,6 @@ def test_a_slot_that_goes_while_we_connect_is_a_gap(server: Postgres) -> None:
     assert caught.value.gap.cause == "slot_missing"
 
 
-def test_a_slot_that_was_made_anew_is_a_gap(server: Postgres) -> None:
-    story = started(server)
-    drop_slot(server, SLOT)
-    insert(server, 11, 20, "lost")
-    feed_of(server).begin()
-    insert(server, 21, 30, "found")
-    gap = story.lost(server)
-    assert gap.cause == "slot_recreated"
-    assert all("found" in row for row in story.read(server, 10, despite=[gap]))
-
-
 def test_an_idle_slot_moves_as_far_as_was_stored_and_no_further(server: Postgres) -> None:
     story = started(server)
     feed = feed_of(server)

@@ -126,16 +126,6 @@ def test_the_server_and_we_do_not_play_ping_pong(reader: Reader) -> None:
     assert int(str(reader.following.status()["details"]["keepalives"])) - received < 10
 
 
-def test_a_slot_in_use_names_the_pid_that_uses_it(reader_any: Reader) -> None:
-    reader_any.prepare()
-    reader_any.following.read(0)
-    ((pid,),) = reader_any.database.execute(
-        "SELECT active_pid FROM pg_replication_slots WHERE slot_name = %s", [reader_any.slot]
-    )
-    with pytest.raises(Unavailable, match=f"in use by the process {pid}"):
-        reader_any.feed.follow(reader_any.slot)
-
-
 def test_a_reader_whose_slot_is_taken_while_it_starts_is_told_the_same(reader: Reader) -> None:
     reader.prepare()
     reader.following.read(0)
