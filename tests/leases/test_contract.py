@@ -1,5 +1,6 @@
 """What every lease store promises; a new store adds a line to STORES."""
 
+import pickle
 import threading
 import time
 import uuid
@@ -61,6 +62,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LeaseStore
     found.close()
 
 
+def copy_of(store: LeaseStore) -> LeaseStore:
+    """Over a connection of its own; what lives in memory is the same."""
+    if isinstance(store, MemoryStore):
+        return store
+    copy: LeaseStore = pickle.loads(pickle.dumps(store))
+    return copy
+
+
 def test_a_row_that_was_never_put_is_none(store: LeaseStore) -> None:
     assert store.get("a") is None
 
@@ -91,9 +100,21 @@ def test_a_put_with_the_current_revision_wins(store: LeaseStore) -> None:
     assert store.get("a") == second
 
 
+def test_any_text_is_a_name(store: LeaseStore) -> None:
+    for name in ("a/b c.d*>=%$", "ü/€", ".", "^a", "=41", "x" * 200, "\U0010ffff"):
+        put = store.put(Lease(name=name, owner="me"))
+        assert store.get(name) == put
+        assert store.list(name[:2]) == [put]
+        store.delete(put)
+        assert store.list("") == []
+
+
 def test_a_put_with_an_old_revision_is_lost(store: LeaseStore) -> None:
+    other = copy_of(store)
     first = store.put(Lease(name="a"))
-    second = store.put(replace(first, continuation="2"))
+    assert other.get("a") == first
+    second = other.put(replace(first, continuation="2"))
+    other.close()
     with pytest.raises(LeaseLost, match="'a'"):
         store.put(replace(first, continuation="3"))
     assert store.get("a") == second
@@ -214,9 +235,11 @@ def test_of_many_writers_of_many_rows_one_wins_each_row(store: LeaseStore) -> No
         # Each in another order.
         turned = names[owner * 7 :] + names[: owner * 7]
         rows = [replace(base.get(name, Lease(name=name)), owner=f"t{owner}") for name in turned]
+        mine = copy_of(store)
         start.wait()
         try:
-            won.extend(each for each in store.put_all(rows) if isinstance(each, Lease))
+            won.extend(each for each in mine.put_all(rows) if isinstance(each, Lease))
+            mine.close()
         except BaseException as error:
             failed.append(error)
 
@@ -263,13 +286,15 @@ def test_of_hosts_that_start_together_one_asks_the_source(store: LeaseStore) -> 
             asked.append(host)
             return {PartitionId(f"p{number}"): Bookmark(mark={"by": host}) for number in range(3)}
 
-        kept = HostPositions(store, "s/b", host)
-        first = FirstStart(store, "s/b", host, begin=begin, make=kept.plant)
+        mine = copy_of(store)  # several make the table together
+        kept = HostPositions(mine, "s/b", host)
+        first = FirstStart(mine, "s/b", host, begin=begin, make=kept.plant)
         beginning.wait(60)
         until = time.monotonic() + 60
         while not begun(first):
             assert time.monotonic() < until
             time.sleep(0.01)
+        mine.close()
         done.append(host)
 
     def begun(first: FirstStart) -> bool:

@@ -6,21 +6,13 @@ from random import Random
 
 import pytest
 
-from penstock.leases import Lease, replace
+from penstock.leases import Lease
 from penstock.leases.first_start import TERM, FirstStart
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.host_positions import HostPositions
-
-
-class Clock:
-    """Time that a test advances."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.reading.made import Clock
 
 
 class Store(MemoryStore):
@@ -77,17 +69,6 @@ def test_the_first_begins_and_the_second_finds_the_rows() -> None:
     assert hosts.source.asked == 1
     assert hosts.places() == {"0001:0"}
     assert {row.owner for row in hosts.store.list("")} == {""}
-
-
-def test_while_one_begins_another_waits() -> None:
-    hosts = Hosts()
-    first, second = hosts.one(), hosts.one()
-    found: list[bool] = []
-    hosts.source.meanwhile = lambda: found.append(second.attempt())
-    assert first.attempt()
-    assert found == [False]
-    assert second.attempt()
-    assert hosts.source.asked == 1
 
 
 def test_a_start_that_fails_leaves_nothing_behind() -> None:
@@ -201,17 +182,6 @@ def test_hosts_that_freeze_and_fail_agree_on_one_beginning(seed: int) -> None:
         attempt(random.randrange(5))
     assert hosts.places() == first["place"]
     assert len(first["place"]) == 1
-
-
-def test_the_lease_is_replaced_by_compare_and_swap() -> None:
-    """Two that saw it free: one begins."""
-    hosts = Hosts()
-    first, second = hosts.one(), hosts.one()
-    seen = hosts.store.put(Lease(name="start:shop/b"))
-    hosts.store.put(replace(seen, owner="quick", properties={"machine": "elsewhere"}))
-    assert first._holder.take([seen]) == []
-    assert not second.attempt()
-    assert hosts.source.asked == 0
 
 
 def test_the_first_rows_of_a_start_in_between_are_not_all_rows() -> None:

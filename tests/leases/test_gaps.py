@@ -65,25 +65,20 @@ def test_a_hole_that_is_found_by_less_is_the_same_hole() -> None:
     ]
 
 
-def test_a_hole_behind_progress_is_another_one() -> None:
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ({}, {"from": "0A:2"}),
+        ({}, {"cause": "slot_lost"}),
+        ({"to": "0B"}, {}),
+    ],
+    ids=["after progress", "of another cause", "after one that was passed"],
+)
+def test_a_hole_is_another_one(first: dict[str, str], second: dict[str, str]) -> None:
     gaps = Gaps(MemoryStore(), "shop/default")
-    gaps.record("slot", GAP)
-    row = gaps.record("slot", {**GAP, "id": "2", "from": "0A:2"})
-    assert row["counts"] == {"slot_missing": 2}
-
-
-def test_a_hole_of_another_cause_is_another_one() -> None:
-    gaps = Gaps(MemoryStore(), "shop/default")
-    gaps.record("slot", GAP)
-    row = gaps.record("slot", {**GAP, "id": "2", "cause": "slot_lost"})
-    assert row["counts"] == {"slot_missing": 1, "slot_lost": 1}
-
-
-def test_a_hole_after_one_that_was_passed_is_another_one() -> None:
-    gaps = Gaps(MemoryStore(), "shop/default")
-    gaps.record("slot", {**GAP, "to": "0B"})
-    row = gaps.record("slot", {**GAP, "id": "2"})
-    assert row["counts"] == {"slot_missing": 2}
+    gaps.record("slot", GAP | first)
+    row = gaps.record("slot", GAP | second | {"id": "2"})
+    assert sum(row["counts"].values()) == len(row["gaps"]) == 2
 
 
 def test_what_is_mended_stays_on_record_and_may_break_again() -> None:

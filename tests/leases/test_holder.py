@@ -1,7 +1,6 @@
 """Who holds a lease: one at a time, and the next after the term, over any number of leases."""
 
 import json
-import time
 from builtins import list as List  # `list` is a method here
 from collections.abc import Callable, Sequence
 
@@ -12,17 +11,9 @@ from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
 from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Unavailable
+from tests.reading.made import Clock, until
 
 NAMES = [f"shop/p{number:03}" for number in range(1000)]
-
-
-class Clock:
-    """Time that a test advances."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Store(MemoryStore):
@@ -101,16 +92,6 @@ def test_nobody_renews_or_releases_what_nobody_holds() -> None:
     assert hosts.store.calls == before
 
 
-def test_of_two_that_take_the_same_row_one_holds_it() -> None:
-    hosts = Hosts(2)
-    first, second = hosts.one(), hosts.one()
-    rows = hosts.store.list("shop/")
-    assert first.take(rows[:1]) == NAMES[:1]
-    assert second.take(rows) == NAMES[1:2]
-    assert (first.held, second.held) == (NAMES[:1], NAMES[1:2])
-    assert second.lost == set(), "what was never ours is not lost"
-
-
 def test_a_lease_is_free_after_its_owner_s_term_and_not_before() -> None:
     hosts = Hosts(3)
     owner, rival = hosts.one(term=2 * TERM), hosts.one()
@@ -126,23 +107,13 @@ def test_a_lease_is_free_after_its_owner_s_term_and_not_before() -> None:
     assert owner.lost == set(hosts.names)
 
 
-def test_a_renewal_puts_off_the_end_of_all_leases() -> None:
+@pytest.mark.parametrize("owner", ["", "me"])
+def test_a_process_of_this_machine_that_ended_holds_nothing(owner: str) -> None:
     hosts = Hosts(3)
-    owner, rival = hosts.one(), hosts.one()
-    hosts.take(owner)
-    for _ in range(10):
-        hosts.wait(rival, seconds=TERM - RENEW)
-        owner.renew()
-    assert hosts.take(rival) == []
-    assert all(map(owner.holds, hosts.names))
-
-
-def test_a_process_of_this_machine_that_ended_holds_nothing() -> None:
-    hosts = Hosts(3)
-    hosts.take(hosts.one())
-    assert hosts.take(hosts.one()) == []
+    hosts.take(hosts.one(owner))
+    assert hosts.take(hosts.one(owner)) == []
     hosts.alive = False
-    assert hosts.take(hosts.one()) == hosts.names
+    assert hosts.take(hosts.one(owner)) == hosts.names
 
 
 def test_a_process_of_another_machine_is_judged_by_its_term_only() -> None:
@@ -239,13 +210,6 @@ def test_of_two_processes_with_one_name_one_holds_a_lease() -> None:
     first.release()
     second.renew()
     assert second.held == hosts.names
-
-
-def test_a_process_of_our_name_that_ended_on_this_machine_holds_nothing() -> None:
-    hosts = Hosts(3)
-    hosts.take(hosts.one("me"))
-    hosts.alive = False
-    assert hosts.take(hosts.one("me")) == hosts.names
 
 
 def test_a_renewal_whose_answer_was_lost_costs_no_lease_and_two_calls() -> None:
@@ -373,13 +337,6 @@ def test_a_thread_renews_until_it_is_stopped() -> None:
         until(lambda old=before: old.isdisjoint(r.revision for r in hosts.store.list("")))
         holder.stop()
         holder.stop()
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_names_of_instances_differ() -> None:

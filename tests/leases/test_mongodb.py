@@ -1,7 +1,5 @@
 """Leases in MongoDB: its URL, races between stores, restarts, and what an operator must mend."""
 
-import pickle
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -9,17 +7,8 @@ from pymongo import MongoClient
 
 from penstock.leases import Lease, replace
 from penstock.leases.mongodb import MongoStore
-from penstock.leases.open import open_store
-from penstock.model.errors import LeaseLost, SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from tests.servers import Secantus
-
-
-@pytest.mark.parametrize("rest", ["h", "h/", "/p"])
-def test_a_url_without_a_database_is_an_error_that_hides_the_password(rest: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        open_store(f"mongodb://me:s3cret@{rest}")
-    assert "DATABASE" in caught.value.hint
-    assert "s3cret" not in str(caught.value)
 
 
 def test_no_other_collection_can_be_chosen_because_feeds_leave_this_one_out() -> None:
@@ -37,55 +26,6 @@ def test_options_go_to_the_driver() -> None:
         MongoStore("mongodb://me:s3cret@h:port/shop").get("a")
     assert "mongodb://" in caught.value.hint
     assert "s3cret" not in str(caught.value)
-
-
-@pytest.mark.live
-@pytest.mark.parametrize("name", ["a/b c.d*>=%$", "ü/€", ".", "", "^a", "x" * 200])
-def test_any_text_is_a_name(lease_mongo_url: str, name: str) -> None:
-    store = MongoStore(lease_mongo_url)
-    put = store.put(Lease(name=name, owner="me"))
-    assert store.get(name) == put
-    assert store.list(name[:2]) == [put]
-    store.delete(put)
-    assert store.list("") == []
-    store.close()
-
-
-@pytest.mark.live
-def test_two_stores_share_a_collection(lease_mongo_url: str) -> None:
-    one = MongoStore(lease_mongo_url)
-    other: MongoStore = pickle.loads(pickle.dumps(one))
-    first = one.put(Lease(name="a", owner="one"))
-    assert other.get("a") == first
-    second = other.put(replace(first, owner="other"))
-    with pytest.raises(LeaseLost):
-        one.put(replace(first, owner="one"))
-    assert one.get("a") == second
-    for store in (one, other):
-        store.close()
-
-
-@pytest.mark.live
-def test_four_stores_race_for_many_rows(lease_mongo_url: str) -> None:
-    stores = [MongoStore(lease_mongo_url) for _ in range(4)]
-    names = [f"n{number:03}" for number in range(300)]
-    won: list[Lease] = []
-    start = threading.Barrier(4)
-
-    def race(number: int) -> None:
-        start.wait()
-        rows = [Lease(name=name, owner=str(number)) for name in names]
-        won.extend(each for each in stores[number].put_all(rows) if isinstance(each, Lease))
-
-    threads = [threading.Thread(target=race, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(won, key=lambda row: row.name) == stores[0].list("n")
-    assert [row.name for row in stores[0].list("")] == names
-    for store in stores:
-        store.close()
 
 
 @pytest.mark.live

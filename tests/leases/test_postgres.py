@@ -1,6 +1,5 @@
 """Leases in PostgreSQL: two hosts, a server that comes and goes, and what an operator must mend."""
 
-import pickle
 import threading
 from contextlib import closing
 from random import Random
@@ -9,9 +8,8 @@ import psycopg
 import pytest
 
 from penstock.leases import Lease, replace
-from penstock.leases.open import open_store
 from penstock.leases.postgres import PostgresStore
-from penstock.model.errors import LeaseLost, SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
@@ -20,71 +18,6 @@ pytestmark = pytest.mark.live
 OF_BEFORE = """CREATE TABLE penstock_lease (
     name text PRIMARY KEY, owner text NOT NULL, continuation text NOT NULL,
     revision bigint NOT NULL, deleted boolean NOT NULL DEFAULT false)"""
-
-
-def test_two_stores_share_their_rows(database: Database) -> None:
-    one, other = open_store(database.url), open_store(database.url)
-    assert isinstance(one, PostgresStore)
-    first = one.put(Lease(name="a", owner="one"))
-    assert other.get("a") == first
-    second = other.put(replace(first, owner="other"))
-    with pytest.raises(LeaseLost):
-        one.put(replace(first, owner="one"))
-    assert one.get("a") == second
-    one.close()
-    other.close()
-
-
-def test_of_many_that_begin_at_once_one_wins(database: Database) -> None:
-    won: list[str] = []
-    barrier = threading.Barrier(8)
-
-    def run(name: str) -> None:
-        store = PostgresStore(database.url)
-        barrier.wait()
-        for _ in range(20):
-            try:
-                store.put(Lease(name="a", owner=name))
-                won.append(name)
-                break
-            except LeaseLost:
-                break
-        store.close()
-
-    threads = [threading.Thread(target=run, args=(str(number),)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(won) == 1
-    store = PostgresStore(database.url)
-    assert store.get("a") == Lease(name="a", owner=won[0], revision="1")
-    store.close()
-
-
-def test_two_stores_race_for_many_rows_and_neither_waits_for_ever(database: Database) -> None:
-    stores = [PostgresStore(database.url) for _ in range(4)]
-    names = [f"n{number:03}" for number in range(300)]
-    base = stores[0].put_all([Lease(name=name) for name in names])
-    barrier = threading.Barrier(len(stores))
-    won: list[list[str]] = [[] for _ in stores]
-
-    def run(number: int) -> None:
-        rows = [replace(row, owner=str(number)) for row in base if isinstance(row, Lease)]
-        barrier.wait()
-        outcomes = stores[number].put_all(rows if number % 2 else rows[::-1])
-        won[number] = [each.name for each in outcomes if isinstance(each, Lease)]
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(stores))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert sorted(name for names in won for name in names) == names
-    owned = {row.name: row.owner for row in stores[0].list("")}
-    assert owned == {name: str(number) for number, names in enumerate(won) for name in names}
-    for store in stores:
-        store.close()
 
 
 def test_fifty_hosts_that_write_the_same_rows_lose_no_update(database: Database) -> None:
@@ -147,13 +80,22 @@ def test_of_many_rows_none_is_written_when_one_can_not_be(database: Database) ->
     store.close()
 
 
-def test_a_row_is_lost_whatever_isolation_the_database_prefers(database: Database) -> None:
+@pytest.mark.parametrize(
+    ("prefix", "setting", "value", "found"),
+    [
+        ("default_", "transaction_isolation", "serializable", "read committed"),
+        ("", "synchronous_commit", "off", "on"),
+    ],
+)
+def test_rows_are_compared_and_durable_whatever_the_database_prefers(
+    database: Database, prefix: str, setting: str, value: str, found: str
+) -> None:
     with psycopg.connect(database.url, autocommit=True) as connection:
-        name, setting = database.name, "default_transaction_isolation"
-        connection.execute(f'ALTER DATABASE "{name}" SET {setting} = serializable'.encode())
+        chosen = f"{prefix}{setting} = {value}"
+        connection.execute(f'ALTER DATABASE "{database.name}" SET {chosen}'.encode())
     store = PostgresStore(database.url)
     store.put(Lease(name="a"))
-    assert store._run("SHOW transaction_isolation", {}) == [("read committed",)]
+    assert store._run(f"SHOW {setting}", {}) == [(found,)]
     store.close()
 
 
@@ -202,22 +144,3 @@ def test_a_table_of_an_earlier_version_is_used_without_a_right_to_alter_it(
     finally:
         database.execute(f"DROP OWNED BY {role}")
         database.execute(f"DROP ROLE {role}")
-
-
-def test_it_pickles_and_shows_no_password(database: Database) -> None:
-    store = PostgresStore(database.url.replace("postgres@", "postgres:hunter22@"))
-    copy = pickle.loads(pickle.dumps(store))
-    assert copy.get("a") is None
-    assert "hunter22" not in repr(copy)
-    copy.close()
-
-
-def test_what_was_put_is_on_disk_whatever_the_database_prefers(database: Database) -> None:
-    with psycopg.connect(database.url, autocommit=True) as connection:
-        connection.execute(
-            f'ALTER DATABASE "{database.name}" SET synchronous_commit = off'.encode()
-        )
-    store = PostgresStore(database.url)
-    store.put(Lease(name="a"))
-    assert store._run("SHOW synchronous_commit", {}) == [("on",)]
-    store.close()

@@ -1,7 +1,6 @@
 """What only a file can do wrong: other processes, kills, locks, damage."""
 
 import os
-import pickle
 import sqlite3
 import stat
 import subprocess
@@ -117,22 +116,6 @@ def test_many_rows_are_written_all_or_none_whatever_is_killed(tmp_path: Path) ->
     assert revisions <= {said[-1], said[-1] + 1}
 
 
-def test_many_rows_wait_for_a_lock_and_are_unavailable_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.leases.sqlite._BUSY_SECONDS", 0.05)
-    store = SqliteStore(tmp_path / "b.db")
-    store.put(Lease(name="a"))
-    holder = sqlite3.connect(store.path, isolation_level=None)
-    holder.execute("BEGIN IMMEDIATE")
-    with pytest.raises(Unavailable, match="another program holds a lock"):
-        store.put_all([Lease(name="b"), Lease(name="c")])
-    holder.rollback()
-    holder.close()
-    outcomes = store.put_all([Lease(name="b"), Lease(name="c")])
-    assert outcomes == store.list("")[1:]
-
-
 def test_constructing_a_store_makes_no_file(tmp_path: Path) -> None:
     SqliteStore(tmp_path / "a" / "b.db").close()
     assert list(tmp_path.iterdir()) == []
@@ -153,12 +136,6 @@ def test_commits_are_synchronous_in_a_write_ahead_log(tmp_path: Path) -> None:
         for name in ("journal_mode", "synchronous")
     ]
     assert pragmas == ["wal", 2]
-
-
-def test_a_store_pickles(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "b.db")
-    put = store.put(Lease(name="a"))
-    assert pickle.loads(pickle.dumps(store)).get("a") == put
 
 
 def test_a_forked_child_opens_its_own_connection(tmp_path: Path) -> None:
@@ -195,14 +172,17 @@ def test_a_second_store_of_a_process_leaves_the_first_its_locks(tmp_path: Path) 
 def test_a_locked_file_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.leases.sqlite._BUSY_SECONDS", 0.05)
     file = tmp_path / "b.db"
-    SqliteStore(file).put(Lease(name="a"))
+    store = SqliteStore(file)
+    store.put(Lease(name="a"))
     holder = sqlite3.connect(file, isolation_level=None)
     holder.execute("BEGIN EXCLUSIVE")
-    with pytest.raises(Unavailable, match=r"b\.db.*locked.*another program holds a lock"):
-        SqliteStore(file).put(Lease(name="b"))
+    rows = [Lease(name="b"), Lease(name="c")]
+    for act in (lambda: store.put(rows[0]), lambda: store.put_all(rows)):
+        with pytest.raises(Unavailable, match=r"b\.db.*locked.*another program holds a lock"):
+            act()
     holder.rollback()
     holder.close()
-    assert SqliteStore(file).put(Lease(name="b")).revision == "1"
+    assert store.put_all(rows) == store.list("")[1:]
 
 
 def test_a_file_that_is_no_database_is_a_settings_error(tmp_path: Path) -> None:

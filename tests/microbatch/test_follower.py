@@ -102,16 +102,6 @@ def test_a_task_reads_all_partitions_of_its_group_in_order() -> None:
         assert made.positions.load() == made.epochs.durable
 
 
-def test_several_tasks_share_the_partitions() -> None:
-    with world({"partitions": 20}) as made:
-        tasks = [threading.Thread(target=made.task, args=(2_000, n, 3)) for n in range(3)]
-        for task in tasks:
-            task.start()
-        for task in tasks:
-            task.join(60)
-        assert sorted(made.got) == sorted(e for n in range(20) for e in events(f"p{n}"))
-
-
 def test_what_tasks_count_is_summed_over_tasks_and_epochs() -> None:
     with world({"partitions": 4}) as made:
         for number in (1, 2):
@@ -125,7 +115,7 @@ def test_what_tasks_count_is_summed_over_tasks_and_epochs() -> None:
                 task.join(60)
             made.over.clear()
             made.epochs.plan(number + 1)
-        assert len(made.got) == 400
+        assert len(made.got) == len(set(made.got)) == 400
         counts = made.assignments.counts
         assert 400 <= counts["events"] == counts["pages"] * 10 == made.assignments.drawn
 

@@ -1,18 +1,16 @@
 """The planner over the memory feed: every change once, the same splits again, in order."""
 
 import time
-from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import pytest
 
-from penstock.feeds import Following, Gap, HistoryLost, Listing
+from penstock.feeds import Following, Gap, HistoryLost
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.planner import IDLE, Planner, ReadLimits
 from penstock.microbatch.split import Split, bounded
 from penstock.model.errors import PositionLost
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import Bookmark, PartitionId, Place
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
 from tests.reading.made import P0, made, positions_of, until
 
@@ -191,42 +189,6 @@ def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) ->
     lineage_in_order(feed, got)
 
 
-def test_a_childs_first_bookmark_is_the_feeds_made_of_those_of_its_parents() -> None:
-    begun: dict[PartitionId, Bookmark] = {}
-
-    class Noting(StagedFeed):
-        def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:  # type: ignore[override]
-            begun[partition] = bookmark
-            return super().follow(partition, bookmark, **more)
-
-        def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
-            listed = super().partitions(known)
-            lineages = [
-                replace(each, first=Bookmark(mark={name: str(known[name].place) for name in of}))
-                if (of := [name for name in each.parents if name in known])
-                else each
-                for each in listed
-            ]
-            return replace(listed, lineages=lineages)
-
-    feed = Noting(StagedSettings(changes=10, page=5, generations=2))
-    with made(feed) as parts:
-        drain(parts.planner, feed, [], total=40)
-    lasts = {name: str(_place(expected(feed.settings, name)[-1])) for name in ("p0.0", "p0.1")}
-    assert begun[PartitionId("p0.m")].mark == lasts
-
-
-def test_a_parent_that_is_done_stays_done_after_a_crash() -> None:
-    settings = StagedSettings(changes=50, page=20, partitions=2, chained=True)
-    feed = StagedFeed(settings)
-    done: Offset = {P0: Bookmark(Place("p0-000000000004", 9), {}, ended=True)}
-    with made(feed) as parts:
-        begun = dict(parts.planner.advance(done))
-        end = parts.planner.advance(begun)
-        assert end[P0].ended
-        assert ids(feed, parts.planner.splits(begun, end))[0] == expected(settings, "p1")[0]
-
-
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
     feed = StagedFeed(StagedSettings(changes=1_000_000, page=1_000))
     limit = 200_000
@@ -325,32 +287,19 @@ def test_a_planned_micro_batch_passes_a_partition_that_is_gone_since_then(start:
         parts.planner.splits(start, end)
 
 
-def test_a_parent_that_is_gone_and_was_never_read_is_done() -> None:
-    given = {"changes": 20, "page": 5, "generations": 1, "unlisted": ("p0",)}
-    feed = StagedFeed(StagedSettings.model_validate(given))
-    with made(feed) as parts:
-        end = parts.planner.advance({})
-        assert set(end) <= {"p0.0", "p0.1"}
-        assert end
-        assert parts.gaps.rows() == {}
-
-
-def test_a_lost_position_is_raised_to_the_trigger() -> None:
+@pytest.mark.parametrize(
+    "lost",
+    [
+        PositionLost("the shard is trimmed"),
+        HistoryLost(Gap(cause="c", after="", detail="trimmed", policy="resnapshot")),
+    ],
+)
+def test_a_lost_position_is_raised_to_the_trigger(lost: PositionLost) -> None:
     class Gone(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:
-            raise PositionLost("the shard is trimmed")
+            raise lost
 
     with made(Gone(StagedSettings())) as parts, pytest.raises(PositionLost, match="trimmed"):
-        parts.planner.advance({}, patience=60.0)
-
-
-def test_a_policy_that_nobody_can_follow_yet_stops_the_partition() -> None:
-    class NeedsSnapshot(StagedFeed):
-        def follow(self, *args: object, **more: object) -> Following:
-            raise HistoryLost(Gap(cause="c", after="", detail="trimmed", policy="resnapshot"))
-
-    feed = NeedsSnapshot(StagedSettings())
-    with made(feed) as parts, pytest.raises(PositionLost, match="trimmed"):
         parts.planner.advance({}, patience=60.0)
 
 

@@ -8,12 +8,11 @@ import pytest
 from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, PenstockError, PositionLost
-from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import P0, positions_of, until
+from tests.reading.made import P0, Clock, positions_of, until
 
 
 class Lossy(StagedFeed):
@@ -37,9 +36,6 @@ class Lossy(StagedFeed):
         return following
 
 
-positions = positions_of
-
-
 def filled(feed: StagedFeed, gaps: GapLog, bookmark: Bookmark = START) -> Reservoir:
     """A reservoir, once it has pages or has given up."""
     reservoir = Reservoir(feed, limit=10**6, gaps=gaps)
@@ -61,8 +57,8 @@ def failure(reservoir: Reservoir) -> None:
 def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
     store = MemoryStore()
     seen: list[object] = []
-    feed = Lossy("continue", before=lambda: seen.append(positions(store).gaps.rows()))
-    ledger = GapLog(positions(store))
+    feed = Lossy("continue", before=lambda: seen.append(positions_of(store).gaps.rows()))
+    ledger = GapLog(positions_of(store))
     reservoir = filled(feed, ledger)
     reservoir.stop(5)
     (before,) = seen
@@ -79,19 +75,6 @@ def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
         "continue",
     )
     assert gap["at"].startswith("20")
-
-
-def test_a_gap_found_by_what_was_read_is_found_again_by_what_was_stored() -> None:
-    """The mark of what was read is ahead of the stored one until the next save, if there is one."""
-    store = MemoryStore()
-    gap = Gap(cause="slot_missing", after="0A:9", detail="gone", policy="fail")
-    GapLog(positions(store)).lost(P0, gap, Bookmark(mark={"flushed": "02"}))
-    ledger = GapLog(positions(store))
-    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}))
-    ledger.lost(P0, gap, Bookmark(mark={"flushed": "01"}), to="0B")
-    row = ledger.rows()["p0"]
-    assert row["counts"] == {"slot_missing": 1}
-    assert [each["to"] for each in row["gaps"]] == ["0B"]
 
 
 class Marking(StagedFollowing):
@@ -121,7 +104,7 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
 
     stored = Bookmark(mark={"flushed": "stored"})
     feed = Breaking(StagedSettings(changes=30, page=10, fail_at=[10]))
-    reservoir = filled(feed, GapLog(positions(MemoryStore())), stored)
+    reservoir = filled(feed, GapLog(positions_of(MemoryStore())), stored)
     until(lambda: row(reservoir)["buffered_events"] == 30)
     reservoir.stop(5)
     (first, before), (second, after) = followed
@@ -130,47 +113,8 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
     assert after.heard == [stored]
 
 
-class Broken(StagedFollowing):
-    def read(self, timeout: float) -> Sequence[Page]:
-        raise PositionLost("the slot can't be read any more")
-
-
-def test_a_position_that_is_lost_while_it_is_read_is_looked_at_again() -> None:
-    class Losing(Lossy):
-        followed = 0
-
-        def follow(self, *args: Any, **more: Any) -> Following:
-            self.followed += 1
-            if self.followed == 1:
-                return Broken(self, P0, None)
-            return super().follow(*args, **more)
-
-    ledger = GapLog(positions(MemoryStore()))
-    reservoir = filled(Losing(policy="continue"), ledger)
-    until(lambda: row(reservoir)["buffered_events"] == 30)
-    reservoir.stop(5)
-    assert ledger.rows()["p0"]["counts"] == {"slot_missing": 1}
-
-
-def test_a_position_that_is_lost_again_though_all_looks_well_is_a_gap() -> None:
-    class Losing(StagedFeed):
-        followed = 0
-
-        def follow(self, *args: Any, **more: Any) -> Following:
-            self.followed += 1
-            return Broken(self, P0, None)
-
-    feed, ledger = Losing(StagedSettings(changes=30)), GapLog()
-    reservoir = filled(feed, ledger)
-    with pytest.raises(PositionLost, match="can't be read"):
-        until(lambda: failure(reservoir) is not None)
-    reservoir.stop(5)
-    assert feed.followed == 3  # at once, and once more two seconds later
-    assert ledger.rows()["p0"]["counts"] == {"position_lost": 1}
-
-
 def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
-    ledger = GapLog(positions(MemoryStore()))
+    ledger = GapLog(positions_of(MemoryStore()))
     feed = Lossy("fail")
     reservoir = filled(feed, ledger)
     with pytest.raises(PositionLost, match="gone") as caught:
@@ -200,31 +144,25 @@ def test_without_a_store_gaps_are_logged_and_remembered_for_as_long_as_we_live(
 def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
     """It moved the slot as well: what looks lost was delivered."""
     store = MemoryStore()
-    ours, theirs = positions(store), positions(store)
+    ours, theirs = positions_of(store), positions_of(store)
     ours.save({P0: Bookmark(Place("0A", 0), {})})
     theirs.load()
     theirs.save({P0: Bookmark(Place("0B", 0), {})}, force=True)
     reservoir = filled(Lossy("continue"), GapLog(ours))
     with pytest.raises(LeaseLost):
         failure(reservoir)
-    assert positions(store).gaps.rows() == {}
+    assert positions_of(store).gaps.rows() == {}
     reservoir.stop(5)
 
 
 def test_what_was_mended_meanwhile_is_seen() -> None:
     store = MemoryStore()
 
-    class Clock:
-        now = 0.0
-
-        def __call__(self) -> float:
-            return self.now
-
     clock = Clock()
-    ledger = GapLog(positions(store), clock=clock)
+    ledger = GapLog(positions_of(store), clock=clock)
     filled(Lossy("continue"), ledger).stop(5)
     assert ledger.rows()["p0"]["stale"]
-    positions(store).gaps.clear("p0")
+    positions_of(store).gaps.clear("p0")
     clock.now += 60
     assert not ledger.rows()["p0"]["stale"]
 

@@ -12,22 +12,14 @@ from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import PAUSE, Positions
+from tests.reading.made import Clock
 
 SLOT, OTHER = PartitionId("slot"), PartitionId("other")
 FIRST, SECOND, THIRD = Place("0A", 0), Place("0A", 1), Place("0B", 0)
 
 
-class Clock:
-    """Time that a test advances."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-def positions(store: MemoryStore, clock: Clock, event_count: int = 10) -> Positions:
-    return Positions(store, "shop/default", interval=5.0, event_count=event_count, clock=clock)
+def positions(store: MemoryStore, clock: Clock, owner: str = "") -> Positions:
+    return Positions(store, "shop/default", interval=5.0, event_count=10, clock=clock, owner=owner)
 
 
 def at(place: Place | None, **mark: str) -> Bookmark:
@@ -38,10 +30,6 @@ def save(kept: Positions, place: Place | None, changes: int, *, force: bool = Fa
     """Saves a place of the one partition, if it is time to."""
     due = kept.is_due(changes)
     return kept.save({SLOT: at(place)}, force=force) if due or force else {}
-
-
-def test_nothing_stored_is_no_bookmark() -> None:
-    assert positions(MemoryStore(), Clock()).load() == {}
 
 
 def test_a_bookmark_is_written_when_the_interval_has_passed() -> None:
@@ -55,16 +43,10 @@ def test_a_bookmark_is_written_when_the_interval_has_passed() -> None:
 
 
 def test_a_bookmark_is_written_after_so_many_changes() -> None:
-    kept = positions(MemoryStore(), Clock(), event_count=10)
+    kept = positions(MemoryStore(), Clock())
     save(kept, FIRST, 1)
     assert save(kept, SECOND, 9) == {}
     assert save(kept, THIRD, 1) == {SLOT: at(THIRD)}
-
-
-def test_a_forced_save_is_written_now() -> None:
-    kept = positions(MemoryStore(), Clock())
-    save(kept, FIRST, 0)
-    assert save(kept, SECOND, 0, force=True) == {SLOT: at(SECOND)}
 
 
 def test_the_next_process_begins_where_the_last_one_saved() -> None:
@@ -166,25 +148,21 @@ def test_a_partition_that_is_forgotten_has_no_row() -> None:
     assert positions(store, clock).load() == {SLOT: at(FIRST)}
 
 
-def owned(store: MemoryStore, clock: Clock, owner: str) -> Positions:
-    return Positions(store, "shop/default", interval=5.0, event_count=10, clock=clock, owner=owner)
-
-
 def test_what_another_instance_claimed_is_neither_read_nor_written() -> None:
     store, clock = MemoryStore(), Clock()
-    ours, theirs = owned(store, clock, "a"), owned(store, clock, "b")
+    ours, theirs = positions(store, clock, "a"), positions(store, clock, "b")
     save(ours, FIRST, 1)
     theirs.claim()
     with pytest.raises(LeaseLost):
         save(ours, SECOND, 1, force=True)
     with pytest.raises(LeaseLost, match="is b's now"):
-        owned(store, clock, "a").load()
+        positions(store, clock, "a").load()
     assert theirs.load() == {SLOT: at(FIRST)}
 
 
 def test_a_process_that_was_frozen_looks_before_it_goes_on() -> None:
     store, clock = MemoryStore(), Clock()
-    ours, theirs = owned(store, clock, "a"), owned(store, clock, "b")
+    ours, theirs = positions(store, clock, "a"), positions(store, clock, "b")
     save(ours, FIRST, 1)
     clock.now += PAUSE - 0.1
     save(ours, FIRST, 0)
@@ -262,14 +240,13 @@ def test_a_partition_is_forgotten_after_a_write_whose_answer_was_lost() -> None:
 
 def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:
     store, clock = Away(), Clock()
-    kept = Positions(store, "shop/default", interval=5, event_count=9, clock=clock, owner="me")
+    kept = positions(store, clock, "me")
     save(kept, FIRST, 1)
     store.late = True
     clock.now += 5
     assert save(kept, SECOND, 1) == {}
     store.late = False
-    other = Positions(store, "shop/default", interval=5, event_count=9, clock=clock, owner="you")
-    other.claim()
+    positions(store, clock, "you").claim()
     clock.now += 5
     with pytest.raises(LeaseLost):
         save(kept, THIRD, 1)
@@ -291,19 +268,6 @@ def keep(kept: HostPositions, **bookmarks: Bookmark) -> Bookmarks:
     found = {PartitionId(name): each for name, each in bookmarks.items()}
     kept.save(found)
     return {name: each for name, each in found.items() if kept.stored(name) == each}
-
-
-def test_where_partitions_are_shared_a_row_that_another_took_is_lost_and_no_other() -> None:
-    store = MemoryStore()
-    ours = shared(store, "a")
-    ours.plant({SLOT: at(None), OTHER: at(None)})
-    assert took(ours, SLOT, OTHER) == {SLOT: at(None), OTHER: at(None)}
-    keep(ours, slot=at(FIRST), other=at(FIRST))
-    row = store.get("shop/default/other")
-    assert row is not None
-    store.put(replace(row, owner="b"))
-    assert keep(ours, slot=at(SECOND), other=at(SECOND)) == {SLOT: at(SECOND)}
-    assert ours.rows.lost == {"shop/default/other"}
 
 
 class Counting(MemoryStore):
@@ -335,10 +299,7 @@ def test_a_thousand_connections_read_a_thousand_rows() -> None:
 @pytest.mark.parametrize("partition", [SLOT, OTHER, PartitionId("not stored")])
 def test_a_connection_of_any_partition_finds_another_instance(partition: PartitionId) -> None:
     store = MemoryStore()
-    ours, theirs = (
-        Positions(store, "shop/default", interval=5.0, event_count=10, clock=Clock(), owner=owner)
-        for owner in ("a", "b")
-    )
+    ours, theirs = (positions(store, Clock(), owner) for owner in ("a", "b"))
     ours.begin({SLOT: at(FIRST), OTHER: at(FIRST)})
     ours.verify(partition)
     theirs.claim()
@@ -359,7 +320,7 @@ def test_a_first_start_stores_nothing_over_the_row_of_another_instance() -> None
             return super().put_all(leases)
 
     store, clock = Racing(), Clock()
-    ours, theirs = owned(store, clock, "a"), owned(store, clock, "b")
+    ours, theirs = positions(store, clock, "a"), positions(store, clock, "b")
     store.other = theirs
     with pytest.raises(LeaseLost):
         ours.begin({SLOT: at(None, token="ours")})
@@ -375,17 +336,6 @@ def test_the_first_bookmark_of_a_child_is_the_first_host_s() -> None:
     assert took(ours, SLOT, OTHER) == {SLOT: at(FIRST), OTHER: at(SECOND)}
 
 
-def test_a_row_that_was_made_without_an_answer_is_made_once() -> None:
-    store = Away()
-    ours = shared(store, "a")
-    store.late = True
-    with pytest.raises(Unavailable):
-        ours.plant({SLOT: at(FIRST)})
-    store.late = False
-    ours.plant({SLOT: at(SECOND)})
-    assert took(ours, SLOT) == {SLOT: at(FIRST)}
-
-
 def test_a_row_that_a_save_would_make_and_finds_there_is_lost() -> None:
     """Its partition was begun elsewhere, perhaps at another bookmark."""
     store = MemoryStore()
@@ -399,29 +349,12 @@ def test_a_row_that_a_save_would_make_and_finds_there_is_lost() -> None:
 
 def test_a_row_that_another_instance_changed_is_not_removed_by_a_former_owner() -> None:
     store, clock = MemoryStore(), Clock()
-    ours, theirs = owned(store, clock, "a"), owned(store, clock, "b")
+    ours, theirs = positions(store, clock, "a"), positions(store, clock, "b")
     save(ours, FIRST, 1)
     theirs.claim()
     with pytest.raises(LeaseLost):
         ours.forget([SLOT])
     assert theirs.load() == {SLOT: at(FIRST)}
-
-
-def test_a_shared_row_whose_write_had_no_answer_is_ours_or_lost() -> None:
-    store = Away()
-    ours = shared(store, "a")
-    ours.plant({SLOT: at(None), OTHER: at(None)})
-    took(ours, SLOT, OTHER)
-    store.late = True
-    with pytest.raises(Unavailable):
-        keep(ours, slot=at(FIRST), other=at(FIRST))
-    store.late = False
-    row = store.get("shop/default/other")
-    assert row is not None
-    store.put(replace(row, owner="b"))
-    ours.verify()
-    assert ours.rows.lost == {"shop/default/other"}
-    assert ours.stored(SLOT) == at(FIRST)
 
 
 def test_a_checkpoint_of_a_shared_row_keeps_its_properties_and_notes_the_time() -> None:
@@ -449,9 +382,9 @@ def test_a_pipeline_goes_on_at_the_places_of_hosts_that_shared_it() -> None:
     killed = Lease(name="shop/default/other", owner="a:1:x", continuation=text)
     store.put(replace(killed, properties=terms | lived))
     store.put(Lease(name="start:shop/default"))
-    kept = owned(store, clock, "one")
+    kept = positions(store, clock, "one")
     kept.verify_name()
     kept.claim()
     assert kept.load() == {SLOT: at(FIRST, token="7"), OTHER: at(FIRST, token="7")}
     kept.save({SLOT: at(SECOND), OTHER: at(THIRD)}, force=True)
-    assert owned(store, clock, "one").load() == {SLOT: at(SECOND), OTHER: at(THIRD)}
+    assert positions(store, clock, "one").load() == {SLOT: at(SECOND), OTHER: at(THIRD)}

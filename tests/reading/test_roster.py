@@ -1,13 +1,10 @@
 """Which partitions may be read, from listings that may be stale."""
 
 from collections.abc import Iterator, Sequence
-from random import Random
 from types import MappingProxyType
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from penstock.feeds import Lineage, Listing
 from penstock.feeds.shared import hole_before
@@ -134,45 +131,6 @@ def test_an_ancestor_that_was_forgotten_is_done() -> None:
     listed = tree("a; x; b < a; m < a x; d < b")
     assert openings(listed, known(x=READ, d=READ), p("d", "x")).ready == {}
     assert set(openings(listed, known(x=DONE, d=READ), p("d")).ready) == p("m")
-
-
-@given(st.lists(st.lists(st.integers(0, 20), max_size=2), max_size=20), st.randoms())
-def test_over_any_lineage_each_partition_is_opened_once_after_its_parents(
-    drawn: list[list[int]], random: Random
-) -> None:
-    listed = [
-        Lineage(
-            partition=PartitionId(f"p{number}"),
-            parents=tuple({PartitionId(f"p{each}") for each in parents if each < number}),
-        )
-        for number, parents in enumerate(drawn)
-    ]
-    parents = {each.partition: each.parents for each in listed}
-    bookmarks = {name: START for name, of in parents.items() if not of}
-    done: set[PartitionId] = set()
-    while len(done) < len(listed):
-        opened = bookmarks.keys() - done
-        found = openings(random.sample(listed, len(listed)), bookmarks, opened)
-        assert not found.missing
-        for name, first in found.ready.items():
-            assert name not in done | bookmarks.keys()
-            assert done.issuperset(parents[name])
-            assert not hole(first)
-            bookmarks[name] = START
-        assert found.forgotten == []
-        running = sorted(bookmarks.keys() - done)
-        assert running
-        ended = random.choice(running)
-        done.add(ended)
-        bookmarks[ended] = DONE
-    # What left the listing is forgotten, oldest first; only leaves stay.
-    leaves = parents.keys() - {parent for of in parents.values() for parent in of}
-    left = [each for each in listed if each.partition in leaves]
-    for each in listed:
-        if each.partition not in leaves:
-            found = openings([other for other in listed if other is not each], bookmarks, ())
-            assert found.forgotten == [each.partition]
-    assert openings(left, bookmarks, ()).ready == {}
 
 
 def test_only_two_listings_some_seconds_apart_make_a_partition_absent() -> None:

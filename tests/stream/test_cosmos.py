@@ -1,22 +1,9 @@
 """The iterator over Cosmos DB's change feed: tokens while ranges split."""
 
-import json
-import time
-
 import penstock
 from penstock.stream import Stream
 from tests.cosmos.server import CosmosServer
-
-
-def take(stream: Stream, count: int) -> list[str]:
-    found: list[str] = []
-    deadline = time.monotonic() + 30
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        record = next(stream)
-        if record is not None:
-            found.append(record["key"]["id"])
-    return found
+from tests.stream.taking import ids, saved, some
 
 
 def opened(server: CosmosServer, at: object) -> Stream:
@@ -40,11 +27,11 @@ def test_a_token_goes_on_in_the_children_of_a_split() -> None:
             next(stream)
             for n in range(10):
                 orders.put({"id": f"i{n}", "pk": f"p{n}"})
-            first = take(stream, 4)
-            token = json.loads(json.dumps(stream.token))
+            first = ids(some(stream, 4))
+            token = saved(stream)
         orders.split()
         for n in range(10, 20):
             orders.put({"id": f"i{n}", "pk": f"p{n}"})
         with opened(server, token) as stream:
-            rest = take(stream, 16)
+            rest = ids(some(stream, 16))
         assert sorted(first + rest) == sorted(f"i{n}" for n in range(20))

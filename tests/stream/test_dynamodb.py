@@ -13,12 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.model.errors import InvalidStream, RecordsExpired, Unavailable
+from penstock.model.errors import RecordsExpired, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard
-
-PATIENCE = 60.0
+from tests.stream.taking import expired, ids, some
 
 
 @pytest.fixture
@@ -31,32 +30,6 @@ def opened(server: StreamsServer, at: Any = "trim_horizon", **more: Any) -> Stre
     """An iterator that is not held back: `reads` a second are for the service's sake."""
     given = {"reads": 1000, "poll": 0.001, **more}
     return Stream(DynamodbFeed(settings_of(server, **given)), at=at)
-
-
-def expired(stream: Stream) -> None:
-    """Polls until its records have expired: the service says it twice."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            assert next(stream) is None
-        except RecordsExpired:
-            return
-    pytest.fail("nothing has expired")
-
-
-def some(stream: Stream, count: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        record = next(stream)
-        if record is not None:
-            found.append(record)
-    return found
-
-
-def ids(records: list[dict[str, Any]]) -> list[str]:
-    return [record["key"]["id"] for record in records]
 
 
 def nothing(stream: Stream, polls: int = 3) -> bool:
@@ -111,46 +84,6 @@ def test_an_empty_page_is_followed_by_another_until_five(
         done += server.counts["GetRecords"] > before
         assert done < 10
     assert done == polls
-
-
-def test_a_filled_buffer_makes_no_call_and_an_empty_one_reads_each_shard(
-    server: StreamsServer,
-) -> None:
-    stream = server.stream("users")
-    for shard in (stream.shard(), stream.shard()):
-        for number in range(5):
-            stream.put(shard, f"{shard.id[-1]}{number}", at=server.now)
-    iterator = opened(server)
-    some(iterator, 1)
-    made = dict(server.counts)
-    assert made["GetRecords"] == 2
-    some(iterator, 9)
-    assert dict(server.counts) == made
-
-
-def test_the_worked_example_is_in_the_documented_order(server: StreamsServer) -> None:
-    stream, now = server.stream("users"), server.now
-    root = stream.shard()
-    stream.put(root, "R00", at=now - 7 * 3600)
-    one, two = stream.split(root)
-    for shard, names in ((one, "R11 6 R12 4 R13 2"), (two, "R24 4 R25 3 R26 3")):
-        words = names.split()
-        for name, hours in zip(words[::2], words[1::2], strict=True):
-            stream.put(shard, name, at=now - int(hours) * 3600)
-    assert ids(some(opened(server), 7)) == ["R00", "R11", "R12", "R24", "R25", "R26", "R13"]
-
-
-def test_latest_is_pinned_and_a_token_before_the_first_record_resumes_there(
-    server: StreamsServer,
-) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    stream.put(shard, "before", at=server.now)
-    iterator = opened(server, at="latest")
-    token = json.loads(json.dumps(iterator.token))
-    stream.put(shard, "after", at=server.now)
-    assert ids(some(iterator, 1)) == ["after"]
-    assert ids(some(opened(server, at=token), 1)) == ["after"]
 
 
 def test_expired_iterators_are_made_again_silently(server: StreamsServer) -> None:
@@ -220,46 +153,7 @@ def test_a_shards_records_are_handed_out_after_server_errors(server: StreamsServ
     iterator = opened(server)
     server.fail("GetRecords", "LimitExceededException", times=2)
     server.fail("DescribeStream", "InternalServerError", times=1, status=500)
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE
-    while not found:
-        assert time.monotonic() < deadline
-        try:
-            record = next(iterator)
-        except Unavailable:
-            continue
-        found += [record] if record else []
-    assert ids(found) == ["a"]
-
-
-def test_a_table_without_a_stream_says_how_to_enable_it(server: StreamsServer) -> None:
-    with pytest.raises(InvalidStream) as caught:
-        opened(server)
-    assert "update-table" in caught.value.hint
-    assert isinstance(caught.value, ValueError)
-
-
-@pytest.mark.slow
-def test_an_unread_shard_that_is_no_longer_listed_is_records_expired(
-    server: StreamsServer,
-) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    for name in "ab":
-        stream.put(shard, name, at=server.now)
-    iterator = opened(server)
-    some(iterator, 1)
-    token = iterator.token
-    (child,) = stream.split(shard, 1)
-    stream.put(child, "c", at=server.now)
-    shard.listed, shard.gone = False, True
-    late = opened(server, at=token)
-    assert next(late) is None  # one listing says nothing
-    with pytest.raises(RecordsExpired):
-        some(late, 1)
-    assert [gap.cause for gap in late.gaps] == ["shard_gone"]
-    passing = opened(server, at=token, on_gap="continue")
-    assert ids(some(passing, 1)) == ["c"]
+    assert ids(some(iterator, 1, through=Unavailable)) == ["a"]
 
 
 @pytest.mark.slow

@@ -1,10 +1,7 @@
 """The iterator on servers that others wrote: DynamoDB Local and moto, which is kept in memory."""
 
-import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -16,10 +13,9 @@ from penstock.model.errors import InvalidStream, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.local import DynamodbLocal, Table
 from tests.servers import Moto
+from tests.stream.taking import ids, saved, some
 
 pytestmark = [pytest.mark.live]
-
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module", params=[DynamodbLocal, Moto])
@@ -51,26 +47,8 @@ def opened(table: Table, at: Any = "trim_horizon", name: str = "users") -> Strea
     return penstock.stream("dynamodb", at=at, **given)
 
 
-def some(stream: Stream, count: int) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        record = next(stream)
-        found += [record] if record else []
-    return found
-
-
-def ids(records: list[dict[str, Any]]) -> list[str]:
-    return [record["key"]["id"] for record in records]
-
-
 def names(first: int, end: int) -> list[str]:
     return [f"r{number}" for number in range(first, end)]
-
-
-def saved(stream: Stream) -> Any:
-    return json.loads(json.dumps(stream.token))
 
 
 VALUES: dict[str, Any] = {
@@ -157,51 +135,6 @@ def test_latest_is_pinned_and_moves_go_everywhere(
             assert next(stream) is None
         table.fill(1, start=8)
         assert ids(some(stream, 1)) == names(8, 9)
-
-
-def test_heartbeats_in_a_tight_loop_lose_and_repeat_nothing(table_of: Callable[..., Table]) -> None:
-    table = table_of()
-    table.fill(5)
-    stream = opened(table)
-    found = []
-    for _ in range(5):
-        found += ids(some(stream, 1))
-        for _ in range(200):
-            stream.heartbeat()
-    assert found == names(0, 5)
-    assert next(stream) is None
-
-
-@dataclass
-class User:
-    id: str
-    n: Decimal = Decimal(-1)
-
-    class Meta:
-        table_name = "users"
-
-
-def test_a_model_names_the_table_and_gives_instances(table_of: Callable[..., Table]) -> None:
-    table = table_of()
-    table.put("a", n={"N": "1"}, other={"S": "is not declared"})
-    table.put("b")
-    given = {name: value for name, value in table.given.items() if name != "table"}
-    stream = penstock.stream("dynamodb", model=User, at="trim_horizon", **given)
-    assert [record["new"] for record in some(stream, 2)] == [User("a", Decimal(1)), User("b")]
-
-
-def test_follow_ends_after_stop(table_of: Callable[..., Table]) -> None:
-    table = table_of()
-    table.fill(3)
-    found = []
-    with opened(table) as stream:
-        for record in stream.follow(poll=0.05):
-            found += ids([record])
-            if len(found) == 3:
-                table.fill(1, start=3)
-            if len(found) == 4:
-                stream.stop()
-    assert found == names(0, 4)
 
 
 def test_a_table_that_is_not_there_or_has_no_stream_says_so(

@@ -2,7 +2,6 @@
 takes AT_TIMESTAMP, and where the iterator scans.
 """
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
@@ -14,14 +13,13 @@ from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.model.errors import (
     InvalidPosition,
     PositionLost,
-    RecordsExpired,
     ShardIteratorExpired,
 )
 from penstock.stream import Stream
 from tests.dynamodb import streams
 from tests.dynamodb.server import StreamsServer, settings_of
-
-PATIENCE = 60.0
+from tests.stream.taking import expired, ids, saved
+from tests.stream.taking import some as taken
 
 
 @pytest.fixture(params=[True, False], ids=["AT_TIMESTAMP", "scan"])
@@ -36,31 +34,11 @@ def opened(server: StreamsServer, at: Any, **more: Any) -> Stream:
     return Stream(DynamodbFeed(settings_of(server, **given)), at=at)
 
 
-def expired(stream: Stream) -> None:
-    """Polls until its records have expired: the service says it twice."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        try:
-            assert next(stream) is None
-        except RecordsExpired:
-            return
-    pytest.fail("nothing has expired")
-
-
 def some(stream: Stream, count: int) -> list[str]:
     """The ids of the next `count` records; there are no more of them now."""
-    found: list[str] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        record = next(stream)
-        found += [record["key"]["id"]] if record else []
+    found = ids(taken(stream, count))
     assert [next(stream) for _ in range(3)] == [None] * 3
     return found
-
-
-def saved(stream: Stream) -> Any:
-    return json.loads(json.dumps(stream.token))
 
 
 def shard_of(token: Any) -> str:

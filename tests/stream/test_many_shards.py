@@ -21,8 +21,7 @@ from penstock.stream import Stream
 from penstock.stream.side_by_side import THREADS, SideBySide
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
-
-PATIENCE = 60.0
+from tests.stream.taking import PATIENCE, ids, saved, some
 
 
 class SlowServer(StreamsServer):
@@ -65,23 +64,13 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def some(stream: Stream, count: int) -> list[str]:
-    found: list[str] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        record = next(stream)
-        found += [record["key"]["id"]] if record else []
-    return found
-
-
 def test_shards_are_read_side_by_side_by_few_threads(server: SlowServer) -> None:
     stream = server.stream("users")
     for number in range(20):
         stream.put(stream.shard(), str(number), at=server.now)
     server.delay = 0.05
     with opened(server) as iterator:
-        assert sorted(some(iterator, 20)) == sorted(map(str, range(20)))
+        assert sorted(ids(some(iterator, 20))) == sorted(map(str, range(20)))
     assert 1 < server.most <= THREADS
 
 
@@ -101,16 +90,16 @@ def test_stop_answers_soon_while_the_service_does_not(server: SlowServer, shards
     following.join(PATIENCE)
     assert time.monotonic() - began < PATIENCE / 2
     # What is read meanwhile is handed out once, by the same iterator or after its token.
-    assert json.loads(json.dumps(iterator.token))["partitions"].keys() == token["partitions"].keys()
+    assert saved(iterator)["partitions"].keys() == token["partitions"].keys()
     server.delay = 0.0
     server.goes_on.set()
     for number, shard in enumerate(made):
         stream.put(shard, str(number), at=server.now)
     wanted = sorted(map(str, range(shards)))
-    assert sorted(some(iterator, shards)) == wanted
+    assert sorted(ids(some(iterator, shards))) == wanted
     iterator.close()
     again = opened(server, at=token)
-    assert sorted(some(again, shards)) == wanted
+    assert sorted(ids(some(again, shards))) == wanted
     again.close()
 
 
@@ -144,7 +133,7 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     parent = stream.shard()
     stream.put(parent, "old", at=server.now)
     iterator = opened(server)
-    assert some(iterator, 1) == ["old"]
+    assert ids(some(iterator, 1)) == ["old"]
     for child in stream.split(parent):
         stream.put(child, child.id, at=server.now)
     name = f"{stream.label}/{parent.id}"
@@ -166,13 +155,13 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     following.join(PATIENCE)
     goes_on.set()
     until(lambda: bool(iterator._coordinator._known._looking._results))
-    token = json.loads(json.dumps(iterator.token))
+    token = saved(iterator)
     assert token["partitions"][name]["ended"]
     children = sorted(set(stream.shards) - {parent.id})
     with opened(server, at=token) as again:
-        assert sorted(some(again, 2)) == children
+        assert sorted(ids(some(again, 2))) == children
         assert again.gaps == ()
-    assert sorted(some(iterator, 2)) == children
+    assert sorted(ids(some(iterator, 2))) == children
     iterator.close()
 
 
@@ -272,7 +261,7 @@ def test_a_token_of_a_hundred_shards_with_a_day_of_ancestors_is_small(
     for shard in generation:
         stream.put(shard, f"late {shard.id}", at=server.now)
     again = opened(server, at=json.loads(token))
-    assert len(set(some(again, 100))) == 100
+    assert len(set(ids(some(again, 100)))) == 100
     # Nothing of an ancestor is opened, however often the listing has it.
     listing = DynamodbFeed(settings_of(server)).partitions(known)
     names = [each.partition for each in listing]
@@ -299,12 +288,12 @@ def test_a_token_at_latest_is_small_before_the_first_poll_and_this_process_keeps
     assert len(json.loads(token)["partitions"]) == 101
     for shard in generation:
         stream.put(shard, f"new {shard.id}", at=server.now)
-    found = set(some(iterator, 100))
+    found = set(ids(some(iterator, 100)))
     assert found == {f"new {shard.id}" for shard in generation}
     # Elsewhere the time counts, which is a minute before.
     account_of(settings_of(server))._shards.clear()
     again = opened(server, at=json.loads(token))
-    assert found <= set(some(again, 200))
+    assert found <= set(ids(some(again, 200)))
     iterator.close()
     again.close()
 
@@ -351,7 +340,7 @@ def test_a_heartbeat_before_the_first_poll_uses_the_iterator(server: SlowServer)
     assert server.counts["GetRecords"] >= 1
     server.advance(11 * 60)
     stream.put(shard, "new", at=server.now)
-    assert some(iterator, 1) == ["new"]
+    assert ids(some(iterator, 1)) == ["new"]
     iterator.close()
     iterator.heartbeat()
     assert server.counts["GetShardIterator"] == 1

@@ -1,6 +1,5 @@
 """The iterator on a MongoDB change stream."""
 
-import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -14,10 +13,9 @@ from penstock.stream import Stream
 from tests.mongo import Shop, mongodb, shop_on
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
+from tests.stream.taking import PATIENCE, ids, saved, some
 
 pytestmark = [pytest.mark.live]
-
-PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -36,32 +34,13 @@ def opened(shop: Shop, at: Any = "latest", **more: Any) -> Stream:
     return penstock.stream("mongodb", at=at, connection=shop.url, database=shop.name, **more)
 
 
-def some(stream: Stream, count: int) -> list[dict[str, Any]]:
-    """The next `count` records."""
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        try:
-            record = next(stream)
-        except Unavailable:
-            continue
-        if record is not None:
-            found.append(record)
-    return found
-
-
-def keys(records: list[dict[str, Any]]) -> list[Any]:
-    return [record["key"]["_id"] for record in records]
-
-
 def test_records_have_what_mongodb_has(shop: Shop) -> None:
     shop.db.items.insert_one({"_id": 0})
     with opened(shop) as stream:
         shop.db.items.insert_one({"_id": 1, "name": "one", "data": b"\x00\xff"})
         shop.db.items.update_one({"_id": 1}, {"$set": {"name": "two"}})
         shop.db.items.delete_one({"_id": 1})
-        inserted, updated, deleted = some(stream, 3)
+        inserted, updated, deleted = some(stream, 3, through=Unavailable)
     assert inserted["new"]["name"] == "one"
     assert [each["meta"]["event"]["type"] for each in (inserted, updated, deleted)] == [
         "insert", "modify", "remove",
@@ -76,26 +55,26 @@ def test_records_have_what_mongodb_has(shop: Shop) -> None:
 def test_resume_from_every_token_gives_exactly_the_rest(shop: Shop) -> None:
     shop.db.items.insert_one({"_id": 0})
     with opened(shop) as stream:
-        tokens = [json.loads(json.dumps(stream.token))]
+        tokens = [saved(stream)]
         shop.db.items.insert_many([{"_id": number} for number in range(1, 9)])
         for number in range(1, 9):
-            assert keys(some(stream, 1)) == [number]
-            tokens.append(json.loads(json.dumps(stream.token)))
+            assert ids(some(stream, 1, through=Unavailable)) == [number]
+            tokens.append(saved(stream))
         for done, token in enumerate(tokens):
             stream.move_to(token)
             rest = list(range(done + 1, 9))
-            assert keys(some(stream, len(rest))) == rest
+            assert ids(some(stream, len(rest), through=Unavailable)) == rest
             assert next(stream) is None
 
 
 def test_latest_is_pinned_when_asked_for_and_a_table_is_a_collection(shop: Shop) -> None:
     shop.db.items.insert_one({"_id": 0})
     with opened(shop, table="items") as stream:
-        token = json.loads(json.dumps(stream.token))
+        token = saved(stream)
     shop.db.other.insert_one({"_id": 1})
     shop.db.items.insert_one({"_id": 2})
     with opened(shop, at=token, table="items") as stream:
-        assert keys(some(stream, 1)) == [2]
+        assert ids(some(stream, 1, through=Unavailable)) == [2]
         assert next(stream) is None
 
 
@@ -108,10 +87,10 @@ def test_an_idle_token_advances_and_loses_nothing(shop: Shop) -> None:
             assert time.monotonic() < deadline
             shop.db.other.insert_one({})
             assert next(stream) is None
-        token = json.loads(json.dumps(stream.token))
+        token = saved(stream)
         shop.db.items.insert_one({"_id": 1})
     with opened(shop, at=token, table="items") as stream:
-        assert keys(some(stream, 1)) == [1]
+        assert ids(some(stream, 1, through=Unavailable)) == [1]
 
 
 def test_an_idle_token_of_another_cluster_is_refused() -> None:
@@ -121,7 +100,7 @@ def test_an_idle_token_of_another_cluster_is_refused() -> None:
         source = {"connection": first.url, "database": "shop"}
         with penstock.stream("mongodb", at="latest", **source) as stream:
             one.insert(1)
-            assert keys(some(stream, 1)) == [1]
+            assert ids(some(stream, 1, through=Unavailable)) == [1]
             last = stream.token
             one.noop()
             deadline = time.monotonic() + PATIENCE
@@ -135,4 +114,4 @@ def test_an_idle_token_of_another_cluster_is_refused() -> None:
             pytest.raises(RecordsExpired, match=str(one.id)),
             penstock.stream("mongodb", at=token, **source) as stream,
         ):
-            some(stream, 1)
+            some(stream, 1, through=Unavailable)

@@ -16,11 +16,11 @@ import penstock
 from penstock.model.errors import InvalidPosition, Unavailable
 from penstock.stream import Stream
 from tests.servers import Database
+from tests.stream.taking import PATIENCE, ids, saved, some
 
 pytestmark = [pytest.mark.live]
 
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, data bytea, note text)"
-PATIENCE = 60.0
 
 
 def settings(database: Database) -> dict[str, Any]:
@@ -37,30 +37,9 @@ def opened(database: Database, at: Any = None, **more: Any) -> Stream:
     return penstock.stream("postgres", at=at, **settings(database), **more)
 
 
-def some(stream: Stream, count: int) -> list[dict[str, Any]]:
-    """The next `count` records; a reader before that has not gone yet is waited for."""
-    found: list[dict[str, Any]] = []
-    deadline = time.monotonic() + PATIENCE
-    while len(found) < count:
-        assert time.monotonic() < deadline, found
-        try:
-            record = next(stream)
-        except Unavailable:
-            record = None
-        if record is None:
-            time.sleep(0.01)
-        else:
-            found.append(record)
-    return found
-
-
 def insert(database: Database, *ids: int) -> None:
     for each in ids:
         database.execute("INSERT INTO items VALUES (%s, '\\x00ff', 'n')", (each,))
-
-
-def keys(records: list[dict[str, Any]]) -> list[int]:
-    return [record["key"]["id"] for record in records]
 
 
 def confirmed(database: Database) -> int:
@@ -85,7 +64,7 @@ def test_records_have_what_postgresql_has(database: Database) -> None:
         insert(database, 1)
         database.execute("UPDATE items SET note = 'm' WHERE id = 1")
         database.execute("DELETE FROM items WHERE id = 1; TRUNCATE items")
-        inserted, updated, deleted, truncated = some(stream, 4)
+        inserted, updated, deleted, truncated = some(stream, 4, through=Unavailable)
         assert next(stream) is None
     assert inserted["new"] == {"id": 1, "data": b"\x00\xff", "note": "n"}
     assert [each["meta"]["event"]["type"] for each in (inserted, updated, deleted, truncated)] == [
@@ -101,35 +80,26 @@ def test_records_have_what_postgresql_has(database: Database) -> None:
 def test_resume_from_every_token_gives_exactly_the_rest(database: Database) -> None:
     database.execute(TABLE)
     with opened(database) as stream:
-        tokens = [json.loads(json.dumps(stream.token))]
+        tokens = [saved(stream)]
         insert(database, 1, 2)
         database.execute("INSERT INTO items SELECT g, NULL, NULL FROM generate_series(3, 9) g")
         for number in range(1, 10):
-            assert keys(some(stream, 1)) == [number]
-            tokens.append(json.loads(json.dumps(stream.token)))
+            assert ids(some(stream, 1, through=Unavailable)) == [number]
+            tokens.append(saved(stream))
         for done, token in enumerate(tokens):
             stream.move_to(token)
             insert(database, 100 + done)
             rest = [*range(done + 1, 10), *range(100, 101 + done)]
-            assert keys(some(stream, len(rest))) == rest
-
-
-def test_latest_is_pinned_when_asked_for(database: Database) -> None:
-    database.execute(TABLE)
-    with opened(database, at="latest") as stream:
-        token = stream.token
-    insert(database, 1)
-    with opened(database, at=token) as stream:
-        assert keys(some(stream, 1)) == [1]
+            assert ids(some(stream, len(rest), through=Unavailable)) == rest
 
 
 def test_only_an_acknowledged_token_moves_the_slot(database: Database) -> None:
     database.execute(TABLE)
     with opened(database) as stream:
         insert(database, 1, 2)
-        some(stream, 1)
+        some(stream, 1, through=Unavailable)
         saved = stream.token
-        some(stream, 1)
+        some(stream, 1, through=Unavailable)
         start = confirmed(database)
         for _ in range(20):
             stream.heartbeat()
@@ -140,14 +110,14 @@ def test_only_an_acknowledged_token_moves_the_slot(database: Database) -> None:
         until(lambda: confirmed(database) > start, stream)
     # Nothing after the acknowledged token is discarded.
     with opened(database) as stream:
-        assert keys(some(stream, 1)) == [2]
+        assert ids(some(stream, 1, through=Unavailable)) == [2]
 
 
 def test_an_idle_iterator_lets_the_slot_advance(database: Database) -> None:
     database.execute(TABLE)
     with opened(database) as stream:
         insert(database, 1)
-        some(stream, 1)
+        some(stream, 1, through=Unavailable)
         stream.acknowledge()
         start = confirmed(database)
         database.execute("CREATE TABLE other (id int)")
@@ -187,22 +157,22 @@ def test_a_killed_reader_resumes_from_its_saved_token(database: Database, tmp_pa
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert [number for number, _ in lines] == [1, 2, 3, 4]
     with opened(database, at=lines[-1][1]) as stream:
-        assert keys(some(stream, 6)) == [5, 6, 7, 8, 9, 10]
+        assert ids(some(stream, 6, through=Unavailable)) == [5, 6, 7, 8, 9, 10]
 
 
 def test_a_connection_that_the_server_ends_loses_and_repeats_nothing(database: Database) -> None:
     database.execute(TABLE)
     with opened(database) as stream:
         insert(database, *range(1, 8))
-        found = keys(some(stream, 2))
+        found = ids(some(stream, 2, through=Unavailable))
         ended = database.execute(
             "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
             " WHERE database = current_database()"
         )
         assert ended[0][0] is True
-        found += keys(some(stream, 5))
+        found += ids(some(stream, 5, through=Unavailable))
         insert(database, 8)
-        assert [*found, *keys(some(stream, 1))] == list(range(1, 9))
+        assert [*found, *ids(some(stream, 1, through=Unavailable))] == list(range(1, 9))
 
 
 @dataclass
@@ -220,7 +190,7 @@ def test_the_table_is_the_models_or_the_argument(database: Database, chosen: Any
     database.execute("CREATE PUBLICATION p FOR ALL TABLES")
     with opened(database, **chosen) as stream:
         database.execute("INSERT INTO other VALUES (1); INSERT INTO items (id) VALUES (2)")
-        (record,) = some(stream, 1)
+        (record,) = some(stream, 1, through=Unavailable)
     assert record["key"] == {"id": 2}
     assert record["new"] == (
         Item(2) if "model" in chosen else {"id": 2, "data": None, "note": None}
