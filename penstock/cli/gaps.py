@@ -13,8 +13,8 @@ from penstock.cli.options import (
     state_option,
 )
 from penstock.config import Deployment
+from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
-from penstock.leases.open import open_store
 from penstock.model.errors import SettingsError
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from penstock.config import Deployment, Pipeline
-from penstock.leases import Lease, LeaseStore, replace
+from penstock.leases import Lease, LeaseStore, open_store, replace
 from penstock.leases.holder import (
     SAVED,
     TERM,
@@ -20,7 +20,6 @@ from penstock.leases.holder import (
     terms,
 )
 from penstock.leases.kinds import Kind, verify_kind
-from penstock.leases.open import open_store
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Malformed, SettingsError
 from penstock.model.position import Bookmark

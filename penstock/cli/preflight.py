@@ -15,9 +15,8 @@ from typing import Any
 from penstock.cli.options import ask_ops
 from penstock.config import Deployment, Pipeline
 from penstock.feeds import KnowsReader
-from penstock.leases import Lease
+from penstock.leases import Lease, open_store
 from penstock.leases.kinds import NameCheck, verify_kind
-from penstock.leases.open import open_store
 from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.finding import Finding
 from penstock.native import describe, library
@@ -255,9 +254,9 @@ def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
     """Positions in a MongoDB database that a backend follows."""
     if not pipeline.positions.startswith(("mongodb://", "mongodb+srv://")):
         return
-    from penstock.leases.mongodb import NAME, parts_of
+    from penstock.leases.mongodb import NAME, database_of
 
-    _, database = parts_of(pipeline.positions)
+    database = database_of(pipeline.positions)
     for backend in pipeline.backends:
         settings: Any = backend.settings
         if backend.type == "mongodb" and settings.database in ("*", database):

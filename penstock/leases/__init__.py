@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from penstock.model.errors import LeaseLost
+from penstock.model.errors import LeaseLost, SettingsError
+from penstock.process.plugins import known, plugin
 
-__all__ = ["Lease", "LeaseStore", "changed", "replace"]
+__all__ = ["Lease", "LeaseStore", "changed", "open_store", "replace"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,3 +68,16 @@ class LeaseStore(Protocol):
     def close(self) -> None:
         """Lets go of the store; a store that was closed opens again when used."""
         ...
+
+
+def open_store(url: str) -> LeaseStore:
+    """The store that `url` names; does no I/O. Raises SettingsError, without the URL's password.
+
+    The URL's scheme is the name of an entry point of the group `penstock.stores`, whose value makes
+    a store of a URL. Each call with `memory:` gives a new, empty store.
+    """
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise SettingsError("`positions` is no URL", hint=f"known: {', '.join(known('stores'))}")
+    made: LeaseStore = plugin("stores", scheme)(url)
+    return made

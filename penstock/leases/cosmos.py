@@ -6,14 +6,12 @@ consistency is Session or weaker; a write never is.
 """
 
 import logging
-import os
 from base64 import urlsafe_b64encode
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -28,6 +26,7 @@ from azure.cosmos.exceptions import (
 )
 
 from penstock.leases import Lease, changed
+from penstock.leases.clients import ClientStore
 from penstock.leases.encoding import fields_of, lease_of
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
@@ -48,18 +47,13 @@ _silent.addHandler(logging.NullHandler())
 _silent.propagate = False
 
 
-class CosmosStore:
+class CosmosStore(ClientStore[Any]):
     """A `LeaseStore` in one container, made on demand where the login may. Threads and processes
-    may share the container; threads may share the object, and it pickles."""
+    may share the container."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        super().__init__(url)
         self._endpoint, self._key, self._database, self._name = parts_of_cosmos(url)
-        self._lock = RLock()
-        self._open: tuple[int, ContainerProxy] | None = None  # with the process that made it
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return CosmosStore, (self._url,)
 
     def __repr__(self) -> str:
         return f"CosmosStore({self._database}/{self._name})"
@@ -123,38 +117,35 @@ class CosmosStore:
     def close(self) -> None:
         """See LeaseStore: connections close with their pool."""
         with self._lock:
-            self._open = None
+            self._made = None
 
     @contextmanager
     def _rows(self) -> Iterator[ContainerProxy]:
         with _translated():
             try:
-                yield self._container()
+                yield self._client()
             except CosmosResourceNotFoundError as error:
                 if error.sub_status == _NO_CONTAINER:
                     self.close()  # the next call looks for it, and makes it
                 raise
 
-    def _container(self) -> ContainerProxy:
-        with self._lock:
-            if self._open is None or self._open[0] != os.getpid():
-                client = CosmosClient(
-                    self._endpoint,
-                    credential=self._key or _entra(),
-                    connection_timeout=_CONNECT,
-                    read_timeout=_TIMEOUT,
-                    logger=_silent,
-                )
-                found = client.get_database_client(self._database).get_container_client(self._name)
-                try:
-                    _refuse_expiry(found.read())
-                except CosmosResourceNotFoundError:
-                    database = client.create_database_if_not_exists(self._database)
-                    found = database.create_container_if_not_exists(
-                        self._name, partition_key=PartitionKey(path="/id")
-                    )
-                self._open = os.getpid(), found
-            return self._open[1]
+    def _connect(self) -> ContainerProxy:
+        client = CosmosClient(
+            self._endpoint,
+            credential=self._key or _entra(),
+            connection_timeout=_CONNECT,
+            read_timeout=_TIMEOUT,
+            logger=_silent,
+        )
+        found = client.get_database_client(self._database).get_container_client(self._name)
+        try:
+            _refuse_expiry(found.read())
+        except CosmosResourceNotFoundError:
+            database = client.create_database_if_not_exists(self._database)
+            found = database.create_container_if_not_exists(
+                self._name, partition_key=PartitionKey(path="/id")
+            )
+        return found
 
 
 def _refuse_expiry(properties: Mapping[str, Any]) -> None:

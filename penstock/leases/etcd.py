@@ -6,18 +6,17 @@ that a write whose answer was lost is recognised when it is sent again.
 """
 
 import base64
-import os
 import secrets
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 
 import orjson
 
 from penstock.leases import Lease, changed
+from penstock.leases.clients import ClientStore
 from penstock.leases.encoding import fields_of, lease_of, number_of
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
 from penstock.model.errors import LeaseLost, SettingsError
@@ -30,19 +29,13 @@ _TRIES = 3
 _Json = dict[str, Any]
 
 
-class EtcdStore:
-    """A `LeaseStore` under a prefix of keys. Threads and processes may share the prefix; threads
-    may share the object, and it pickles."""
+class EtcdStore(ClientStore[EtcdGateway]):
+    """A `LeaseStore` under a prefix of keys. Threads and processes may share the prefix."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
+        super().__init__(url)
         self._address = EtcdAddress.parse(url)
         self._prefix = f"{self._address.prefix}/".encode()
-        self._lock = RLock()
-        self._open: tuple[int, EtcdGateway] | None = None  # with the process that made it
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EtcdStore, (self._url,)
 
     def __repr__(self) -> str:
         return f"EtcdStore({self._address.prefix!r})"
@@ -71,13 +64,6 @@ class EtcdStore:
                 query["revision"] = answer["header"]["revision"]
         return rows
 
-    def put(self, lease: Lease) -> Lease:
-        """See LeaseStore."""
-        (found,) = self.put_all([lease])
-        if isinstance(found, LeaseLost):
-            raise found
-        return found
-
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """See LeaseStore; up to a hundred rows in each write. After Unavailable some of the writes
         may have been carried out."""
@@ -98,13 +84,6 @@ class EtcdStore:
         )
         if not answer.get("succeeded"):
             raise changed(lease.name)
-
-    def close(self) -> None:
-        """See LeaseStore."""
-        with self._lock:
-            opened, self._open = self._open, None
-            if opened is not None and opened[0] == os.getpid():
-                opened[1].close()
 
     def _write(self, rows: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """In one transaction, each row with a comparison of its own."""
@@ -152,9 +131,10 @@ class EtcdStore:
     @contextmanager
     def _gateway(self) -> Iterator[EtcdGateway]:
         with self._lock:
-            if self._open is None or self._open[0] != os.getpid():
-                self._open = os.getpid(), EtcdGateway(self._address)
-            yield self._open[1]
+            yield self._client()
+
+    def _connect(self) -> EtcdGateway:
+        return EtcdGateway(self._address)
 
     def _key(self, name: str) -> str:
         return _text(self._prefix + name.encode())

@@ -5,13 +5,11 @@ step. A revision is a random number that every write draws anew, so that no revi
 again. What `put` returned is in the journals of a majority.
 """
 
-import os
 import secrets
 from builtins import list as List  # `list` is a method here
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import RLock
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +20,7 @@ from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
 from penstock.leases import Lease, changed
+from penstock.leases.clients import ClientStore
 from penstock.leases.encoding import number_of, properties_of, text_of
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 
@@ -48,18 +47,12 @@ _OPERATOR = {
 }
 
 
-class MongoStore:
-    """A `LeaseStore` in one collection, made on demand. Threads and processes may share the
-    collection; threads may share the object, and it pickles."""
+class MongoStore(ClientStore[MongoClient[_Json]]):
+    """A `LeaseStore` in one collection, made on demand. Threads and processes may share it."""
 
     def __init__(self, url: str) -> None:
-        self._url = url
-        self._server, self._database = parts_of(url)
-        self._lock = RLock()
-        self._open: tuple[int, MongoClient[_Json]] | None = None  # with the process that made it
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return MongoStore, (self._url,)
+        super().__init__(url)
+        self._database = database_of(url)
 
     def __repr__(self) -> str:
         return f"MongoStore({self._database}.{NAME})"
@@ -75,22 +68,6 @@ class MongoStore:
         with self._rows() as rows:
             found = list(rows.find({"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}))
         return sorted(map(_lease, found), key=lambda lease: lease.name)
-
-    def put(self, lease: Lease) -> Lease:
-        """See LeaseStore."""
-        fresh = _document(lease)
-        with self._rows() as rows:
-            try:
-                found = rows.find_one_and_update(
-                    {"_id": lease.name, "revision": number_of(lease.revision)},
-                    {"$set": fresh},
-                    upsert=not lease.revision,
-                )
-            except errors.DuplicateKeyError:
-                raise changed(lease.name) from None
-        if lease.revision and found is None:
-            raise changed(lease.name)
-        return replace(lease, revision=str(fresh["revision"]))
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """See LeaseStore; each row is written by itself, all in one request, and one more tells
@@ -126,13 +103,6 @@ class MongoStore:
                 return
         raise changed(lease.name)
 
-    def close(self) -> None:
-        """See LeaseStore."""
-        with self._lock:
-            opened, self._open = self._open, None
-            if opened is not None and opened[0] == os.getpid():
-                opened[1].close()
-
     @contextmanager
     def _rows(self) -> Iterator[Collection[_Json]]:
         with _translated():
@@ -144,15 +114,12 @@ class MongoStore:
                 read_preference=ReadPreference.PRIMARY,
             )
 
-    def _client(self) -> MongoClient[_Json]:
-        with self._lock:
-            if self._open is None or self._open[0] != os.getpid():
-                self._open = os.getpid(), MongoClient(self._server, **_PATIENCE)
-            return self._open[1]
+    def _connect(self) -> MongoClient[_Json]:
+        return MongoClient(self._url, **_PATIENCE)
 
 
-def parts_of(url: str) -> tuple[str, str]:
-    """The URL for the driver, and the database; raises SettingsError."""
+def database_of(url: str) -> str:
+    """The database that a URL names; raises SettingsError."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -165,7 +132,7 @@ def parts_of(url: str) -> tuple[str, str]:
             f"positions in MongoDB are always in the collection {NAME}, which no feed follows",
             hint="leave out `collection` and choose a DATABASE; rename a collection that is there",
         )
-    return url, database
+    return database
 
 
 def _all_written(rows: Collection[_Json], changes: List[UpdateOne]) -> bool:

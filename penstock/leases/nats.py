@@ -4,19 +4,19 @@ The bucket's revisions are the leases': the server compares and swaps. A row is 
 server's streams are: it syncs its disk by its `sync_interval`.
 """
 
-import os
 import re
+from abc import abstractmethod
 from builtins import list as List  # `list` is a method here
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from threading import RLock
-from typing import Any
+from typing import NamedTuple
 from urllib.parse import parse_qs
 
 import orjson
 
 from penstock.leases import Lease, changed, encoding
+from penstock.leases.clients import ClientStore
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
 from penstock.nats.connection import Connection
@@ -27,14 +27,27 @@ _ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
 _HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
 
 
-class BucketStore:
-    """A `LeaseStore` in a bucket, which `make` makes over an open connection unless it is there.
-    Threads and processes may share the bucket; threads may share the object."""
+class Opened(NamedTuple):
+    """A bucket, and its open connection."""
 
-    def __init__(self, settings: NatsSettings, make: Callable[[Connection], Bucket]) -> None:
-        self._settings, self._make = settings, make
-        self._lock = RLock()
-        self._open: tuple[int, Connection, Bucket] | None = None  # with the process that made it
+    connection: Connection
+    bucket: Bucket
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self.connection.close()
+
+
+class BucketStore(ClientStore[Opened]):
+    """A `LeaseStore` in a bucket. Threads and processes may share the bucket."""
+
+    def __init__(self, settings: NatsSettings, url: str = "") -> None:
+        super().__init__(url)
+        self._settings = settings
+
+    @abstractmethod
+    def _make(self, connection: Connection) -> Bucket:
+        """The bucket over an open connection; it is made unless it is there."""
 
     def get(self, name: str) -> Lease | None:
         """See LeaseStore."""
@@ -49,13 +62,6 @@ class BucketStore:
         return sorted(
             (row for row in rows if row.name.startswith(prefix)), key=lambda row: row.name
         )
-
-    def put(self, lease: Lease) -> Lease:
-        """See LeaseStore."""
-        (found,) = self.put_all([lease])
-        if isinstance(found, LeaseLost):
-            raise found
-        return found
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """See LeaseStore; each row is written by itself, all in one exchange with the server. After
@@ -87,41 +93,38 @@ class BucketStore:
             except WrongRevision:
                 raise changed(lease.name) from None
 
-    def close(self) -> None:
-        """See LeaseStore."""
-        with self._lock:
-            opened, self._open = self._open, None
-            if opened is not None and opened[0] == os.getpid():
-                opened[1].close()
-
     @contextmanager
     def _bucket(self) -> Iterator[Bucket]:
         """The bucket over a connection of this process; one that failed is not used again."""
         with self._lock:
             try:
-                yield self._connected()
+                yield self._client().bucket
             except (LeaseLost, WrongRevision):
                 raise
             except BaseException:
                 self.close()
                 raise
 
-    def _connected(self) -> Bucket:
-        if self._open is not None and self._open[0] == os.getpid() and _is_alive(self._open[1]):
-            return self._open[2]
+    def _connect(self) -> Opened:
         connection = Connection(self._settings)
         connection.open()
         try:
-            bucket = self._make(connection)
+            return Opened(connection, self._make(connection))
         except BaseException:
             connection.close()
             raise
-        self._open = os.getpid(), connection, bucket
-        return bucket
+
+    def _is_usable(self, client: Opened) -> bool:
+        try:
+            client.connection.check()
+        except PenstockError:
+            client.close()
+            return False
+        return True
 
 
 class NatsStore(BucketStore):
-    """A `BucketStore` of a URL; it pickles."""
+    """A `BucketStore` of a URL."""
 
     def __init__(self, url: str) -> None:
         servers, _, rest = url.rpartition("/")
@@ -133,28 +136,16 @@ class NatsStore(BucketStore):
         if not _BUCKET.fullmatch(name):
             raise SettingsError(f"invalid bucket name {name!r}", hint=_HINT)
         self.name = name
-        self._url, self._replicas = url, int(replicas)
-        super().__init__(NatsSettings.model_validate({"url": servers}), self._made)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return NatsStore, (self._url,)
+        self._replicas = int(replicas)
+        super().__init__(NatsSettings.model_validate({"url": servers}), url)
 
     def __repr__(self) -> str:
         return f"NatsStore({self.name!r})"
 
-    def _made(self, connection: Connection) -> Bucket:
+    def _make(self, connection: Connection) -> Bucket:
         bucket = Bucket(connection, self.name)
         bucket.create(replicas=self._replicas)
         return bucket
-
-
-def _is_alive(connection: Connection) -> bool:
-    try:
-        connection.check()
-    except PenstockError:
-        connection.close()
-        return False
-    return True
 
 
 def _name(key: str) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.leases.rows import RowStore, Statements, Work
+from penstock.leases.rows import RowStore, Work, statements_of
 from penstock.model.errors import SettingsError, Unavailable
 
 # Read committed: a swap that waited for another one finds the row changed, and fails alone.
@@ -42,25 +42,18 @@ _HINT = "correct `positions`: the role needs to connect, and CREATE in the schem
 
 
 class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
-    """A `LeaseStore` in the table `penstock_lease` of the database at `url`.
+    """A `LeaseStore` in the table `penstock_lease` of the database at `url`."""
 
-    Threads may share the object, and it pickles.
-    """
-
-    statements = Statements.of("penstock_lease", "%({})s")
+    statements = statements_of("penstock_lease", "%({})s")
 
     def __init__(self, url: str) -> None:
-        super().__init__()
+        super().__init__(url)
         if "://" not in url:
             hint = "write postgresql://USER:PASSWORD@HOST/DATABASE"
             raise SettingsError("the positions URL names no PostgreSQL database", hint=hint)
-        self._url = url
 
     def __repr__(self) -> str:
         return "PostgresStore(***)"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return PostgresStore, (self._url,)
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._connected() as connection:
@@ -76,16 +69,16 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
     def _connected(self) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
         with self._lock, _translated():
             try:
-                yield self._open()
+                yield self._client()
             except psycopg.Error:
                 # The outcome is unknown until the row is read again.
                 self.close()
                 raise
 
-    def _open(self) -> psycopg.Connection[tuple[Any, ...]]:
-        connection = self._connection
-        if connection is not None and not connection.closed:
-            return connection
+    def _is_usable(self, client: psycopg.Connection[tuple[Any, ...]]) -> bool:
+        return not client.closed
+
+    def _connect(self) -> psycopg.Connection[tuple[Any, ...]]:
         given = {key: value for key, value in conninfo_to_dict(self._url).items() if value}
         options = f"{given.pop('options', '')} {_OPTIONS}".strip()
         made: dict[str, Any] = _PATIENCE | given
@@ -93,11 +86,11 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
         try:
             if connection.execute("SELECT to_regclass('penstock_lease')").fetchone() == (None,):
                 with suppress(*_MADE_MEANWHILE):
-                    connection.execute(self.statements.create.encode())
+                    connection.execute(self.statements["create"].encode())
         except BaseException:
             connection.close()
             raise
-        return self._keep(connection)
+        return connection
 
 
 @contextmanager

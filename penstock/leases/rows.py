@@ -1,114 +1,66 @@
 """Leases in one SQL table: the statements of the compare-and-swap, and what their answers mean.
 
 Every operation is one statement, so the database's own lock on the row is the compare-and-swap. A
-store brings what differs: how it connects, its durability, and the meaning of its errors. A
-connection belongs to the process that made it. The column `continuation` has the properties, too:
-the table is as earlier versions made it, and a role that may only read and write it is enough.
+store brings what differs: how it connects, its durability, and the meaning of its errors. The
+column `continuation` has the properties, too: the table is as earlier versions made it, and a role
+that may only read and write it is enough.
 """
 
-import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from builtins import list as List  # `list` is a method here
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from threading import RLock
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from penstock.leases import Lease, changed
+from penstock.leases.clients import C, ClientStore
 from penstock.leases.encoding import number_of, packed, unpacked
 from penstock.model.errors import LeaseLost
 
 # Statements, each with its values.
 Work = Sequence[tuple[str, Mapping[str, Any]]]
 
-_CREATE = """\
+_ROWS = "SELECT name, owner, continuation, revision FROM {table} WHERE NOT deleted"
+_STATEMENTS = {
+    "create": """\
 CREATE TABLE IF NOT EXISTS {table} (
     name text PRIMARY KEY,
     owner text NOT NULL,
     continuation text NOT NULL,
     revision bigint NOT NULL,
     deleted boolean NOT NULL DEFAULT false
-)"""
-
-# A deleted row stays as a mark, so that a name that comes back never repeats a revision.
-_INSERT = """\
+)""",
+    # A deleted row stays as a mark, so that a name that comes back never repeats a revision.
+    "insert": """\
 INSERT INTO {table} AS l (name, owner, continuation, revision)
 VALUES ({name}, {owner}, {continuation}, 1)
 ON CONFLICT (name) DO UPDATE SET owner = {owner}, continuation = {continuation},
     revision = l.revision + 1, deleted = false WHERE l.deleted
-RETURNING revision"""
-_UPDATE = """\
+RETURNING revision""",
+    "update": """\
 UPDATE {table}
 SET owner = {owner}, continuation = {continuation}, revision = revision + 1
-WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision"""
-_DELETE = """\
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision""",
+    "delete": """\
 UPDATE {table} SET owner = '', continuation = '', revision = revision + 1, deleted = true
-WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision"""
-_ROWS = "SELECT name, owner, continuation, revision FROM {table} WHERE NOT deleted"
-_GET = f"{_ROWS} AND name = {{name}}"
-_LIST = f"{_ROWS} AND substr(name, 1, length({{prefix}})) = {{prefix}}"
-
-_PARAMETERS = ("name", "owner", "continuation", "revision", "prefix")
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision""",
+    "get": f"{_ROWS} AND name = {{name}}",
+    "list": f"{_ROWS} AND substr(name, 1, length({{prefix}})) = {{prefix}}",
+}
 
 
-class _Closes(Protocol):
-    def close(self) -> None: ...
+def statements_of(table: str, parameter: str) -> Mapping[str, str]:
+    """In the words of one database: of `table`, which is ours and no input, with parameters as its
+    driver writes them, `:{}` or `%({})s`."""
+    names = ("name", "owner", "continuation", "revision", "prefix")
+    words = {"table": table, **{name: parameter.format(name) for name in names}}
+    return {name: text.format(**words) for name, text in _STATEMENTS.items()}
 
 
-C = TypeVar("C", bound=_Closes)
+class RowStore(ClientStore[C]):
+    """A `LeaseStore` over one connection."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Statements:
-    """In the words of one database. `of` takes the table and how its driver writes a parameter:
-    `:{}` or `%({})s`."""
-
-    create: str
-    insert: str
-    update: str
-    delete: str
-    get: str
-    list: str
-
-    @classmethod
-    def of(cls, table: str, parameter: str) -> "Statements":
-        """All of them; `table` is ours, and no input."""
-        words = {"table": table, **{name: parameter.format(name) for name in _PARAMETERS}}
-        return cls(
-            create=_CREATE.format(**words),
-            insert=_INSERT.format(**words),
-            update=_UPDATE.format(**words),
-            delete=_DELETE.format(**words),
-            get=_GET.format(**words),
-            list=_LIST.format(**words),
-        )
-
-
-class RowStore(ABC, Generic[C]):
-    """A `LeaseStore` over one connection; threads may share it."""
-
-    statements: ClassVar[Statements]
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._made: C | None = None
-        self._owner = 0
-
-    @property
-    def _connection(self) -> C | None:
-        """The one of this process: what came through a fork is its parent's."""
-        return self._made if self._owner == os.getpid() else None
-
-    def _keep(self, connection: C) -> C:
-        self._made, self._owner = connection, os.getpid()
-        return connection
-
-    def close(self) -> None:
-        """Closes the connection; it is made again when used."""
-        with self._lock:
-            connection, self._made = self._connection, None
-            if connection is not None:
-                connection.close()
+    statements: ClassVar[Mapping[str, str]]
 
     @abstractmethod
     def _run(self, statement: str, values: Mapping[str, Any]) -> List[Any]:
@@ -120,13 +72,15 @@ class RowStore(ABC, Generic[C]):
 
     def get(self, name: str) -> Lease | None:
         """The row as it is now, or None."""
-        rows = self._run(self.statements.get, {"name": name})
+        rows = self._run(self.statements["get"], {"name": name})
         return _lease(rows[0]) if rows else None
 
     def list(self, prefix: str) -> List[Lease]:
         """All rows whose name starts with `prefix`, by name."""
         # Sorted here: databases sort text by their locale.
-        return [_lease(row) for row in sorted(self._run(self.statements.list, {"prefix": prefix}))]
+        return [
+            _lease(row) for row in sorted(self._run(self.statements["list"], {"prefix": prefix}))
+        ]
 
     def put(self, lease: Lease) -> Lease:
         """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
@@ -143,10 +97,10 @@ class RowStore(ABC, Generic[C]):
     def delete(self, lease: Lease) -> None:
         """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         if lease.revision or self.get(lease.name) is not None:
-            _written(lease, self._run(self.statements.delete, _values(lease)))
+            _written(lease, self._run(self.statements["delete"], _values(lease)))
 
     def _put(self, lease: Lease) -> tuple[str, Mapping[str, Any]]:
-        statement = self.statements.update if lease.revision else self.statements.insert
+        statement = self.statements["update"] if lease.revision else self.statements["insert"]
         return statement, _values(lease)
 
 

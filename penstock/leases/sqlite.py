@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.leases.rows import RowStore, Statements, Work
+from penstock.leases.rows import RowStore, Work, statements_of
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
 
@@ -35,10 +35,10 @@ _ERRORS: dict[int, tuple[type[PenstockError], str]] = {
 class SqliteStore(RowStore[sqlite3.Connection]):
     """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
 
-    Threads and processes may share the file; threads may share the object, and it pickles.
+    Threads and processes may share the file.
     """
 
-    statements = Statements.of("lease", ":{}")
+    statements = statements_of("lease", ":{}")
 
     def __init__(self, path: str | Path) -> None:
         super().__init__()
@@ -58,19 +58,17 @@ class SqliteStore(RowStore[sqlite3.Connection]):
 
     def _run(self, statement: str, values: Mapping[str, Any]) -> list[Any]:
         with self._lock, _translated(self.path):
-            return self._open().execute(statement, values).fetchall()
+            return self._client().execute(statement, values).fetchall()
 
     def _run_all(self, work: Work) -> list[list[Any]]:
         with self._lock, _translated(self.path):
-            connection = self._open()
+            connection = self._client()
             with connection:  # commits, or rolls back
                 # Locks at once: a read lock that waits to become a write lock fails instead.
                 connection.execute("BEGIN IMMEDIATE")
                 return [connection.execute(*each).fetchall() for each in work]
 
-    def _open(self) -> sqlite3.Connection:
-        if self._connection is not None:
-            return self._connection
+    def _connect(self) -> sqlite3.Connection:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         # A file that exists is left to SQLite: a process that closes it loses the locks of all its
         # connections (POSIX), and another that leaves last then removes the log under them.
@@ -86,7 +84,7 @@ class SqliteStore(RowStore[sqlite3.Connection]):
         except BaseException:
             connection.close()
             raise
-        return self._keep(connection)
+        return connection
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
@@ -101,7 +99,7 @@ def _set_up(connection: sqlite3.Connection) -> None:
                 raise
             time.sleep(delay)
     connection.execute("PRAGMA synchronous = FULL").fetchall()
-    connection.execute(SqliteStore.statements.create).fetchall()
+    connection.execute(SqliteStore.statements["create"]).fetchall()
 
 
 def _code(error: sqlite3.Error) -> int:

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 from penstock.config.pipeline import is_name
 from penstock.config.problems import dotted, problems_of, refuse
 from penstock.feeds import At, Feed, KnowsReader
-from penstock.leases import LeaseStore
+from penstock.leases import LeaseStore, open_store
 from penstock.leases.holder import instance_name
-from penstock.leases.open import open_store
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.page import Page

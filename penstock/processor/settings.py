@@ -7,8 +7,8 @@ from pydantic import Field, field_validator
 from penstock.config import Backend, Checkpoint, Deployment, Sharing
 from penstock.config.lease_settings import Seconds
 from penstock.config.pipeline import Name, state_folder
+from penstock.leases import open_store
 from penstock.leases.kinds import kind_of
-from penstock.leases.open import open_store
 from penstock.model.errors import SettingsError
 
 

@@ -10,9 +10,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from penstock.config import Checkpoint
-from penstock.leases import Lease, LeaseStore
+from penstock.leases import Lease, LeaseStore, open_store
 from penstock.leases.kinds import verify_kind
-from penstock.leases.open import open_store
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.rows import NOTHING, BookmarkRows, bookmark_text

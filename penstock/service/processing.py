@@ -7,7 +7,7 @@ from pathlib import Path
 
 import structlog
 
-from penstock.leases.open import open_store
+from penstock.leases import open_store
 from penstock.model.errors import Unavailable
 from penstock.ops.metrics import no_more_metrics
 from penstock.process.backoff import delays

@@ -14,8 +14,8 @@ from pathlib import Path
 import structlog
 
 from penstock.config import Pipeline
+from penstock.leases import open_store
 from penstock.leases.holder import instance_name
-from penstock.leases.open import open_store
 from penstock.microbatch.run_folder import STOP, run_folder, write_owner
 from penstock.model.errors import LeaseLost
 from penstock.ops.board import Board

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import structlog
 
 from penstock.config import Pipeline
+from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
-from penstock.leases.open import open_store
 from penstock.microbatch.task import UNKNOWN_TYPES
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.announce import Announcer

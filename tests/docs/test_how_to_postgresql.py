@@ -10,8 +10,7 @@ import pytest
 
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds import Feed
-from penstock.leases import Lease
-from penstock.leases.open import open_store
+from penstock.leases import Lease, open_store
 from penstock.model.position import PartitionId
 from penstock.process.plugins import plugin
 from tests.docs.pages import DOCS, blocks, section, statements

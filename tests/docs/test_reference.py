@@ -19,7 +19,7 @@ from penstock.feeds.cosmos.served_range import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.shard import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN
-from penstock.leases.open import open_store
+from penstock.leases import open_store
 from penstock.ops.logs import metrics_fields
 from penstock.ops.metrics import metrics_text
 from penstock.ops.partitions import PartitionStatus

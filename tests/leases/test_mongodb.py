@@ -21,7 +21,6 @@ def test_no_other_collection_can_be_chosen_because_feeds_leave_this_one_out() ->
 def test_options_go_to_the_driver() -> None:
     store = MongoStore("mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&tls=true")
     assert repr(store) == "MongoStore(shop.penstock_lease)"
-    assert store._server == "mongodb://me:s3cret@a:1,b:2/shop?replicaSet=r&tls=true"
     with pytest.raises(SettingsError) as caught:
         MongoStore("mongodb://me:s3cret@h:port/shop").get("a")
     assert "mongodb://" in caught.value.hint

@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from penstock.leases import open_store
 from penstock.leases.memory import MemoryStore
-from penstock.leases.open import open_store
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import SettingsError
 from penstock.process.plugins import plugin

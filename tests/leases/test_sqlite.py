@@ -130,9 +130,8 @@ def test_the_folder_and_the_file_are_the_users_alone(tmp_path: Path) -> None:
 def test_commits_are_synchronous_in_a_write_ahead_log(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "b.db")
     store.get("x")
-    assert store._connection is not None
     pragmas = [
-        store._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        store._client().execute(f"PRAGMA {name}").fetchone()[0]
         for name in ("journal_mode", "synchronous")
     ]
     assert pragmas == ["wal", 2]

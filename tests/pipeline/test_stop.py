@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.leases.open import open_store
+from penstock.leases import open_store
 from penstock.model.errors import Unavailable
 from tests.pipeline.running import (
     Run,

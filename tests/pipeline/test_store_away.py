@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.leases.open import open_store
+from penstock.leases import open_store
 from penstock.model.errors import Unavailable
 from tests.pipeline.running import Run, count, document, eventually, messages, running
 from tests.servers import Database, Etcd, Nats, etcd_program

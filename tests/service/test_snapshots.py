@@ -18,7 +18,6 @@ from structlog.testing import capture_logs
 
 from penstock.cli import main
 from penstock.leases.gaps import Gaps
-from penstock.leases.open import open_store
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import START, Bookmark, PartitionId
 from penstock.nats.buckets import Bucket

@@ -43,7 +43,7 @@ class OwnersStore(BucketStore):
 
     def __init__(self, settings: JetStreamSettings) -> None:
         self._stream, self._replicas = settings.stream, settings.replicas
-        super().__init__(settings, self._made)
+        super().__init__(settings)
 
     def list(self, prefix: str) -> List[Lease]:
         """See LeaseStore. One question for each row: consumers would need another permission."""
@@ -51,7 +51,7 @@ class OwnersStore(BucketStore):
             found = [row for row in map(lease_of, bucket.scan()) if row.name.startswith(prefix)]
         return sorted(found, key=lambda row: row.name)
 
-    def _made(self, connection: Connection) -> Bucket:
+    def _make(self, connection: Connection) -> Bucket:
         name, subject = owners_stream(self._stream), owners_subject(self._stream)
         bucket = Bucket(connection, name, prefix=subject.removesuffix(">"))
         info = JetStream(connection).stream(self._stream)
