@@ -1,15 +1,12 @@
 """What a task and the page server of a reader process send each other, over one socket."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
 import ormsgpack
 
 from penstock.feeds import Gap
-from penstock.microbatch.split import Range
-from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import Malformed
 from penstock.model.position import (
     Bookmark,
@@ -22,9 +19,9 @@ from penstock.model.position import (
 )
 
 # The first byte of each message. From the page server: a page (a large payload is the next
-# message), the end of what was asked for, or a pickled error. From the task: a request, what is
-# stored, and the same when the sink is done, which is answered with an end.
-PAGE, END, FAILED, REQUEST, STORED, DONE = b"p", b"e", b"f", b"r", b"s", b"d"
+# message), the end of what was asked for, or a pickled error. From the task: a request
+# (`ticket.REQUEST`), what is stored, and the same when the sink is done, which an end answers.
+PAGE, END, FAILED, STORED, DONE = b"p", b"e", b"f", b"s", b"d"
 # Where tasks read the source by themselves. From the page server: partitions that join and leave,
 # and that a gap is recorded. From the task: bookmarks of what is stored, a gap that it found, and
 # the status of its partitions.
@@ -74,11 +71,6 @@ class FoundGap(NamedTuple):
         return cls(PartitionId(partition), gap, Bookmark.from_json(bookmark), to)
 
 
-def bookmarks_message(bookmarks: Bookmarks) -> bytes:
-    """A task's report that everything up to these bookmarks is durable."""
-    return BOOKMARKS + orjson.dumps(bookmarks_to_json(bookmarks))
-
-
 def read_bookmarks(message: bytes) -> dict[PartitionId, Bookmark]:
     """The bookmarks of a BOOKMARKS or JOIN message; raises Malformed."""
     return bookmarks_from_json(orjson.loads(message[1:]))
@@ -101,42 +93,6 @@ class Rows(NamedTuple):
         return cls(*orjson.loads(message[1:]))
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What a task asks for, on the wire: the ticket without its address and key."""
-
-    ranges: tuple[Range, ...]
-    group: int
-    groups: int
-    seconds: float
-    most: float
-
-    @classmethod
-    def of(cls, ticket: Ticket) -> "Request":
-        """The request that a ticket entitles to."""
-        return cls(ticket.ranges, ticket.group, ticket.groups, ticket.seconds, ticket.most)
-
-    def pack(self) -> bytes:
-        """Makes it a message."""
-        ranges = [
-            (name, str(after) if after is not None else None, str(until))
-            for name, after, until in self.ranges
-        ]
-        return REQUEST + ormsgpack.packb((ranges, self.group, self.groups, self.seconds, self.most))
-
-    @classmethod
-    def unpack(cls, message: bytes) -> "Request":
-        """Reads a message of `pack`; raises Malformed."""
-        if message[:1] != REQUEST:
-            raise Malformed("a task sent an unknown request")
-        ranges, group, groups, seconds, most = ormsgpack.unpackb(message[1:])
-        found = tuple(
-            Range(PartitionId(name), Place.parse(after) if after else None, Place.parse(until))
-            for name, after, until in ranges
-        )
-        return cls(found, group, groups, seconds, most)
-
-
 class ReportedPlaces(NamedTuple):
     """A task's report that everything up to these places is durable."""
 
@@ -148,6 +104,10 @@ class ReportedBookmarks(NamedTuple):
     durable."""
 
     bookmarks: Bookmarks
+
+    def pack(self) -> bytes:
+        """Makes it a message."""
+        return BOOKMARKS + orjson.dumps(bookmarks_to_json(self.bookmarks))
 
 
 # What tasks report while they write.
@@ -163,20 +123,13 @@ def read_report(message: bytes) -> Report:
         return Rows.unpack(message)
     if kind == GAP:
         return FoundGap.unpack(message)
-    return ReportedPlaces(read_stored(message))
+    if kind not in (STORED, DONE):
+        raise Malformed("a task sent a message out of turn")
+    places = ormsgpack.unpackb(message[1:])
+    return ReportedPlaces({PartitionId(name): Place(*place) for name, *place in places})
 
 
 def stored_message(position: Position, *, done: bool) -> bytes:
     """A task's report that everything up to these places is durable."""
     places = [(name, place.cursor, place.ordinal) for name, place in position.items()]
     return (DONE if done else STORED) + ormsgpack.packb(places)
-
-
-def read_stored(message: bytes) -> dict[PartitionId, Place]:
-    """Reads a message of `stored_message`; raises Malformed."""
-    if message[:1] not in (STORED, DONE):
-        raise Malformed("a task sent a message out of turn")
-    return {
-        PartitionId(name): Place(cursor, ordinal)
-        for name, cursor, ordinal in ormsgpack.unpackb(message[1:])
-    }

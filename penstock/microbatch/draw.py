@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.microbatch.conversation import Join, Leave
-from penstock.microbatch.split import Range
+from penstock.microbatch.ticket import Range
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
 from penstock.reading.reservoir import Arrivals, Reservoir

@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.microbatch.assignments import AssignmentDraw, Assignments
@@ -24,6 +23,8 @@ from penstock.microbatch.conversation import (
     Rows,
 )
 from penstock.microbatch.draw import Draw, OpenDraw
+from penstock.microbatch.options import SourceOptions
+from penstock.microbatch.ticket import Request
 from penstock.model.errors import Unavailable
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.gaps import GapLog
@@ -43,16 +44,6 @@ LONGER = 2.0
 SAVE = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Epoch:
-    """One ticket: group `group` of `groups`, for `seconds`; up to `most` while more waits."""
-
-    group: int
-    groups: int
-    seconds: float
-    most: float
-
-
 class Partitions(Protocol):
     """The partitions that are read for open micro-batches: by this process, or by tasks."""
 
@@ -67,31 +58,25 @@ class Partitions(Protocol):
 
 
 class Lengths:
-    """How long epochs are (`seconds`, usually), and over how many groups partitions are spread.
-    `slots` says how many tasks may run at a time now (None: enough), `groups` how many groups there
-    should be."""
+    """How long epochs are, and over how many groups partitions are spread: one, or (`is_spread`)
+    as many as tasks may run at a time."""
 
-    def __init__(
-        self,
-        seconds: float,
-        slots: Callable[[], int | None] = lambda: None,
-        groups: Callable[[], int] = lambda: 1,
-    ) -> None:
-        self._seconds = seconds
-        self._slots = slots
-        self._wanted = groups
+    def __init__(self, options: SourceOptions, *, is_spread: bool = False) -> None:
+        self._options = options
+        self._is_spread = is_spread
         self._groups = 1
         self._had_slots = False
 
-    def next(self, number: int) -> list[Epoch]:
-        """The tickets of epoch `number`, from 1."""
-        self._groups = max(1, self._wanted())
+    def next(self, number: int) -> list[Request]:
+        """What the tickets of epoch `number`, from 1, are for."""
+        self._groups = self._wanted()
         lacking = self._lacks_slots()
         self._had_slots = not lacking
-        seconds = SHORT if number <= WARM_UP or lacking else self._seconds
-        most = SHORT if lacking else LONGER * self._seconds
+        usual = self._options.epoch
+        seconds = SHORT if number <= WARM_UP or lacking else usual
+        most = SHORT if lacking else LONGER * usual
         return [
-            Epoch(group=group, groups=self._groups, seconds=seconds, most=most)
+            Request(group=group, groups=self._groups, seconds=seconds, most=most)
             for group in range(self._groups)
         ]
 
@@ -101,8 +86,11 @@ class Lengths:
         now, and tasks that read by themselves may be more."""
         return self._had_slots and (self._lacks_slots() or self._wanted() > self._groups)
 
+    def _wanted(self) -> int:
+        return self._options.live_slots() or 1 if self._is_spread else 1
+
     def _lacks_slots(self) -> bool:
-        slots = self._slots()
+        slots = self._options.live_slots()
         return slots is not None and slots < self._groups
 
 
@@ -140,8 +128,8 @@ class Epochs:
         with self._lock:
             return dict(self._durable)
 
-    def plan(self, number: int) -> list[Epoch]:
-        """The tickets of epoch `number`, from 1; the epoch before it is over, and durable."""
+    def plan(self, number: int) -> list[Request]:
+        """What is asked for in epoch `number`, from 1; the epoch before it is over, and durable."""
         self._look_up()
         return self._lengths.next(number)
 

@@ -6,7 +6,7 @@ import pickle
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 import orjson
@@ -18,19 +18,19 @@ from penstock.microbatch.conversation import (
     LEAVE,
     RECORDED,
     FoundGap,
-    Request,
+    ReportedBookmarks,
     Rows,
-    bookmarks_message,
     read_bookmarks,
     stored_message,
 )
+from penstock.microbatch.draw import OpenDraw
 from penstock.microbatch.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
 from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.reading.passed_gaps import Doubts
-from penstock.reading.reservoir import Arrivals, Reservoir
+from penstock.reading.reservoir import Reservoir
 
 # Seconds between looks at whether the epoch is over, while no page comes.
 POLL = 0.1
@@ -47,10 +47,10 @@ class Follower:
         self._ticket = ticket
         feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
         self._reservoir = Reservoir(feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
-        self._arrivals = Arrivals()  # pages that were not handed on
         self._handed = Handed()  # pages that were, and are not stored
         # Of each partition of this task: where it began, and the bookmark that was reported last.
         self._places: dict[PartitionId, Place | None] = {}
+        self._draw = OpenDraw(self._reservoir, self._places.get)  # pages that were not handed on
         self._reported: dict[PartitionId, Bookmark] = {}
         self._connection: Connection | None = None  # to the reader process, from `pages` on
         self._sending = threading.Lock()  # one message at a time
@@ -67,9 +67,7 @@ class Follower:
         """As they come, until the ticket ends; of each partition in order. Raises Unavailable when
         the reader process is gone, and what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
-        with self._reservoir.wake:
-            self._reservoir.listen(self._arrivals, self._places.get)
-        self._send(Request.of(self._ticket).pack())
+        self._send(self._ticket.pack())
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
         while not self._over.is_set():
             yield from self._arrived()
@@ -79,29 +77,19 @@ class Follower:
         if self._failure is not None:
             raise self._failure
 
-    def _arrived(self) -> list[Page]:
-        pages: list[Page] = []
-        with self._reservoir.wake:
-            fresh, taken = self._arrivals.fresh, self._arrivals.taken
-            if not fresh:
-                self._check()
-                self._reservoir.wake.wait(POLL)
-            for name in list(fresh):
-                del fresh[name]
-                for page in self._reservoir.beyond(name, taken.get(name) or self._places.get(name)):
-                    pages.append(page)
-                    taken[name] = page.last
-        self._counts["events"] += sum(page.count for page in pages)
-        self._counts["pages"] += len(pages)
-        return pages
-
-    def _check(self) -> None:
+    def _arrived(self) -> Sequence[Page]:
         try:
-            self._reservoir.check()
+            pages, _ = self._draw.next(POLL)
         except PositionLost:
             # It is recorded, and followed again now and then; partitions of other tasks go on.
             if self._ticket.groups == 1:
                 raise
+            with self._reservoir.wake:
+                self._reservoir.wake.wait(POLL)
+            return ()
+        self._counts["events"] += sum(page.count for page in pages)
+        self._counts["pages"] += len(pages)
+        return pages
 
     def _listen(self, connection: Connection) -> None:
         """Takes in what the reader process sends, until the end of the epoch."""
@@ -181,7 +169,7 @@ class Follower:
                     found[name] = bookmark
         if found:
             self._reported |= found
-            self._send(bookmarks_message(found))
+            self._send(ReportedBookmarks(found).pack())
         self._end()
 
     def _end(self) -> None:
@@ -198,7 +186,7 @@ class Follower:
                 found[name] = self._reservoir.last_bookmark(name, place)
                 self._close(name)
         if found:
-            self._send(bookmarks_message(found))
+            self._send(ReportedBookmarks(found).pack())
 
     def _report_idle(self) -> None:
         """An idle partition advances, too, and all have a status."""
@@ -210,7 +198,7 @@ class Follower:
                 found[name] = bookmark
         if found:
             self._reported |= found
-            self._send(bookmarks_message(found))
+            self._send(ReportedBookmarks(found).pack())
         self._report_rows()
 
     def _report_rows(self) -> None:

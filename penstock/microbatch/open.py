@@ -7,14 +7,14 @@ from typing import Any
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
-from penstock.microbatch.conversation import Report, Request
+from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PAUSE, PageServer
 from penstock.microbatch.run_folder import is_stopping
 from penstock.microbatch.source_reports import ReaderStatus
-from penstock.microbatch.ticket import Ticket
+from penstock.microbatch.ticket import Request, Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks
 from penstock.reading.gaps import GapLog
@@ -34,8 +34,7 @@ def buffered(
 ) -> "OpenReading":
     """Pages are read here, and written by one task, so that one chain orders the sink's writes."""
     reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
-    lengths = Lengths(options.epoch, options.live_slots)
-    epochs = BufferedEpochs(reservoir, Roster(feed), positions, lengths)
+    epochs = BufferedEpochs(reservoir, Roster(feed), positions, Lengths(options))
     return OpenReading(options, reservoir, epochs, report)
 
 
@@ -44,7 +43,7 @@ def assigned(
 ) -> "OpenReading":
     """Tasks read the source by themselves: as many as may run at a time."""
     assignments = Assignments(options.buffer)
-    lengths = Lengths(options.epoch, options.live_slots, lambda: options.live_slots() or 1)
+    lengths = Lengths(options, is_spread=True)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths, gaps=gaps)
     return OpenReading(
         options, assignments, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer

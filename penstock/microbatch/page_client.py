@@ -14,7 +14,7 @@ from multiprocessing.context import AuthenticationError
 
 import pyarrow as pa
 
-from penstock.microbatch.conversation import END, FAILED, PAGE, Request, stored_message
+from penstock.microbatch.conversation import END, FAILED, PAGE, stored_message
 from penstock.microbatch.ticket import Ticket, page_of
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
@@ -101,7 +101,7 @@ class PageClient:
         """
         connection = self._connection = connected(self._ticket)
         try:
-            connection.send_bytes(Request.of(self._ticket).pack())
+            connection.send_bytes(self._ticket.pack())
             while True:
                 message = connection.recv_bytes()
                 if message[:1] != PAGE:

@@ -22,16 +22,14 @@ from penstock.microbatch.conversation import (
     GAP,
     PAGE,
     RECORDED,
-    REQUEST,
     ROWS,
     STORED,
     Report,
-    Request,
     read_report,
 )
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.ticket import messages_of
+from penstock.microbatch.ticket import REQUEST, Request, messages_of
 from penstock.model.errors import PenstockError
 from penstock.model.page import Page
 from penstock.process.connections import Server
@@ -56,14 +54,13 @@ class Pages(Protocol):
         ...
 
 
-class PageServer:
-    """Serves `pages` to tasks at a `Server`'s `address`, `bind` and `port`. After `open` the
-    attributes `address` and `key` are what tickets must carry."""
+class PageServer(Server):
+    """Serves `pages` to tasks. After `open` the attributes `address` and `key` are what tickets
+    must carry."""
 
     def __init__(self, address: str, pages: Pages, *, bind: str = "", port: int = 0) -> None:
+        super().__init__(address, self._converse, bind=bind, port=port)
         self._pages = pages
-        self._server = Server(address, self._attend, bind=bind, port=port)
-        self._is_open = False
 
     @classmethod
     def of(cls, options: SourceOptions, pages: Pages) -> "PageServer":
@@ -74,29 +71,7 @@ class PageServer:
             address = f"unix:{runtime}/pages-{os.getpid()}"
         return cls(address, pages, bind=chosen.bind, port=chosen.port)
 
-    @property
-    def address(self) -> str:
-        """Where tasks connect to; complete after `open`."""
-        return self._server.address
-
-    @property
-    def key(self) -> bytes:
-        """What tickets must carry."""
-        return self._server.key
-
-    def open(self) -> None:
-        """Listens; idempotent. Raises what `Server.open` does."""
-        if self._is_open:
-            return
-        self._server.open()
-        self._is_open = True
-
-    def close(self) -> None:
-        """Takes no more tasks; nothing depends on it."""
-        self._is_open = False
-        self._server.close()
-
-    def _attend(self, connection: Connection) -> None:
+    def _converse(self, connection: Connection) -> None:
         line = _Line(connection)
         answering: threading.Thread | None = None
         while True:
@@ -121,14 +96,14 @@ class PageServer:
     def _answer(self, line: "_Line", message: bytes) -> None:
         with suppress(OSError):  # the client is gone
             try:
-                self._serve(line, Request.unpack(message))
+                self._send_pages(line, Request.unpack(message))
                 line.send(END)
             except OSError:
                 raise
             except Exception as error:
                 line.send(FAILED + pickle.dumps(PenstockError.of(error, "serving pages")))
 
-    def _serve(self, line: "_Line", request: Request) -> None:
+    def _send_pages(self, line: "_Line", request: Request) -> None:
         begun = time.monotonic()
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
         is_open, over = not request.ranges, False

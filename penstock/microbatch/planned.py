@@ -1,49 +1,231 @@
 """Reading for planned micro-batches: offsets are bookmarks, and tasks get what lies between two.
 
+A trigger asks for the next end, idle or not, and only after the batch that ended at `start` was
+committed to the sink. So `start` is durable: that is where it is saved, and then the source is
+acknowledged, in this order. Spark's own `commit` comes a batch late, or never.
+
 Without saved positions, Spark's checkpoint is the record. Spark logs where a micro-batch ends, and
 asks the source anew where the first one starts: after a crash before the first commit, and at every
 start until there is a change. So the first end comes at once, with a change or without, and carries
 the beginning.
 """
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from penstock.feeds import Feed
-from penstock.microbatch.conversation import Report, Request
+from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PageServer
-from penstock.microbatch.planner import Planner, ReadLimits
-from penstock.microbatch.split import Split
-from penstock.microbatch.ticket import Ticket
+from penstock.microbatch.ticket import Range, Request, Split, SplitPages, Ticket
+from penstock.model.errors import Unavailable
+from penstock.model.page import Page
 from penstock.model.position import (
     Bookmark,
     Bookmarks,
     PartitionId,
+    Place,
     bookmarks_from_json,
     bookmarks_to_json,
 )
 from penstock.reading.gaps import GapLog
+from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
-from penstock.reading.roster import Roster
+from penstock.reading.roster import AGAIN, Roster
+
+# Seconds between offsets of an idle source whose mark has moved, where offsets are the record.
+IDLE = 10.0
+# Seconds between two looks for partitions while a trigger waits for changes.
+POLL = 0.1
+# Seconds that a planned micro-batch waits for a partition to be listed, or to count as absent.
+LISTED = 5 * AGAIN
+
+
+class Planner:
+    """Plans micro-batches over all partitions of a feed; one thread calls it.
+
+    Where `positions` is None the offsets are the record, and carry marks.
+    """
+
+    def __init__(
+        self,
+        reservoir: Reservoir,
+        roster: Roster,
+        options: SourceOptions,
+        positions: Positions | None = None,
+    ) -> None:
+        self._reservoir = reservoir
+        self._roster = roster
+        self._options = options
+        self._keeper = Keeper(positions, reservoir)
+        self._is_record = positions is None  # what offsets are
+        self._wake = reservoir.wake
+        self._idle_since = time.monotonic()
+        # The first bookmarks of children that may be read, until a `start` has them.
+        self._announced: dict[PartitionId, Bookmark] = {}
+
+    def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
+        """The end of the next micro-batch; `start` itself if nothing came in time.
+
+        Everything up to `start` is durable in the sink.
+        """
+        deadline = time.monotonic() + (self._options.patience if patience is None else patience)
+        self._begin(start)
+        while True:
+            known = self._look_up(start)
+            with self._wake:
+                end = self._end(known)
+                left = deadline - time.monotonic()
+                if end == known:
+                    self._reservoir.check()
+                if end != start or left <= 0:
+                    break
+                self._wake.wait(min(left, POLL))
+        if end != start:
+            self._idle_since = time.monotonic()
+        elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
+            self._idle_since = time.monotonic()
+            end = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
+        return end
+
+    def _begin(self, start: Bookmarks) -> None:
+        """Saves what is durable, and opens the children that are. Their parents' ends and their own
+        first bookmarks are stored before a child is read: else what is between them could be lost
+        without a word."""
+        fresh = [name for name in self._announced if name in start]
+        try:
+            self.save(start, force=bool(fresh))
+        except Unavailable:
+            return
+        for name in fresh:
+            self._reservoir.open(name, start[name])
+            del self._announced[name]
+
+    def save(self, durable: Bookmarks, *, force: bool = False) -> None:
+        """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
+        (see `Keeper.save`)."""
+        places = {name: each.place for name, each in durable.items() if each.place is not None}
+        with self._wake:
+            released = self._reservoir.stored(places)
+        self._keeper.save(durable, released, force=force)
+
+    def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
+        """What lies between two offsets, where there may be changes."""
+        ranges = [
+            Range(partition, start.get(partition, Bookmark()).place, until.place)
+            for partition, until in end.items()
+            if until.place is not None and until.place != start.get(partition, Bookmark()).place
+        ]
+        self._open({each.partition for each in ranges}, start)
+        return ranges
+
+    def splits(self, start: Bookmarks, end: Bookmarks, *, most: int = 1) -> list[Split]:
+        """The changes between two offsets in at most `most` splits; the same again each time.
+
+        From a cold planner (after a crash) it reads them from the source again, and waits for
+        them for as long as the source needs to come back.
+        """
+        made: list[list[SplitPages]] = [[] for _ in range(most)]
+        for number, each in enumerate(self.ranges(start, end)):
+            with self._wake:
+                self._await(each)
+                beyond = self._reservoir.beyond(each.partition, each.after)
+                pages = tuple(_up_to(beyond, each.until))
+            if pages:
+                made[number % most].append(SplitPages(pages, each.after, each.until))
+                self._reservoir.drawn += sum(page.count for page in pages)
+        return [Split(parts=tuple(parts)) for parts in made if parts]
+
+    def _open(self, wanted: set[PartitionId], start: Bookmarks) -> None:
+        """Opens the partitions of a planned micro-batch. One that the source does not list any more
+        is read when several listings have left it out: reading says what is lost."""
+        deadline = time.monotonic() + LISTED
+        self._look_up(start, wanted)
+        while missing := wanted.difference(self._reservoir.open_partitions):
+            if time.monotonic() >= deadline:
+                raise Unavailable(
+                    f"the source lists the partition {min(missing)}, of which a planned micro-batch"
+                    " has changes, at times only",
+                    hint="the query starts again and plans the same micro-batch",
+                )
+            time.sleep(POLL)
+            self._look_up(start, wanted)
+
+    def _await(self, wanted: Range) -> None:
+        while not self._reservoir.reaches(wanted.partition, wanted.until):
+            self._wake.wait(1.0)
+
+    def _look_up(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
+        """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
+        `start` without partitions that are done for good, and with children to be opened."""
+        for name in [name for name, bookmark in start.items() if bookmark.ended]:
+            self._reservoir.close(name)
+        found = self._roster.look_up(start, self._reservoir.open_partitions, wanted)
+        if found is None:
+            return {**self._announced, **start}
+        for name, bookmark in found.ready.items():
+            if name in start or name in wanted or not found.parents.get(name):
+                self._reservoir.open(name, bookmark)
+            else:
+                self._announced[name] = bookmark
+        start = {**self._announced, **start}
+        if not found.forgotten or not self._keeper.forget(found.forgotten, start):
+            return start
+        return {name: each for name, each in start.items() if name not in found.forgotten}
+
+    def _newest(self, name: PartitionId, bookmark: Bookmark) -> Bookmark:
+        return self._reservoir.bookmark(name, bookmark.place) or bookmark
+
+    def _end(self, start: Bookmarks) -> Bookmarks:
+        end = dict(start)
+        names = self._reservoir.open_partitions
+        ready = [name for name in names if any(self._reservoir.beyond(name, _place(start, name)))]
+        share = max(1, len(ready))
+        for name in names:
+            before = start.get(name, Bookmark())
+            last = self._within(name, before.place, share) if name in ready else None
+            if last is not None:
+                found = self._reservoir.bookmark(name, last) if self._is_record else None
+                end[name] = found or Bookmark(last, before.mark)
+            elif self._reservoir.is_done(name, before.place):
+                last_one = self._newest(name, before) if self._is_record else before
+                end[name] = last_one._replace(ended=True)
+        return end
+
+    def _within(self, name: PartitionId, after: Place | None, share: int) -> Place | None:
+        """The end of what one partition may add to a micro-batch of `share` partitions."""
+        last: Place | None = None
+        events = size = 0
+        for page in self._reservoir.beyond(name, after):
+            events += page.count
+            size += page.size
+            most, largest = self._options.max_events, self._options.max_bytes
+            if last is not None and (events * share > most or size * share > largest):
+                break
+            last = page.last
+        return last
+
+
+def _place(bookmarks: Bookmarks, name: PartitionId) -> Place | None:
+    return bookmarks[name].place if name in bookmarks else None
+
+
+def _up_to(pages: Iterable[Page], until: Place) -> Sequence[Page]:
+    chosen = []
+    for page in pages:
+        if page.first > until:
+            break
+        chosen.append(page)
+    return chosen
+
 
 Json = dict[str, Any]
 
-# Beside the partitions of an offset. No feed names a partition so.
+# Where a query began, in its first offset, beside the partitions. No feed names a partition so.
 _BEGUN = "@begun"
-
-
-def with_beginning(end: Json, begun: Json) -> Json:
-    """The first offset of a query that began at `begun`."""
-    return {**end, _BEGUN: begun}
-
-
-def start_of(end: Json, start: Json) -> Json:
-    """Where the micro-batch starts whose end that is."""
-    found: Json = end.get(_BEGUN, start)
-    return found
 
 
 def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
@@ -66,10 +248,7 @@ class PlannedReading:
         reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
         self.reader = self._reservoir = reservoir
         self.durable: Bookmarks = {}  # everything up to here is in the sink
-        limits = ReadLimits(
-            events=options.max_events, bytes=options.max_bytes, patience=options.patience
-        )
-        self._planner = Planner(reservoir, Roster(feed), limits=limits, positions=positions)
+        self._planner = Planner(reservoir, Roster(feed), options, positions)
         self._slots = options.live_slots
         self._initial: Json | None = None  # where a query began whose offsets are the record
         self._is_record = positions is None  # Spark's checkpoint is the record
@@ -98,13 +277,13 @@ class PlannedReading:
         self.durable = bookmarks_of(start)
         found = self._planner.advance(self.durable)
         if start == self._initial:
-            return with_beginning(bookmarks_to_json(found), start)
+            return {**bookmarks_to_json(found), _BEGUN: start}
         return start if found == self.durable else bookmarks_to_json(found)
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
         """See `Reading`."""
         tasks = max(1, self._slots() or 1)
-        between = bookmarks_of(start_of(end, start)), bookmarks_of(end)
+        between = bookmarks_of(end.get(_BEGUN, start)), bookmarks_of(end)
         if not self._is_served:
             return self._planner.splits(*between, most=tasks)
         self._server.open()

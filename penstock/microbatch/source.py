@@ -18,9 +18,8 @@ from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
 from penstock.microbatch.run_folder import BOARD, is_stopping, read_owner
-from penstock.microbatch.source_reports import ReaderStatus, Reported, SourceReports
-from penstock.microbatch.split import Split
-from penstock.microbatch.ticket import Ticket
+from penstock.microbatch.source_reports import ReadingStatus, SourceReports
+from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks
 from penstock.ops.reporter import Reporter
@@ -38,18 +37,8 @@ LAST_SAVE = STOPPING = 5.0
 Json = dict[str, Any]
 
 
-class Reading(Protocol):
+class Reading(ReadingStatus, Protocol):
     """One of the ways to read a feed: for open micro-batches, or for planned ones."""
-
-    @property
-    def reader(self) -> ReaderStatus:
-        """The reader whose status is reported: a reservoir, or the tasks' assignments."""
-        ...
-
-    @property
-    def durable(self) -> Bookmarks:
-        """Everything up to here is in the sink."""
-        ...
 
     def begin(self, bookmarks: Bookmarks) -> Json:
         """The first offset. Everything up to `bookmarks` is durable."""
@@ -83,7 +72,7 @@ class Source:
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
         self._runtime = options.runtime
         board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
-        self._reports = reports = SourceReports(board, feed.backend)
+        self._reports = reports = SourceReports(board, feed)
         if positions is not None:
             positions.on_write = reports.saved
         gaps = GapLog(positions, report=reports.report_now)
@@ -94,16 +83,8 @@ class Source:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
             make = assigned if feed.polled else buffered
             self._reading = make(feed, options, positions, gaps, reports.report)
-        self._remaining = Remaining(feed, lambda: self._reading.durable)
-        reported = Reported(
-            reader=self._reading.reader,
-            gaps=gaps,
-            silences=Silences(gaps, options.max_gap),
-            remaining=self._remaining,
-            source=feed.status,
-            durable=lambda: self._reading.durable,
-        )
-        reports.show(reported)
+        self._remaining = Remaining(feed, self._reading)
+        reports.show(self._reading, gaps, Silences(gaps, options.max_gap), self._remaining)
 
     @classmethod
     def open(cls, options: Mapping[str, str]) -> "Source":

@@ -2,10 +2,10 @@
 
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any, Protocol
 
+from penstock.feeds import Feed
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.ops.partitions import (
     DISCONNECTED,
@@ -47,17 +47,18 @@ class ReaderStatus(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reported:
-    """What is reported on. `durable` gives the bookmarks of what is stored; `source` gives the
-    feed's own status."""
+class ReadingStatus(Protocol):
+    """What is reported of a reading."""
 
-    reader: ReaderStatus
-    gaps: GapLog
-    silences: Silences
-    remaining: Remaining
-    durable: Callable[[], Bookmarks]
-    source: Callable[[], Mapping[str, Any]] = dict
+    @property
+    def reader(self) -> ReaderStatus:
+        """The reader whose status is reported: a reservoir, or the tasks' assignments."""
+        ...
+
+    @property
+    def durable(self) -> Bookmarks:
+        """Everything up to here is in the sink."""
+        ...
 
 
 class SourceReports:
@@ -65,19 +66,24 @@ class SourceReports:
     before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
     and nothing more is read."""
 
-    def __init__(self, board: Reporter | None, backend: str) -> None:
+    def __init__(self, board: Reporter | None, feed: Feed) -> None:
         self.batches = 0
         self.stopped = False
-        self._board, self._backend = board, backend
-        self._partitions = PartitionReports(board, backend) if board else None  # rows, by turns
+        self._board, self._backend, self._feed = board, feed.backend, feed
+        self._partitions = (
+            PartitionReports(board, feed.backend) if board else None
+        )  # rows, by turns
         self._reported = 0.0  # when, by the monotonic clock
         self._reporting = threading.Lock()  # one report at a time
         self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
         self._drawn = 0  # changes up to there
 
-    def show(self, reported: Reported) -> None:
+    def show(
+        self, reading: ReadingStatus, gaps: GapLog, silences: Silences, remaining: Remaining
+    ) -> None:
         """What is reported on from now on."""
-        self._on = reported
+        self._reading, self._gaps = reading, gaps
+        self._silences, self._remaining = silences, remaining
 
     def saved(self, seconds: float, error: str) -> None:
         """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
@@ -101,7 +107,7 @@ class SourceReports:
         """Reports, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
             return
-        drawn, self._drawn, self._ended = self._drawn, self._on.reader.drawn, start
+        drawn, self._drawn, self._ended = self._drawn, self._reading.reader.drawn, start
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
@@ -118,28 +124,28 @@ class SourceReports:
             self._reporting.release()
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._on.silences.checked(self._rows())
+        rows = self._silences.checked(self._rows())
         status = {
-            **with_source(summed(rows), self._on.source()),
-            **self._on.reader.counts,
-            "buffer_percent": self._on.reader.fill,
+            **with_source(summed(rows), self._feed.status()),
+            **self._reading.reader.counts,
+            "buffer_percent": self._reading.reader.fill,
             "batches": self.batches,
             "stopped": self.stopped,
         }
         board.report("source", self._backend, status)
-        board.report_rows("gap", self._backend, self._on.gaps.rows())
+        board.report_rows("gap", self._backend, self._gaps.rows())
         partitions.send(rows)
 
     def _rows(self) -> dict[str, Row]:
-        durable = self._on.durable()
+        durable = self._reading.durable
         rows: dict[str, Row] = {
             name: {
                 **row,
-                **self._on.remaining.of(name),
+                **self._remaining.of(name),
                 "state": READING if row["connected"] else DISCONNECTED,
                 "place": _place(durable.get(name)),
             }
-            for name, row in self._on.reader.rows().items()
+            for name, row in self._reading.reader.rows().items()
         }
         ended = {name: each for name, each in durable.items() if each.ended and name not in rows}
         return rows | {name: {"state": ENDED, "place": _place(ended[name])} for name in ended}

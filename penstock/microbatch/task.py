@@ -15,19 +15,16 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.microbatch.follower import Follower
-from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.side_channel import SideChannel, as_changes
-from penstock.microbatch.late.side_files import columns_of, stub_schema
-from penstock.microbatch.measures import Measures
+from penstock.microbatch.late import Attempt, SideChannel, as_changes, columns_of, stub_schema
 from penstock.microbatch.options import Reports, read_sink, read_source
 from penstock.microbatch.page_client import PageClient
-from penstock.microbatch.split import Split, bounded
-from penstock.microbatch.ticket import TICKETS, Ticket, ticket_row, tickets
+from penstock.microbatch.ticket import TICKETS, Split, Ticket, bounded, ticket_row, tickets
 from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Place, Position
 from penstock.ops.reporter import Reporter, report_poison
+from penstock.process.histograms import observed
 from penstock.sinks import Receipt, Sink
 from penstock.wire.hash_partitions import hashing
 
@@ -273,3 +270,46 @@ def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
             f"the DataFrame lacks the columns {', '.join(missing)}",
             hint="penstock's sink needs every column of the change: transform values, keep columns",
         )
+
+
+_EVERY = 0.5  # seconds
+
+
+class Measures:
+    """Of one ticket, whose pages are of one backend. A page only leaves numbers behind: what
+    becomes of them is computed when they are reported. The last change stands for its page."""
+
+    def __init__(self, board: Reporter | None) -> None:
+        self._board = board
+        self._backend = ""
+        # Of each page: changes, and seconds from the commit until it was read.
+        self._sizes: list[int] = []
+        self._delays: list[float] = []
+        self._sent = 0.0
+
+    def page(self, page: Page, batches: Sequence[pa.RecordBatch]) -> None:
+        """A page and its changes."""
+        rows = sum(batch.num_rows for batch in batches)
+        if self._board is None or not rows:
+            return
+        last = next(batch for batch in reversed(batches) if batch.num_rows)
+        if not self._backend:
+            self._backend = last.column("backend")[-1].as_py()
+        self._sizes.append(rows)
+        found: Any = last.column("committed_at")[-1]  # `as_py` would make a datetime
+        committed: int | None = found.value
+        if committed is not None:
+            self._delays.append((page.captured_at - committed) / 1e6)
+
+    def report(self) -> None:
+        """Reports if it is time to."""
+        if time.monotonic() - self._sent >= _EVERY:
+            self.report_now()
+
+    def report_now(self) -> None:
+        """Reports what was not reported yet."""
+        if self._board is not None and self._sizes:
+            counts = {**observed("batch", self._sizes), **observed("ingest", self._delays)}
+            self._board.add("measure", self._backend, counts)
+        self._sizes, self._delays = [], []
+        self._sent = time.monotonic()

@@ -1,23 +1,70 @@
-"""A ticket: what Spark carries in place of pages. A task presents it to the page server of the
-reader process and gets the pages there: they do not pass through the JVM.
+"""What Spark carries from the reader process to a task: pages in a split, or a ticket for them.
 
-The task that makes stubs has one for ranges of partitions (a micro-batch that can be planned
-again). The task that writes, in an epoch, has one for a group of partitions and a time: the end of
-an epoch is known only when it is over.
+A split is for a task that makes whole rows. A ticket crosses in place of pages: a task presents it
+to the page server of the reader process and gets the pages there, so that they do not pass through
+the JVM. The task that makes stubs has one for ranges of partitions. The task that writes, in an
+epoch, has one for a group of partitions and a time: an epoch's end is known only when it is over.
+
+Pages are cut where the socket ran dry, so after a crash they are cut elsewhere. A micro-batch that
+Spark planned before the crash must still hold the same changes: `after` and `until` bound it.
 """
 
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import ormsgpack
 import pyarrow as pa
 
-from penstock.microbatch.split import Range
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
+
+
+class Range(NamedTuple):
+    """What lies in a partition after one place, up to another."""
+
+    partition: PartitionId
+    after: Place | None
+    until: Place
+
+
+class SplitPages(NamedTuple):
+    """The changes of `pages` (one partition, in order) after `after` and up to `until`."""
+
+    pages: tuple[Page, ...]
+    after: Place | None
+    until: Place
+
+
+@dataclass(slots=True, kw_only=True)
+class Split:
+    """The changes of one task, of any number of partitions."""
+
+    parts: tuple[SplitPages, ...]
+
+
+def bounded(
+    page: Page, batches: Iterable[pa.RecordBatch], after: Place | None, until: Place | None
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a decoded page that are after `after` and up to `until`, if there is one."""
+    if (after is None or page.first > after) and (until is None or page.last <= until):
+        yield from batches
+        return
+    for batch in batches:
+        kept = batch.filter(pa.array(_inside(batch, after, until), pa.bool_()))
+        if kept.num_rows:
+            yield kept
+
+
+def _inside(batch: pa.RecordBatch, after: Place | None, until: Place | None) -> list[bool]:
+    cursors, ordinals = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
+    return [
+        (after is None or place > after) and (until is None or place <= until)
+        for place in zip(cursors, ordinals, strict=True)
+    ]
+
 
 # The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
 _COLUMNS: list["pa.Field[Any]"] = [
@@ -25,25 +72,51 @@ _COLUMNS: list["pa.Field[Any]"] = [
     pa.field("ticket", pa.binary(), nullable=False),
 ]
 TICKETS = pa.schema(_COLUMNS)
+# The first byte of a request, as a message.
+REQUEST = b"r"
 # Bytes of a payload from which on copying it costs more than a message of its own.
 _LARGE = 1 << 16
 
 
 @dataclass(slots=True, kw_only=True)
-class Ticket:
+class Request:
     """The changes of `ranges`; or, if there are none, of group `group` of `groups` for `seconds`
-    and then for as long as more of them wait, but at most for `most` seconds.
+    and then for as long as more of them wait, but at most for `most` seconds."""
 
-    `address` is the page server's (`unix:PATH` or `tcp:HOST:PORT`), `key` opens it.
-    """
-
-    address: str
-    key: bytes = field(repr=False)
     ranges: tuple[Range, ...] = ()
     group: int = 0
     groups: int = 1
     seconds: float = 0.0
     most: float = 0.0
+
+    def pack(self) -> bytes:
+        """Makes it a message."""
+        ranges = [
+            (name, str(after) if after is not None else None, str(until))
+            for name, after, until in self.ranges
+        ]
+        return REQUEST + ormsgpack.packb((ranges, self.group, self.groups, self.seconds, self.most))
+
+    @staticmethod
+    def unpack(message: bytes) -> "Request":
+        """Reads a message of `pack`; raises Malformed."""
+        if message[:1] != REQUEST:
+            raise Malformed("a task sent an unknown request")
+        ranges, group, groups, seconds, most = ormsgpack.unpackb(message[1:])
+        found = tuple(
+            Range(PartitionId(name), Place.parse(after) if after else None, Place.parse(until))
+            for name, after, until in ranges
+        )
+        return Request(ranges=found, group=group, groups=groups, seconds=seconds, most=most)
+
+
+@dataclass(slots=True, kw_only=True)
+class Ticket(Request):
+    """A request, and where it is answered: `address` is the page server's (`unix:PATH` or
+    `tcp:HOST:PORT`), `key` opens it."""
+
+    address: str
+    key: bytes = field(repr=False)
     # Where the task reads the source by itself: the pickled feed, and bytes that it may buffer.
     feed: bytes = field(default=b"", repr=False)
     buffer: int = 0

@@ -20,7 +20,7 @@ class ProcessorReports(Closes):
     def __init__(self, processor: Processor, board: Board, *, every: float = EVERY) -> None:
         self._processor = processor
         self._board = board
-        self._remaining = Remaining(processor.feed, self._durable, every=every)
+        self._remaining = Remaining(processor.feed, self, every=every)
         self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
         processor.on_save(self._saved)
 
@@ -28,7 +28,9 @@ class ProcessorReports(Closes):
         """Ends the reports."""
         self._remaining.close()
 
-    def _durable(self) -> Bookmarks:
+    @property
+    def durable(self) -> Bookmarks:
+        """What is saved of the partitions that this host has."""
         owned = list(self._processor.node.owned.values())
         return {part.partition: part.progress.position.saved for part in owned}
 

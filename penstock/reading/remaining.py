@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.feeds import EstimatesLag, Feed
 from penstock.model.errors import PenstockError
@@ -79,15 +79,22 @@ def _counted(
     return counts, failed
 
 
+class Durable(Protocol):
+    """Something that is read."""
+
+    @property
+    def durable(self) -> Bookmarks:
+        """Everything up to here is in the sink."""
+        ...
+
+
 class Remaining(Closes):
     """Asks in a thread of its own, from `open` to `close`, because asking does I/O; of any other
-    feed it has nothing. `durable` gives the bookmarks."""
+    feed it has nothing."""
 
-    def __init__(
-        self, feed: Feed, durable: Callable[[], Bookmarks], *, every: float = EVERY
-    ) -> None:
+    def __init__(self, feed: Feed, reading: Durable, *, every: float = EVERY) -> None:
         self._feed = feed if isinstance(feed, EstimatesLag) else None
-        self._durable = durable
+        self._reading = reading
         self._every = every
         self._counts: Mapping[PartitionId, int] = {}
         self._closed = threading.Event()
@@ -111,4 +118,4 @@ class Remaining(Closes):
     def _run(self, feed: EstimatesLag) -> None:
         while not self._closed.wait(self._every):
             # Errors are reported by the reader of the partition.
-            self._counts, _ = _counted(feed, self._durable(), is_over=self._closed.is_set)
+            self._counts, _ = _counted(feed, self._reading.durable, is_over=self._closed.is_set)

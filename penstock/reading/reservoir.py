@@ -32,10 +32,9 @@ THREADS = 8
 
 class Arrivals:
     """Which partitions have pages that one consumer has not taken yet, oldest arrival first, and
-    how far it took each. `wants` chooses the consumer's partitions."""
+    how far it took each."""
 
-    def __init__(self, wants: Callable[[PartitionId], bool] = lambda _: True) -> None:
-        self.wants = wants
+    def __init__(self) -> None:
         self.fresh: dict[PartitionId, None] = {}
         self.taken: dict[PartitionId, Place] = {}
 
@@ -228,7 +227,7 @@ class Reservoir:
     def listen(self, arrivals: Arrivals, after: Callable[[PartitionId], Place | None]) -> None:
         """Tells `arrivals` of pages from now on, and of those beyond `after` at once."""
         for name, part in self._parts.items():
-            if arrivals.wants(name) and any(part.beyond(after(name))):
+            if any(part.beyond(after(name))):
                 arrivals.fresh[name] = None
         self._arrivals.append(arrivals)
 
@@ -366,8 +365,7 @@ class Reservoir:
                 part.put(step.pages)
                 self._room.used += part.size - before
                 for arrivals in self._arrivals:
-                    if arrivals.wants(partition):
-                        arrivals.fresh[partition] = None
+                    arrivals.fresh[partition] = None
             if step.pages or part.drained or part.is_failed:
                 self.wake.notify_all()
             if part.drained:

@@ -23,11 +23,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.side_files import columns_of, stub_schema
+from penstock.microbatch.late import Attempt, columns_of, stub_schema
 from penstock.microbatch.options import read_sink, read_source
 from penstock.microbatch.source import Source
-from penstock.microbatch.split import Split
 from penstock.microbatch.task import (
     commit_receipts,
     freeze_garbage,
@@ -35,7 +33,7 @@ from penstock.microbatch.task import (
     require_columns,
     write_changes,
 )
-from penstock.microbatch.ticket import TICKETS, Ticket
+from penstock.microbatch.ticket import TICKETS, Split, Ticket
 from penstock.model.change import schema
 from penstock.sinks import Receipt
 from penstock.spark.quiet import end_quietly

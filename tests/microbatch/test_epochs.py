@@ -2,6 +2,7 @@
 
 import threading
 import time
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -10,12 +11,13 @@ import pytest
 from penstock.feeds import Listing
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.draw import OpenDraw
-from penstock.microbatch.epochs import SAVE, SHORT, WARM_UP, BufferedEpochs
+from penstock.microbatch.epochs import SAVE, SHORT, WARM_UP, BufferedEpochs, Lengths
+from penstock.microbatch.run_folder import write_task_slots
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import P0, P1, Clock, Made, feed_of, made, place, until
+from tests.reading.made import P0, P1, Clock, Made, feed_of, made, options_of, place, until
 
 
 class Saving(Positions):
@@ -32,12 +34,14 @@ def saving(store: MemoryStore | None = None) -> Saving:
     return Saving(store or MemoryStore(), "shop", interval=0, event_count=1, clock=Clock())
 
 
+def tickets(lengths: Lengths, number: int) -> list[tuple[float, float]]:
+    return [(each.seconds, each.most) for each in lengths.next(number)]
+
+
 def test_the_first_epochs_are_short() -> None:
-    with made(feed_of(), positions=saving()) as parts:
-        epochs = parts.epochs()
-        assert [each.seconds for each in epochs.plan(1)] == [SHORT]
-        assert [(each.seconds, each.most) for each in epochs.plan(WARM_UP)] == [(SHORT, 60.0)]
-        assert [each.seconds for each in epochs.plan(WARM_UP + 1)] == [30.0]
+    lengths = Lengths(options_of(epoch=30.0))
+    assert tickets(lengths, 1) == tickets(lengths, WARM_UP) == [(SHORT, 60.0)]
+    assert tickets(lengths, WARM_UP + 1) == [(30.0, 60.0)]
 
 
 def test_a_thousand_partitions_are_one_ticket() -> None:
@@ -45,35 +49,20 @@ def test_a_thousand_partitions_are_one_ticket() -> None:
         assert len(parts.epochs().plan(1)) == 1
 
 
-@pytest.mark.parametrize(("slots", "seconds"), [(0, SHORT), (1, SHORT), (2, 30.0), (None, 30.0)])
-def test_with_fewer_tasks_than_groups_all_of_them_have_their_turn(
-    slots: int | None, seconds: float
+@pytest.mark.parametrize("is_spread", [False, True])
+def test_without_a_slot_epochs_are_short_so_that_all_have_their_turn(
+    tmp_path: Path, *, is_spread: bool
 ) -> None:
-    with made(feed_of(partitions=2), positions=saving()) as parts:
-        planned = parts.epochs(slots=lambda: slots, groups=2).plan(WARM_UP + 1)
-        assert [each.seconds for each in planned] == [seconds] * 2
-        assert all(each.most == (SHORT if seconds == SHORT else 60.0) for each in planned)
-
-
-def test_an_open_epoch_is_cut_short_when_slots_are_gone_and_not_when_it_was_short_anyway() -> None:
-    slots = [2]
-    with made(feed_of(partitions=2), positions=saving()) as parts:
-        epochs = parts.epochs(slots=lambda: slots[0], groups=2)
-        epochs.plan(WARM_UP + 1)
-        assert not epochs.is_cut_short()
-        slots[0] = 1
-        assert epochs.is_cut_short()
-        assert [each.seconds for each in epochs.plan(WARM_UP + 2)] == [SHORT] * 2
-        assert not epochs.is_cut_short()
-
-
-def test_epochs_are_long_again_when_slots_come() -> None:
-    slots = [0]
-    with made(feed_of(partitions=2), positions=saving()) as parts:
-        epochs = parts.epochs(slots=lambda: slots[0], groups=2)
-        assert [each.seconds for each in epochs.plan(WARM_UP + 1)] == [SHORT] * 2
-        slots[0] = 2
-        assert [each.seconds for each in epochs.plan(WARM_UP + 2)] == [30.0] * 2
+    lengths = Lengths(options_of(epoch=30.0, runtime=str(tmp_path)), is_spread=is_spread)
+    assert tickets(lengths, WARM_UP + 1) == [(30.0, 60.0)], "it is not known how many there are"
+    for slots, planned in ((0, [(SHORT, SHORT)]), (2, [(30.0, 60.0)] * (1 + is_spread))):
+        write_task_slots(tmp_path, slots)
+        assert tickets(lengths, WARM_UP + 2) == planned
+        assert not lengths.is_cut_short(), "it was planned so"
+    write_task_slots(tmp_path, is_spread)  # one less than there are groups
+    assert lengths.is_cut_short()
+    write_task_slots(tmp_path, 3)
+    assert lengths.is_cut_short() == is_spread, "there may be more tasks"
 
 
 def drawn(draw: OpenDraw, count: int) -> list[str]:

@@ -21,7 +21,7 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, place, positions_of, until
+from tests.reading.made import P0, options_of, place, positions_of, until
 
 P1 = PartitionId("p1")
 
@@ -34,7 +34,7 @@ class World:
         self.positions = positions or positions_of()
         self.gaps = GapLog(self.positions)
         self.assignments = Assignments(1 << 20)
-        roster, lengths = Roster(feed), Lengths(600.0)
+        roster, lengths = Roster(feed), Lengths(options_of(epoch=600.0))
         self.epochs = AssignedEpochs(
             self.assignments, roster, self.positions, lengths, gaps=self.gaps, clock=lambda: 0.0
         )

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from penstock.microbatch import measures
-from penstock.microbatch.measures import Measures
+from penstock.microbatch import task
+from penstock.microbatch.task import Measures
 from penstock.ops.reporter import Reporter
 from penstock.process.histograms import histograms
 from tests.microbatch.test_task import PAGE
@@ -30,7 +30,7 @@ def test_every_page_is_counted_once_whenever_it_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = 100.0
-    monkeypatch.setattr(measures.time, "monotonic", lambda: now)
+    monkeypatch.setattr(task.time, "monotonic", lambda: now)
     board = Board()
     measured = Measures(board)
     for _ in range(5):

@@ -19,14 +19,12 @@ from penstock.microbatch.conversation import (
     FoundGap,
     Report,
     ReportedPlaces,
-    Request,
 )
 from penstock.microbatch.draw import OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.page_client import PageClient, _idle
 from penstock.microbatch.page_server import PageServer
-from penstock.microbatch.split import Range
-from penstock.microbatch.ticket import Ticket, ticket_row, tickets
+from penstock.microbatch.ticket import Range, Request, Ticket, ticket_row, tickets
 from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -34,7 +32,7 @@ from penstock.process.connections import Server
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, Made, positions_of, until
+from tests.reading.made import P0, Made, options_of, positions_of, until
 
 CHANGES = 500
 END = Place("p0-000000000499", 0)
@@ -159,20 +157,22 @@ class Flowing:
 
     def next(self, wait: float) -> tuple[list[Page], bool]:
         time.sleep(0.02)
+        made = self.page()
+        return [made] if self.number <= self.pages else [], False
+
+    def page(self, payload: bytes = b"") -> Page:
         place = Place("p0", self.number)
         self.number += 1
-        made = Page(
-            partition=P0, first=place, last=place, count=1, captured_at=0, context=b"", payload=b""
-        )
-        return [made] if self.number <= self.pages else [], False
+        given = {"captured_at": 0, "context": b"", "payload": payload}
+        return Page(partition=P0, first=place, last=place, count=1, **given)  # type: ignore[arg-type]
 
     def close(self) -> None:
         """Nothing is open."""
 
 
 @contextmanager
-def flowing(pages: int) -> Iterator[PageServer]:
-    server = PageServer("unix:", Flowing(pages))
+def flowing(pages: Flowing) -> Iterator[PageServer]:
+    server = PageServer("unix:", pages)
     server.open()
     try:
         yield server
@@ -185,7 +185,9 @@ class Watched(BufferedEpochs):
 
     def __init__(self, parts: Made, watch: Callable[[], None]) -> None:
         positions = positions_of()
-        super().__init__(parts.reservoir, Roster(parts.feed), positions, Lengths(3600.0))
+        super().__init__(
+            parts.reservoir, Roster(parts.feed), positions, Lengths(options_of(epoch=3600.0))
+        )
         self._watch = watch
 
     def watch(self, timeout: float = 0.0) -> None:
@@ -231,13 +233,13 @@ def test_what_saving_fails_with_ends_an_epoch(met: Exception, told: type[Excepti
 
 
 def test_an_epoch_goes_on_while_more_waits() -> None:
-    with flowing(pages=40) as server:
+    with flowing(Flowing(40)) as server:
         ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=60.0)
         assert len(list(PageClient(ticket).pages())) == 40
 
 
 def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
-    with flowing(pages=10_000) as server:
+    with flowing(Flowing(10_000)) as server:
         ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=0.4)
         begun = time.monotonic()
         assert len(list(PageClient(ticket).pages())) < 100
@@ -300,12 +302,10 @@ def test_a_defect_of_the_reader_reaches_the_task() -> None:
         def next(self, wait: float) -> tuple[list[Page], bool]:
             raise KeyError("p7")
 
-    server = PageServer("unix:", Broken(0))
-    server.open()
-    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
-    with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
-        count(PageClient(ticket))
-    server.close()
+    with flowing(Broken(0)) as server:
+        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
+        with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
+            count(PageClient(ticket))
 
 
 def test_a_range_of_a_partition_that_is_not_read_is_unavailable() -> None:
@@ -424,7 +424,7 @@ def test_a_client_that_died_is_served_no_longer() -> None:
     server.open()
     path = server.address.removeprefix("unix:")
     with Client(path, "AF_UNIX", authkey=server.key) as connection:
-        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        connection.send_bytes(Request(seconds=3600.0, most=3600.0).pack())
         assert not closed.wait(0.3)
     assert closed.wait(60)
     server.close()
@@ -433,25 +433,14 @@ def test_a_client_that_died_is_served_no_longer() -> None:
 def test_an_answer_does_not_come_between_a_pages_head_and_its_payload() -> None:
     class Large(Flowing):
         def next(self, wait: float) -> tuple[list[Page], bool]:
-            self.number += 1
-            place = Place("p0", self.number)
-            made = Page(
-                partition=P0,
-                first=place,
-                last=place,
-                count=1,
-                captured_at=0,
-                context=b"",
-                payload=b"x" * 300_000,
-            )
-            return [made], self.number >= 60
+            return [self.page(b"x" * 300_000)], self.number >= 60
 
     server = PageServer("unix:", Large(60))
     server.open()
     path = server.address.removeprefix("unix:")
     gap = Gap(cause="c", after="")
     with Client(path, "AF_UNIX", authkey=server.key) as connection:
-        connection.send_bytes(Request((), 0, 1, 3600.0, 3600.0).pack())
+        connection.send_bytes(Request(seconds=3600.0, most=3600.0).pack())
         for _ in range(40):
             connection.send_bytes(FoundGap(P0, gap, Bookmark(), "").pack())
         pages = recorded = 0

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds.memory import MemoryFeed
-from penstock.microbatch.planned import bookmarks_of, start_of, with_beginning
+from penstock.microbatch.planned import bookmarks_of
 from penstock.microbatch.source import Source
 from penstock.model.position import Bookmark, bookmarks_to_json
 from tests.reading.made import P0, place
@@ -45,15 +45,6 @@ def test_a_query_without_a_change_has_a_first_offset_too(monkeypatch: pytest.Mon
     assert source.splits(begun, end) == []
     assert source.latest(end) == end  # and then no more empty micro-batches
     source.stop()
-
-
-def test_only_the_first_offset_has_the_beginning() -> None:
-    begun = bookmarks_to_json({P0: Bookmark(place(1), {})})
-    end = bookmarks_to_json({P0: Bookmark(place(2), {})})
-    first = with_beginning(end, begun)
-    assert start_of(first, {}) == begun
-    assert start_of(end, begun) == begun
-    assert bookmarks_of(first) == bookmarks_of(end)
 
 
 def ranges(splits: Any) -> list[Any]:

@@ -7,8 +7,8 @@ import pytest
 
 from penstock.feeds import Following, Gap, HistoryLost
 from penstock.leases.memory import MemoryStore
-from penstock.microbatch.planner import IDLE, Planner, ReadLimits
-from penstock.microbatch.split import Split, bounded
+from penstock.microbatch.planned import IDLE, Planner
+from penstock.microbatch.ticket import Split, bounded
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, PartitionId, Place
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
@@ -58,7 +58,7 @@ def drain(
 def test_every_change_is_in_exactly_one_batch_in_order() -> None:
     settings = StagedSettings(changes=2_345, page=100, unit=7)
     feed = StagedFeed(settings)
-    with made(feed, limits=ReadLimits(events=300)) as parts:
+    with made(feed, max_events=300, patience=0.5) as parts:
         planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
         assert drain(planner, feed, batches) == expected(settings)
@@ -96,7 +96,7 @@ def test_a_child_is_read_when_its_parents_end_and_its_beginning_are_durable(
 def test_a_batch_is_bounded_but_never_empty() -> None:
     settings = StagedSettings(changes=1_000, page=100)
     feed = StagedFeed(settings)
-    with made(feed, limits=ReadLimits(events=10)) as parts:
+    with made(feed, max_events=10, patience=0.5) as parts:
         planner = parts.planner
         batches: list[tuple[Offset, Offset]] = []
         assert drain(planner, feed, batches) == expected(settings)
@@ -108,7 +108,7 @@ def test_a_cold_planner_builds_the_same_batches_from_other_pages() -> None:
     settings = StagedSettings(changes=500, page=40, unit=3)
     feed = StagedFeed(settings)
     batches: list[tuple[Offset, Offset]] = []
-    with made(feed, limits=ReadLimits(events=90)) as parts:
+    with made(feed, max_events=90, patience=0.5) as parts:
         drain(parts.planner, feed, batches)
     other = StagedFeed(StagedSettings(changes=500, page=17, unit=3))
     for start, end in batches:
@@ -192,7 +192,7 @@ def test_children_start_when_their_parents_are_done(settings: dict[str, Any]) ->
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
     feed = StagedFeed(StagedSettings(changes=1_000_000, page=1_000))
     limit = 200_000
-    with made(feed, limits=ReadLimits(buffer=limit, patience=5.0)) as parts:
+    with made(feed, buffer=limit) as parts:
         start: Offset = {}
         end = parts.planner.advance(start)
         most = 0
@@ -207,15 +207,15 @@ def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
 def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
     settings = StagedSettings(changes=3_000, page=100, partitions=20)
     feed = StagedFeed(settings)
-    wide = ReadLimits(patience=60.0, events=10**9, bytes=10**9, buffer=10**9)
-    with made(feed, limits=wide) as parts:
+    wide = {"patience": 60.0, "max_events": 10**9, "max_bytes": 10**9, "buffer": 10**9}
+    with made(feed, **wide) as parts:
         until(lambda: sum(row["buffered_events"] for row in parts.reservoir.rows().values()) == 0)
         parts.planner.advance({}, patience=0.0)
         until(
             lambda: all(row["buffered_events"] == 3_000 for row in parts.reservoir.rows().values())
         )
         end = parts.planner.advance({})
-    with made(feed, limits=ReadLimits(patience=5.0, buffer=20_000)) as parts:
+    with made(feed, buffer=20_000) as parts:
         got = ids(feed, parts.planner.splits({}, end, most=4))
     assert sorted(got) == sorted(e for n in range(20) for e in expected(settings, f"p{n}"))
 
@@ -230,8 +230,7 @@ def test_only_what_is_saved_is_acknowledged() -> None:
             return bool(super().is_due(changes)) and self.is_open
 
     saving = Never(MemoryStore(), "shop/default", interval=0, event_count=1, clock=time.monotonic)
-    limits = ReadLimits(events=100, patience=5.0)
-    with made(feed, limits=limits, positions=saving) as parts:
+    with made(feed, max_events=100, positions=saving) as parts:
         first = parts.planner.advance({})
         parts.planner.splits({}, first)
         second = parts.planner.advance(first)
@@ -245,7 +244,7 @@ def test_an_idle_source_whose_mark_moves_gets_an_offset_now_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In a job of one's own the offset is the record: what it does not have is not acknowledged."""
-    monkeypatch.setattr("penstock.microbatch.planner.IDLE", 0.2)
+    monkeypatch.setattr("penstock.microbatch.planned.IDLE", 0.2)
     feed = StagedFeed(StagedSettings(changes=0))
     start = {P0: Bookmark(None, {"old": True})}
     with made(feed) as parts:

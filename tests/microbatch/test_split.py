@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from penstock.microbatch.split import bounded
+from penstock.microbatch.ticket import bounded
 from penstock.model.change import event_id, schema
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place

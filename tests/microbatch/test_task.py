@@ -13,7 +13,6 @@ from penstock.microbatch import task as module
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.late import Attempt
-from penstock.microbatch.planner import ReadLimits
 from penstock.microbatch.task import require_columns, tidied, write_changes
 from penstock.microbatch.ticket import Ticket, ticket_row
 from penstock.model.change import schema
@@ -26,7 +25,7 @@ from penstock.reading.roster import Roster
 from penstock.sinks import Progress, Receipt, ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, Made, feed_of, made, place, positions_of, until
+from tests.reading.made import P0, Made, feed_of, made, options_of, place, positions_of, until
 
 PLACE = Place("1", 0)
 PAGE = Page(
@@ -72,7 +71,7 @@ class Task:
 
     def __init__(self, parts: Made, decoder: object, *, buffer: int, polled: bool = False) -> None:
         assert parts.positions is not None
-        feed, lengths = parts.feed, Lengths(3600.0)
+        feed, lengths = parts.feed, Lengths(options_of(epoch=3600.0))
         self.error: BaseException | None = None
         roster, positions = Roster(feed), parts.positions
         reader: Assignments | Reservoir
@@ -124,8 +123,7 @@ def test_pages_without_a_change_for_the_sink_are_released_while_the_epoch_is_ope
 ) -> None:
     """Of many times the buffer: reading must not wait for the end of the epoch."""
     feed = feed_of(changes=2000, page=10, polled=polled)
-    limits = ReadLimits(buffer=4096)
-    with made(feed, limits=limits, positions=positions_of()) as parts:
+    with made(feed, buffer=4096, positions=positions_of()) as parts:
         task = Task(parts, LeavesNothing(), buffer=4096, polled=polled)
         until(lambda: task.durable == place(1999), 20.0)
         assert task.is_running

@@ -7,7 +7,8 @@ from typing import Any
 
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
-from penstock.microbatch.planner import Planner, ReadLimits
+from penstock.microbatch.options import SourceOptions
+from penstock.microbatch.planned import Planner
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.passed_gaps import CONFIRMED
@@ -42,6 +43,11 @@ def feed_of(**settings: Any) -> StagedFeed:
     return StagedFeed(StagedSettings.model_validate(given))
 
 
+def options_of(**given: Any) -> SourceOptions:
+    """A source's over the memory feed."""
+    return SourceOptions(backend="memory", **given)
+
+
 def place(number: int, partition: str = "p0") -> Place:
     """The place of a change of a feed whose units are single changes."""
     return Place(f"{partition}-{number:012d}", 0)
@@ -67,27 +73,21 @@ class Made:
         self,
         feed: StagedFeed,
         *,
-        limits: ReadLimits | None = None,
         positions: Positions | None = None,
         threads: int = 8,
+        **given: Any,
     ) -> None:
-        limits = limits or ReadLimits(patience=5.0)
+        self.options = options_of(**{"patience": 5.0, **given})
         self.feed = feed
         self.positions = positions
         self.gaps = GapLog(positions)
-        self.reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps, threads=threads)
+        self.reservoir = Reservoir(feed, limit=self.options.buffer, gaps=self.gaps, threads=threads)
         self.roster = Roster(feed)
-        self.planner = Planner(self.reservoir, self.roster, limits=limits, positions=positions)
+        self.planner = Planner(self.reservoir, self.roster, self.options, positions)
 
-    def epochs(
-        self,
-        *,
-        slots: Callable[[], int | None] = lambda: None,
-        groups: int = 1,
-        clock: Clock | None = None,
-    ) -> BufferedEpochs:
+    def epochs(self, *, clock: Clock | None = None) -> BufferedEpochs:
         assert self.positions is not None
-        lengths = Lengths(30.0, slots, lambda: groups)
+        lengths = Lengths(self.options)
         epochs = BufferedEpochs(
             self.reservoir, self.roster, self.positions, lengths, clock or Clock()
         )

@@ -24,12 +24,10 @@ from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
-from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.side_channel import SideChannel
-from penstock.microbatch.measures import Measures
+from penstock.microbatch.late import Attempt, SideChannel
 from penstock.microbatch.page_client import Handed
-from penstock.microbatch.split import bounded
-from penstock.microbatch.ticket import messages_of
+from penstock.microbatch.task import Measures
+from penstock.microbatch.ticket import bounded, messages_of
 from penstock.microbatch.ticket import page_of as page_from
 from penstock.model.change import Images
 from penstock.model.page import Page

@@ -8,7 +8,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from penstock.microbatch.late.side_files import CARRIER
+from penstock.microbatch.late import CARRIER
 from penstock.model.change import schema
 
 # Plan nodes that select rows and compute columns: at most one row for each, in the same order.

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Backend, Pipeline, options_from_settings
-from penstock.microbatch.late.side_files import CARRIER, stub_schema
+from penstock.microbatch.late import CARRIER, stub_schema
 from penstock.microbatch.options import Mode, feed_options
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.microbatch.planner import Planner, ReadLimits
+from penstock.microbatch.planned import Planner
 from penstock.model.errors import Unavailable
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
@@ -23,6 +23,7 @@ from penstock.snapshots.records import Records
 from tests.consumer.mirror.world import STREAM, Pump, World, converges, sqlite_rows
 from tests.dynamodb.consumers import fast
 from tests.dynamodb.local import DynamodbLocal, Table
+from tests.reading.made import options_of
 from tests.servers import Nats
 from tests.waiting import until
 
@@ -97,9 +98,9 @@ class AllShards(Pump):
 
     def _run(self) -> None:
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
-        positions, limits = self.world.positions, ReadLimits(patience=0.0)
-        reservoir = Reservoir(feed, limit=limits.buffer, gaps=GapLog(positions))
-        planner = Planner(reservoir, Roster(feed, clock=fast), limits=limits)
+        positions, options = self.world.positions, options_of(patience=0.0)
+        reservoir = Reservoir(feed, limit=options.buffer, gaps=GapLog(positions))
+        planner = Planner(reservoir, Roster(feed, clock=fast), options)
         decoder, done = feed.decoder(sink.images), dict(positions.load())
         while not self._over.is_set():
             end = planner.advance(done, patience=0.1)

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.consumer.tail.bodies import changes_of
-from penstock.microbatch.late.side_channel import as_changes
+from penstock.microbatch.late import as_changes
 from penstock.model.errors import SettingsError
 from tests.sinks.changes import batch_of, encoded
 

@@ -3,7 +3,7 @@
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.microbatch.late.side_files import CARRIER
+from penstock.microbatch.late import CARRIER
 from penstock.model.change import COLUMNS
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 

@@ -14,7 +14,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds import Gap, HistoryLost
 from penstock.feeds.dynamodb.failures import Throttled
 from penstock.leases.etcd_gateway import MaybeDone
-from penstock.microbatch.late.side_files import CARRIER
+from penstock.microbatch.late import CARRIER
 from penstock.model.change import COLUMNS, IMAGES, OPTIONAL
 from penstock.model.errors import (
     LeaseLost,

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.microbatch.late import Attempt
-from penstock.microbatch.late.side_channel import SideChannel
+from penstock.microbatch.late import Attempt, SideChannel
 from penstock.model.change import COLUMNS
 from penstock.model.position import START, PartitionId
 from penstock.sinks.intake import Order

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.microbatch.late.side_files import CARRIER, SideFiles, columns_of, stub_schema
+from penstock.microbatch.late import CARRIER, SideFiles, columns_of, stub_schema
 from penstock.model.change import COLUMNS, Images
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId
