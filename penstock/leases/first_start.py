@@ -15,6 +15,7 @@ from penstock.leases.holder import LeaseHolder
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import Malformed
 from penstock.model.position import Bookmarks, bookmarks_from_json, bookmarks_to_json
+from penstock.process.backoff import Clock
 
 # Seconds. A host that was frozen for so long may ask the source again: the first answer counts.
 TERM = 60.0
@@ -36,7 +37,7 @@ class FirstStart:
         *,
         begin: Callable[[], Bookmarks],
         make: Callable[[Bookmarks], object],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         term: float = TERM,
         every: float = TERM / 4,
     ) -> None:

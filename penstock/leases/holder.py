@@ -20,6 +20,7 @@ from penstock.leases import Lease
 from penstock.leases.encoding import properties_of
 from penstock.leases.owned import NONCE, OwnedRows
 from penstock.model.errors import PenstockError
+from penstock.process.backoff import Clock
 from penstock.process.processes import elapsed, is_alive, machine
 
 # Seconds.
@@ -105,7 +106,7 @@ class LeaseHolder:
         self,
         rows: OwnedRows,
         *,
-        clock: Callable[[], float] = elapsed,
+        clock: Clock = elapsed,
         every: float = RENEW,
         term: float = TERM,
         properties: Callable[[], Mapping[str, Any]] = dict,

@@ -5,13 +5,14 @@ at the other's places, and changes would reach only one of them.
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Literal
 
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import KIND, LeaseHolder
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import SettingsError
+from penstock.process.backoff import Clock
 
 Kind = Literal["pipeline", "processor"]
 
@@ -39,9 +40,7 @@ class NameCheck:
     """Whether a processor may begin under its name: all rows of the name are of its kind, and no
     pipeline of the name runs. A running pipeline renews `owner:NAME` every second."""
 
-    def __init__(
-        self, store: LeaseStore, name: str, *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, store: LeaseStore, name: str, *, clock: Clock = time.monotonic) -> None:
         self._store, self._name = store, name
         self._holder = LeaseHolder(OwnedRows(store, f"owner:{name}"), clock=clock)
         self._revision = ""  # of the pipeline's lease, at the last call

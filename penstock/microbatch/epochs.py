@@ -10,7 +10,7 @@ ids then drop.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
@@ -27,6 +27,7 @@ from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.ticket import Request
 from penstock.model.errors import Unavailable
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
+from penstock.process.backoff import Clock
 from penstock.reading.gaps import GapLog
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
@@ -104,7 +105,7 @@ class Epochs:
         keeper: Keeper,
         roster: Roster,
         lengths: Lengths,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self._partitions = partitions  # that are read
         self._keeper = keeper
@@ -209,7 +210,7 @@ class BufferedEpochs(Epochs):
         roster: Roster,
         positions: Positions,
         lengths: Lengths,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(reservoir, Keeper(positions, reservoir), roster, lengths, clock)
         self._reservoir = reservoir
@@ -279,7 +280,7 @@ class AssignedEpochs(Epochs):
         lengths: Lengths,
         *,
         gaps: GapLog,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(assignments, Keeper(positions), roster, lengths, clock)
         self._assignments = assignments

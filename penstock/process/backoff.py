@@ -1,7 +1,10 @@
 """How long to wait before the next try. Pure: the caller owns the clock and the randomness."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from random import Random
+
+# Monotonic seconds.
+Clock = Callable[[], float]
 
 
 def delays(

@@ -26,8 +26,8 @@ DeadLetter = Callable[[Changes, PartitionContext, Exception], None]
 
 
 class Retries:
-    """An implementation of `partition.Faults`. `waits`: of partitions whose batch has just failed,
-    the seconds until this host may take them again. `on_fatal` gets what ends the processor."""
+    """What becomes of errors. `waits`: of partitions whose batch has just failed, the seconds until
+    this host may take them again. `on_fatal` gets what ends the processor."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Retries:
         self._on_fatal = on_fatal
 
     def report_error(self, error: Exception, context: PartitionContext) -> None:
-        """See `partition.Faults`."""
+        """An error of the observer, or of the source. Raises nothing."""
         self.errors += 1
         if isinstance(error, PenstockError):
             log.error("%s: %s", context.partition, error)
@@ -64,7 +64,8 @@ class Retries:
     def set_aside(
         self, error: Exception, context: PartitionContext, changes: Changes | None
     ) -> bool:
-        """See `partition.Faults`."""
+        """The observer failed with these changes (None: with none). Whether they were set aside,
+        and processing goes on after them; else they come again."""
         name, first = context.partition, "" if changes is None else changes.first
         before, count = self._leases.failures(name)
         count = count + 1 if before == first else 1
@@ -79,7 +80,7 @@ class Retries:
         return False
 
     def opened(self, partition: PartitionId) -> None:
-        """See `partition.Faults`."""
+        """An observer was opened: failures to open one are forgotten."""
         first, count = self._leases.failures(partition)
         if count and not first:  # they are no tries of the first batch, nor of a later opening
             with suppress(LeaseLost, *STORE_ERRORS):

@@ -8,20 +8,71 @@ from collections.abc import Callable
 from contextlib import suppress
 from threading import Event, Lock
 
+from penstock.config import Sharing
 from penstock.feeds import At, KnowsReader
-from penstock.model.errors import Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.position import PartitionId
+from penstock.process.backoff import Clock
 from penstock.processor.observer import CloseReason
 from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork, Taker
 from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import Survey
-from penstock.reading.lease_schedule import LeaseSchedule
 from penstock.reading.turns import Turns
 
 # Seconds that an observer is busy before its connection is kept by others.
 _BUSY = 5.0
 
+# Seconds between two looks at what is asked for or lost.
+LOOK = 1.0
+# Seconds after a call of the store that failed.
+_RETRY = 2.0
+
 log = logging.getLogger("penstock")
+
+
+class LeaseSchedule:
+    """When a host renews its leases, and when it looks at all of them."""
+
+    def __init__(self, host: "Host", sharing: Sharing, clock: Clock) -> None:
+        self.error = ""  # of the store, until the next round succeeds
+        self._host = host
+        self._sharing = sharing
+        self._clock = clock
+        self._renew_at = clock() + sharing.renew / 2
+        self._acquire_at = clock()
+        self._lock = Lock()  # of `_acquire_at`, which other threads bring forward
+
+    def tick(self, *, acquires: bool) -> None:
+        """Does what is due; with `acquires` false, leases are only renewed. One thread calls it."""
+        now, sharing = self._clock(), self._sharing
+        renews, looks = now >= self._renew_at, now >= self._acquire_at and acquires
+        if not (renews or looks):
+            return
+        try:
+            if renews:
+                self._renew_at = now + sharing.renew
+                self._host.renew()
+            if looks:
+                with self._lock:
+                    self._acquire_at = now + sharing.acquire
+                self._host.acquire()
+            self.error = ""
+        except PenstockError as error:
+            self._renew_at = min(self._renew_at, now + _RETRY)
+            if not self.error:
+                log.warning("the leases cannot be kept; trying again: %s", error)
+            self.error = str(error)
+
+    def look_by(self, at: float) -> None:
+        """Looks at all leases then at the latest; from any thread."""
+        with self._lock:
+            self._acquire_at = min(self._acquire_at, at)
+
+    def wait(self, *, acquires: bool) -> float:
+        """Seconds until the next `tick`, at most `LOOK`."""
+        now = self._clock()
+        due = min(self._renew_at, self._acquire_at if acquires else now + LOOK)
+        return max(0.0, min(due - now, LOOK))
 
 
 class Host:
@@ -58,9 +109,7 @@ class Host:
             on_fatal=on_fatal,
         )
         self.turns.add(self.discovery)
-        self._schedule = LeaseSchedule(
-            work.processing, work.clock, renew=self._renew, acquire=self._acquire
-        )
+        self._schedule = LeaseSchedule(self, work.processing, work.clock)
 
     @property
     def error(self) -> str:
@@ -126,7 +175,8 @@ class Host:
             self.discovery.ended()
             self.turns.hurry(self.discovery)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Renews all leases, but for those whose partitions hang in a read."""
         now = self._work.clock()
         limit, leases = self._work.processing.read_timeout, self._work.leases
         for name, part in list(self.owned.items()):
@@ -145,7 +195,8 @@ class Host:
             leases.readers = {name: str(reader) for name, reader in names.items() if reader}
         leases.renew()
 
-    def _acquire(self) -> None:
+    def acquire(self) -> None:
+        """Looks at all leases, and takes what is ours to take."""
         leases, now = self._work.leases, self._work.clock()
         with self._lock:
             for name in [name for name, at in self.not_before.items() if at <= now]:

@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from penstock.feeds import RecordReader
 from penstock.model.change import schema
 from penstock.model.page import Decoder, Page
 from penstock.model.position import PartitionId
+from penstock.process.backoff import Clock
 
 
 class CloseReason(StrEnum):
@@ -111,3 +113,55 @@ class Observer(ABC):
     def close(self, context: PartitionContext, reason: CloseReason) -> None:  # noqa: B027
         """No change comes any more. Unless checkpoints are explicit, what was processed is
         checkpointed after it returns, and not if it raises."""
+
+
+class ObserverCalls:
+    """Calls of what `make` makes. Each raises what the observer raises."""
+
+    def __init__(
+        self,
+        make: Callable[[], Observer],
+        context: PartitionContext,
+        clock: Clock,
+    ) -> None:
+        self.context = context
+        # When the present call began, if there is one, by the clock.
+        self.busy_since: float | None = None
+        # Whether the last call of all went well; None before it.
+        self.ended_well: bool | None = None
+        self._make = make
+        self._observer: Observer | None = None  # while it is open
+        self._clock = clock
+
+    @property
+    def is_open(self) -> bool:
+        """Whether an observer is open."""
+        return self._observer is not None
+
+    def open(self) -> None:
+        """Makes an observer and opens it."""
+        observer = self._make()
+        with self._busy():
+            observer.open(self.context)
+        self._observer = observer
+
+    def process(self, changes: Changes) -> None:
+        """Gives the open observer the next changes."""
+        assert self._observer is not None
+        with self._busy():
+            self._observer.process(changes, self.context)
+
+    def close(self, reason: CloseReason) -> None:
+        """Closes the observer, if it is open."""
+        observer, self._observer = self._observer, None
+        if observer is not None:
+            with self._busy():
+                observer.close(self.context, reason)
+
+    @contextmanager
+    def _busy(self) -> Iterator[None]:
+        self.busy_since = self._clock()
+        try:
+            yield
+        finally:
+            self.busy_since = None

@@ -6,20 +6,64 @@ turn waits longer than it is told to, apart from the observer.
 
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import Lock
 from typing import NamedTuple, Protocol
 
-from penstock.feeds import Feed, Gap, HistoryLost, RecordReader
+from penstock.feeds import Feed, Gap, HistoryLost, KnowsReader, RecordReader
 from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, PartitionId
-from penstock.processor.calls import ObserverCalls
-from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
+from penstock.process.backoff import Clock
+from penstock.processor.faults import Retries
+from penstock.processor.observer import (
+    Changes,
+    CloseReason,
+    Observer,
+    ObserverCalls,
+    PartitionContext,
+)
 from penstock.processor.progress import AGAIN, LeasedPosition, PartitionProgress
 from penstock.processor.settings import Processing
+from penstock.reading.gaps import GapLog
 from penstock.reading.host_leases import HostLeases
-from penstock.reading.passed_gaps import GapRecorder
 from penstock.reading.reader import PartitionReader, Step
+from penstock.stream.records import record_reader
+
+
+class LeasedGaps:
+    """A `passed_gaps.GapRecorder`: only the owner of a lease connects, and records."""
+
+    def __init__(self, feed: Feed, leases: HostLeases) -> None:
+        self.log = GapLog(leases.positions)
+        self._feed = feed
+        self._leases = leases
+
+    def verify(self, partition: PartitionId) -> None:
+        """Called before a connection is made. Ends the connection of an owner that lost the lease
+        and does not let go, where the source has one reader."""
+        if not self._leases.holds(partition):  # else no other has it: the store need not be asked
+            self.log.verify(partition)
+        self._check(partition)
+        reader = self._leases.predecessors.get(partition)
+        if reader and isinstance(self._feed, KnowsReader):
+            with suppress(Unavailable):
+                for holder in self._feed.holders():
+                    if (holder.partition, holder.reader) == (partition, reader):
+                        self._feed.evict(holder)
+                self._leases.predecessors.pop(partition, None)
+
+    def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
+        """See `GapRecorder`."""
+        self.log.verify(partition)
+        self._check(partition)
+        self.log.lost(partition, gap, bookmark, to=to)
+        self._check(partition)
+
+    def _check(self, partition: PartitionId) -> None:
+        if not self._leases.is_ours(partition):
+            raise LeaseLost(f"the lease of {partition} was taken by another host")
+
 
 # Seconds between two reads of a partition with a connection of its own that has nothing, while
 # threads have others to read.
@@ -35,43 +79,23 @@ class Taker(Protocol):
         ...
 
 
-class Faults(Protocol):
-    """What becomes of errors; see `faults.Retries`. `waits`: of partitions whose batch has just
-    failed, the seconds until this host may take them again."""
-
-    waits: dict[PartitionId, float]
-
-    def report_error(self, error: Exception, context: PartitionContext) -> None:
-        """An error of the observer, or of the source. Raises nothing."""
-        ...
-
-    def opened(self, partition: PartitionId) -> None:
-        """An observer was opened: failures to open one are forgotten."""
-        ...
-
-    def set_aside(
-        self, error: Exception, context: PartitionContext, changes: Changes | None
-    ) -> bool:
-        """The observer failed with these changes (None: with none). Whether they were set aside,
-        and processing goes on after them; else they come again."""
-        ...
-
-
 class PartitionWork(NamedTuple):
-    """What all partitions of a host share. `letters` makes changes that can always be decoded, to
-    set them aside. `polls`: any number of hosts may read the source."""
+    """What all partitions of a host share."""
 
     feed: Feed
     leases: HostLeases
-    gaps: GapRecorder
+    gaps: LeasedGaps
     processing: Processing
     observer: Callable[[], Observer]
     decoder: Decoder
     read: RecordReader
-    letters: Callable[[Page], Changes]
-    faults: Faults
-    clock: Callable[[], float]
-    polls: bool
+    faults: Retries
+    clock: Clock
+
+    def letters(self, page: Page) -> Changes:
+        """Changes that can always be decoded, to set them aside."""
+        decoder = self.feed.decoder("json", "dead-letter")
+        return Changes(page, decoder, record_reader(self.feed, "dead-letter"))
 
 
 class OwnedPartition:
@@ -181,7 +205,7 @@ class OwnedPartition:
         self.progress.idle()
         if (wait := self.reader.next_in) is not None:
             return wait
-        if step.wait or self._work.polls:
+        if step.wait or self._work.feed.polled:
             return step.wait or self._work.processing.poll
         doubled = min(max(FIRST_IDLE, 2 * self._idle), LONGEST_IDLE)
         self._idle = 0.0 if timeout else doubled

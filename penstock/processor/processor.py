@@ -3,33 +3,30 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
 from penstock.config.pipeline import is_name
 from penstock.config.problems import dotted, problems_of, refuse
 from penstock.feeds import At, Feed, KnowsReader
-from penstock.leases import LeaseStore, open_store
+from penstock.leases import Lease, LeaseStore, open_store
 from penstock.leases.holder import instance_name
 from penstock.model.change import OnError
-from penstock.model.errors import PenstockError, SettingsError
-from penstock.model.page import Page
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
+from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
 from penstock.process.processes import StopRequest, elapsed, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
-from penstock.processor.gaps import LeasedGaps
-from penstock.processor.host import Host
-from penstock.processor.observer import Changes, Observer
-from penstock.processor.partition import PartitionWork
+from penstock.processor.host import LOOK, Host
+from penstock.processor.observer import Observer
+from penstock.processor.partition import LeasedGaps, PartitionWork
 from penstock.processor.settings import Processing
-from penstock.processor.store import ClosableStore
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.host_positions import HostPositions
-from penstock.reading.lease_schedule import LOOK
 from penstock.stream.opening import feed_of
 from penstock.stream.records import record_reader
 
@@ -65,7 +62,7 @@ class Processor(Closes):
         host: str = "",
         on_error: OnFault | None = None,
         dead_letters: str | Path | DeadLetter | None = None,
-        clock: Callable[[], float] = elapsed,
+        clock: Clock = elapsed,
         **processing: Any,
     ) -> None:
         if not is_name(name):
@@ -116,10 +113,8 @@ class Processor(Closes):
             observer=observer,
             decoder=self.feed.decoder("json", unreadable),
             read=record_reader(self.feed, unreadable),
-            letters=self._letters,
             faults=self.faults,
             clock=clock,
-            polls=self.feed.polled,
         )
         self.node = Host(work, at, self._fail, self._replace_thread)
         self._threads: list[threading.Thread] = []  # that take turns
@@ -192,10 +187,6 @@ class Processor(Closes):
                 self.processing.patience,
             )
 
-    def _letters(self, page: Page) -> Changes:
-        decoder = self.feed.decoder("json", "dead-letter")
-        return Changes(page, decoder, record_reader(self.feed, "dead-letter"))
-
     def _keep_alive(self, over: threading.Event) -> None:
         try:
             while not over.wait(LOOK):
@@ -248,3 +239,49 @@ def _processing(keywords: Mapping[str, Any]) -> Processing:
                 for problem in problems_of(error, Processing)
             ]
         ) from None
+
+
+Answer = TypeVar("Answer")
+
+
+class ClosableStore:
+    """A `LeaseStore` that does not open again after `close`: a thread that hangs in a read, or in
+    an observer, may come back later than that."""
+
+    def __init__(self, store: LeaseStore) -> None:
+        self._store = store
+        self._is_closed = False
+
+    def get(self, name: str) -> Lease | None:
+        """See `LeaseStore`."""
+        return self._call(lambda: self._store.get(name))
+
+    def list(self, prefix: str) -> Sequence[Lease]:
+        """See `LeaseStore`."""
+        return self._call(lambda: self._store.list(prefix))
+
+    def put(self, lease: Lease) -> Lease:
+        """See `LeaseStore`."""
+        return self._call(lambda: self._store.put(lease))
+
+    def put_all(self, leases: Sequence[Lease]) -> Sequence[Lease | LeaseLost]:
+        """See `LeaseStore`."""
+        return self._call(lambda: self._store.put_all(leases))
+
+    def delete(self, lease: Lease) -> None:
+        """See `LeaseStore`."""
+        self._call(lambda: self._store.delete(lease))
+
+    def close(self) -> None:
+        """Closes the store for good."""
+        self._is_closed = True
+        self._store.close()
+
+    def _call(self, call: Callable[[], Answer]) -> Answer:
+        if self._is_closed:
+            raise Unavailable("the processor has ended: its store is closed")
+        try:
+            return call()
+        finally:
+            if self._is_closed:  # meanwhile: the call may have opened it again
+                self._store.close()

@@ -3,12 +3,13 @@
 What is saved is acknowledged at the source, and nothing else is: the keeper's rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 
 from penstock.config import Checkpoint
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.process.backoff import Clock
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.keeper import Saver
@@ -29,7 +30,7 @@ class LeasedPosition:
         bookmark: Bookmark,
         leases: HostLeases,
         processing: Processing,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         self.saved = bookmark
         self.error = ""  # why the last save failed
@@ -77,9 +78,7 @@ class LeasedPosition:
 class PartitionProgress:
     """How far one partition is, for one thread at a time; an `Acknowledger` for its keeper."""
 
-    def __init__(
-        self, reader: PartitionReader, position: LeasedPosition, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, reader: PartitionReader, position: LeasedPosition, clock: Clock) -> None:
         # All up to there is done.
         self.processed = position.saved.place
         # Up to where the observer may checkpoint: the end of the batch that it is given.

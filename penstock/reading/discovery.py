@@ -13,7 +13,7 @@ from penstock.feeds import At, Feed
 from penstock.leases.first_start import FirstStart
 from penstock.leases.kinds import NameCheck
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.process.backoff import delays
+from penstock.process.backoff import Clock, delays
 from penstock.reading.host_leases import HostLeases
 from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.roster import LOOKUP, LookUp, Roster
@@ -33,7 +33,7 @@ class Discovery:
         at: At,
         sharing: Sharing,
         *,
-        clock: Callable[[], float],
+        clock: Clock,
         on_found: Callable[[], None],
         on_fatal: Callable[[Exception], None],
     ) -> None:

@@ -16,6 +16,7 @@ from penstock.leases.gaps import Gaps, gap_id
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
+from penstock.process.backoff import Clock
 from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import Positions
 
@@ -37,7 +38,7 @@ class GapLog:
         positions: Positions | HostPositions | None = None,
         *,
         report: Callable[[], None] = lambda: None,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         self._positions = positions
         self._gaps = positions.gaps if positions else Gaps(MemoryStore(), "library")

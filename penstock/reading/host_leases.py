@@ -7,7 +7,7 @@ thread calls.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from penstock.leases.balance import balance
 from penstock.leases.holder import LeaseHolder, users_own
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId
+from penstock.process.backoff import Clock
 from penstock.reading.host_positions import HostPositions
 
 # Of a lease's properties: the batch that fails, and how often it has, over all hosts.
@@ -47,7 +48,7 @@ class HostLeases:
         positions: HostPositions,
         sharing: Sharing,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         knows_reader: bool = False,
     ) -> None:
         self.positions = positions

@@ -7,7 +7,7 @@ error: nothing is saved for it any more.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import SAVED, now_text
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.process.backoff import Clock
 from penstock.reading.rows import BookmarkRows, bookmark_text, read_bookmark
 
 log = logging.getLogger("penstock")
@@ -31,7 +32,7 @@ class HostPositions(BookmarkRows):
         prefix: str,
         owner: str,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(store, prefix, owner, "processor", exact=False)
         self.unreadable = ""  # why a row could not be read, at the last survey

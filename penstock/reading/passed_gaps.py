@@ -1,13 +1,13 @@
 """What a partition lost before what is read next: when a loss counts, and where it is recorded."""
 
 import math
-from collections.abc import Callable
 from typing import Protocol
 
 from penstock.feeds import Feed, Gap, HistoryLost
 from penstock.feeds.shared import hole_before
 from penstock.model.errors import PositionLost, RecordsExpired, ShardIteratorExpired
 from penstock.model.position import Bookmark, PartitionId
+from penstock.process.backoff import Clock
 
 # Seconds until a partition that lost its history is followed again: the operator may have acted.
 BLOCKED = 30.0
@@ -51,7 +51,7 @@ class PassedGaps:
         partition: PartitionId,
         gaps: GapRecorder,
         doubts: Doubts,
-        clock: Callable[[], float],
+        clock: Clock,
     ) -> None:
         # Gaps that were passed since anything was read: what is found next is found despite them.
         self.despite: list[Gap] = []

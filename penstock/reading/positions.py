@@ -5,7 +5,7 @@ is called with is in it already.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from penstock.leases import Lease, LeaseStore, open_store
 from penstock.leases.kinds import verify_kind
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.process.backoff import Clock
 from penstock.reading.rows import NOTHING, BookmarkRows, bookmark_text
 
 # Seconds without a `save` after which the rows are read again: it is called twice a second, so this
@@ -43,7 +44,7 @@ class Positions(BookmarkRows):
         *,
         interval: float,
         event_count: int,
-        clock: Callable[[], float],
+        clock: Clock,
         owner: str = "",
     ) -> None:
         super().__init__(store, prefix, owner, "pipeline", exact=True)

@@ -7,7 +7,7 @@ apart from the source's own `read`, and no thread runs: with a clock and a feed 
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from penstock.feeds import Feed, Following, HistoryLost, PacesReads
@@ -15,6 +15,7 @@ from penstock.feeds.shared import is_behind_hole
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, PartitionId, Place
+from penstock.process.backoff import Clock
 from penstock.reading.passed_gaps import (
     BLOCKED,
     CONFIRMED,
@@ -50,7 +51,7 @@ class PartitionReader:
         gaps: GapRecorder,
         *,
         is_stored: bool = True,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         doubts: Doubts | None = None,
     ) -> None:
         self.partition = partition

@@ -151,13 +151,11 @@ class Reservoir:
         limit: int,
         gaps: GapRecorder,
         watch: Callable[[], None] = lambda: None,
-        threads: int = THREADS,
         doubts: Doubts | None = None,
     ) -> None:
         self._feed, self._gaps = feed, gaps  # of new readers
         self._doubts: Doubts = {} if doubts is None else doubts  # theirs, too
         self._watch = watch
-        self._most_threads = threads
         self._threads: list[threading.Thread] = []
         lock = threading.RLock()
         self.wake = threading.Condition(lock)  # consumers wait for it
@@ -183,7 +181,7 @@ class Reservoir:
             )
             part = self._parts[partition] = Buffered(reader)
             self._turns.add(part)
-            if len(self._threads) < min(self._most_threads, len(self._parts)):
+            if len(self._threads) < min(THREADS, len(self._parts)):
                 name = f"reader-{len(self._threads)}"
                 thread = threading.Thread(target=self._run, name=name, daemon=True)
                 self._threads.append(thread)
@@ -240,11 +238,6 @@ class Reservoir:
         """The buffered pages that reach beyond `after`."""
         part = self._parts.get(partition)
         return iter(()) if part is None else part.beyond(after)
-
-    def drained(self, partition: PartitionId) -> bool:
-        """Whether the partition has ended, and all of it is here or was released."""
-        part = self._parts.get(partition)
-        return part is None or part.drained
 
     def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
         """Whether the partition has ended, with nothing left after `durable`."""

@@ -11,14 +11,14 @@ and only when nothing known is missing.
 import math
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from penstock.feeds import Feed, Lineage, Listing
 from penstock.feeds.shared import LINEAGE_BROKEN, behind_hole, is_behind_hole
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
-from penstock.process.backoff import delays
+from penstock.process.backoff import Clock, delays
 
 # Seconds between two look-ups while nothing ends.
 LOOKUP = 30.0
@@ -210,7 +210,7 @@ class Roster:
         self,
         feed: Feed,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         every: float = LOOKUP,
     ) -> None:
         self._feed = feed

@@ -6,10 +6,11 @@ It makes no threads: its owners do (a reservoir, a processor, an iterator).
 
 import heapq
 import time
-from collections.abc import Callable
 from itertools import count
 from threading import Condition
 from typing import Generic, TypeVar
+
+from penstock.process.backoff import Clock
 
 Job = TypeVar("Job")
 
@@ -18,9 +19,7 @@ class Turns(Generic[Job]):
     """`clock` is monotonic seconds. `changed`: of the owner's own lock, where it decides about jobs
     while it holds that."""
 
-    def __init__(
-        self, clock: Callable[[], float] = time.monotonic, *, changed: Condition | None = None
-    ) -> None:
+    def __init__(self, clock: Clock = time.monotonic, *, changed: Condition | None = None) -> None:
         self.is_closed = False  # no job has a turn any more
         self._clock = clock
         self._changed = changed or Condition()

@@ -22,6 +22,7 @@ from penstock.model.errors import (
     Unavailable,
 )
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.process.backoff import Clock
 from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.roster import LookUp, Roster
 from penstock.stream.buffer import Buffer
@@ -54,7 +55,7 @@ class Coordinator:
         bookmarks: Bookmarks,
         read: RecordReader,
         *,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         grace: float = 0.0,
         buffer: int = BUFFER,
     ) -> None:

@@ -38,12 +38,8 @@ class Shard:
         """The partition's name."""
         return self._reader.partition
 
-    def poll(self, wait: float = 0.0) -> None:
-        """Reads once, for at most `wait` seconds. Raises why it could not."""
-        self.take(self.step(wait))
-
     def step(self, wait: float = 0.0) -> Step:
-        """Reads once; another thread may do it, one at a time."""
+        """Reads once, for at most `wait` seconds; another thread may do it, one at a time."""
         if self._place is not None:
             self._reader.durable(self._place)
         return self._reader.step(wait)

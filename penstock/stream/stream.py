@@ -10,6 +10,7 @@ from penstock.feeds import At, Feed, Gap
 from penstock.model.change import OnError
 from penstock.model.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
 from penstock.model.position import Bookmarks
+from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
 from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
@@ -42,7 +43,7 @@ class Stream(Closes):
         model: Any = None,
         on_error: OnError = "stop",
         buffer: int = BUFFER,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Clock = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if buffer < 1:

@@ -74,14 +74,13 @@ class Made:
         feed: StagedFeed,
         *,
         positions: Positions | None = None,
-        threads: int = 8,
         **given: Any,
     ) -> None:
         self.options = options_of(**{"patience": 5.0, **given})
         self.feed = feed
         self.positions = positions
         self.gaps = GapLog(positions)
-        self.reservoir = Reservoir(feed, limit=self.options.buffer, gaps=self.gaps, threads=threads)
+        self.reservoir = Reservoir(feed, limit=self.options.buffer, gaps=self.gaps)
         self.roster = Roster(feed)
         self.planner = Planner(self.reservoir, self.roster, self.options, positions)
 

@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from structlog.testing import capture_logs
 
 from penstock.cli import main
+from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import START, Bookmark, PartitionId

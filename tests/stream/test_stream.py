@@ -464,7 +464,7 @@ def test_records_before_one_that_cannot_be_decoded_are_handed_out() -> None:
     partition = PartitionId("A")
     shard = Shard(PartitionReader(feed, partition, Bookmark(), GapLog()), Bookmark(), failing)
     good[0] = False
-    shard.poll()
+    shard.take(shard.step())
     found: list[NativeRecord] = []
     for _ in range(10):
         try:
