@@ -10,9 +10,8 @@ ids then drop.
 
 import threading
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import suppress
-from typing import Protocol
 
 from penstock.microbatch.assignments import AssignmentDraw, Assignments
 from penstock.microbatch.conversation import (
@@ -43,19 +42,6 @@ SHORT = 0.2
 LONGER = 2.0
 # Seconds between two questions whether it is time to save, when tasks report nothing new.
 SAVE = 0.5
-
-
-class Partitions(Protocol):
-    """The partitions that are read for open micro-batches: by this process, or by tasks."""
-
-    @property
-    def open_partitions(self) -> Sequence[PartitionId]:
-        """The partitions that are read."""
-        ...
-
-    def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
-        """The partition is read after the bookmark."""
-        ...
 
 
 class Lengths:
@@ -101,13 +87,13 @@ class Epochs:
 
     def __init__(
         self,
-        partitions: Partitions,
+        reader: Reservoir | Assignments,
         keeper: Keeper,
         roster: Roster,
         lengths: Lengths,
         clock: Clock,
     ) -> None:
-        self._partitions = partitions  # that are read
+        self.reader = reader  # of the partitions: this process, or tasks
         self._keeper = keeper
         self._roster = roster  # finds others
         self._lengths = lengths
@@ -171,7 +157,7 @@ class Epochs:
 
     def _look_up(self) -> None:
         try:
-            found = self._roster.look_up(self.durable, self._partitions.open_partitions)
+            found = self._roster.look_up(self.durable, self.reader.open_partitions)
         except Unavailable:
             return  # the roster tries again; who is read already goes on
         if found is None:
@@ -185,7 +171,7 @@ class Epochs:
             with suppress(Unavailable):
                 self.save()
         for name, bookmark in found.ready.items():
-            self._partitions.open(name, bookmark)
+            self.reader.open(name, bookmark)
         if found.forgotten:
             with self._saving:
                 is_done = self._keeper.forget(found.forgotten, self.durable)

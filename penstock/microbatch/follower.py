@@ -24,7 +24,7 @@ from penstock.microbatch.conversation import (
     stored_message,
 )
 from penstock.microbatch.draw import OpenDraw
-from penstock.microbatch.page_client import LOST, LOST_HINT, Handed, connected, expect_end, release
+from penstock.microbatch.page_client import Handed, connected, expect_end, reaching, release
 from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
@@ -95,7 +95,8 @@ class Follower:
         """Takes in what the reader process sends, until the end of the epoch."""
         try:
             while True:
-                message = connection.recv_bytes()
+                with reaching():
+                    message = connection.recv_bytes()
                 if message[:1] == JOIN:
                     for name, bookmark in read_bookmarks(message).items():
                         self._places[name] = bookmark.place
@@ -109,8 +110,6 @@ class Follower:
                 else:
                     expect_end(message)
                     break
-        except (OSError, EOFError):
-            self._failure = Unavailable(LOST, hint=LOST_HINT)
         except PenstockError as error:
             self._failure = error
         self._over.set()
@@ -143,13 +142,11 @@ class Follower:
             connection, self._connection = self._connection, None
             if connection is None:
                 return
-            try:
+            with reaching():
                 connection.send_bytes(stored_message({}, done=True))
                 message = connection.recv_bytes()
                 while message[:1] == RECORDED:  # what was reported lost while the epoch ended
                     message = connection.recv_bytes()
-            except (OSError, EOFError) as error:
-                raise Unavailable(LOST, hint=LOST_HINT) from error
         expect_end(message)
         release(self._ticket, connection)
 
@@ -208,12 +205,9 @@ class Follower:
         self._counts = Counter(reconnects=-reconnects)
 
     def _send(self, message: bytes) -> None:
-        try:
-            with self._sending:
-                if self._connection is not None:
-                    self._connection.send_bytes(message)
-        except OSError as error:
-            raise Unavailable(LOST, hint=LOST_HINT) from error
+        with reaching(), self._sending:
+            if self._connection is not None:
+                self._connection.send_bytes(message)
 
     # What the reservoir calls: see `GapRecorder`.
 

@@ -13,7 +13,6 @@ from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, L
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PAUSE, PageServer
 from penstock.microbatch.run_folder import is_stopping
-from penstock.microbatch.source_reports import ReaderStatus
 from penstock.microbatch.ticket import Request, Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks
@@ -35,7 +34,7 @@ def buffered(
     """Pages are read here, and written by one task, so that one chain orders the sink's writes."""
     reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
     epochs = BufferedEpochs(reservoir, Roster(feed), positions, Lengths(options))
-    return OpenReading(options, reservoir, epochs, report)
+    return OpenReading(options, epochs, report)
 
 
 def assigned(
@@ -45,9 +44,7 @@ def assigned(
     assignments = Assignments(options.buffer)
     lengths = Lengths(options, is_spread=True)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths, gaps=gaps)
-    return OpenReading(
-        options, assignments, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer
-    )
+    return OpenReading(options, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer)
 
 
 class OpenReading:
@@ -57,14 +54,13 @@ class OpenReading:
     def __init__(
         self,
         options: SourceOptions,
-        reader: ReaderStatus,
         epochs: Epochs,
         report: Notify,
         *,
         feed: bytes = b"",
         buffer: int = 0,
     ) -> None:
-        self.reader = reader  # whose status is reported
+        self.reader = epochs.reader  # whose status is reported
         self._epochs = epochs
         self._report = report
         self._feed, self._buffer = feed, buffer

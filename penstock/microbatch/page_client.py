@@ -9,6 +9,7 @@ import pickle
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 
@@ -21,11 +22,19 @@ from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
 from penstock.process.connections import connect
 
-LOST = "the reader process is gone"
-LOST_HINT = "the query starts again from the stored position"
-
 # By process: a forked child must not share its parent's sockets.
 _idle: dict[tuple[int, str, bytes], Connection] = {}
+
+
+@contextmanager
+def reaching() -> Iterator[None]:
+    """Raises Unavailable when the reader process is gone."""
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise Unavailable(
+            "the reader process is gone", hint="the query starts again from the stored position"
+        ) from error
 
 
 class Handed:
@@ -100,16 +109,11 @@ class PageClient:
         with.
         """
         connection = self._connection = connected(self._ticket)
-        try:
+        with reaching():
             connection.send_bytes(self._ticket.pack())
-            while True:
-                message = connection.recv_bytes()
-                if message[:1] != PAGE:
-                    expect_end(message)
-                    break
+            while (message := connection.recv_bytes())[:1] == PAGE:
                 yield page_of(message[1:], connection.recv_bytes)
-        except (OSError, EOFError) as error:
-            raise Unavailable(LOST, hint=LOST_HINT) from error
+        expect_end(message)
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
@@ -130,18 +134,15 @@ class PageClient:
             return
         self._handed.expect_none()
         self._send({}, done=True)
-        try:
-            expect_end(self._connection.recv_bytes())
-        except (OSError, EOFError) as error:
-            raise Unavailable(LOST, hint=LOST_HINT) from error
+        with reaching():
+            message = self._connection.recv_bytes()
+        expect_end(message)
         self.release()
 
     def _send(self, position: Position, *, done: bool) -> None:
         assert self._connection is not None
-        try:
+        with reaching():
             self._connection.send_bytes(stored_message(position, done=done))
-        except OSError as error:
-            raise Unavailable(LOST, hint=LOST_HINT) from error
 
     def release(self) -> None:
         """The conversation is over: its connection is kept for the next task of this process."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from penstock.feeds import Feed
-from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.microbatch.assignments import Assignments
+from penstock.model.position import Bookmark, Bookmarks
 from penstock.ops.partitions import (
     DISCONNECTED,
     ENDED,
@@ -20,38 +21,18 @@ from penstock.ops.reporter import Reporter
 from penstock.process.histograms import observed
 from penstock.reading.gaps import GapLog
 from penstock.reading.remaining import Remaining
+from penstock.reading.reservoir import Reservoir
 from penstock.reading.silences import Silences
 
 # Seconds between two reports.
 REPORT = 0.5
 
 
-class ReaderStatus(Protocol):
-    """What is reported of whoever reads: a reservoir, or tasks."""
-
-    # What was read, and how often a connection was lost, over all partitions ever opened.
-    counts: dict[str, int]
-
-    @property
-    def drawn(self) -> int:
-        """How many changes were taken."""
-        ...
-
-    @property
-    def fill(self) -> float:
-        """How full the buffer is, in percent."""
-        ...
-
-    def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
-        """Plain JSON of every partition."""
-        ...
-
-
 class ReadingStatus(Protocol):
     """What is reported of a reading."""
 
     @property
-    def reader(self) -> ReaderStatus:
+    def reader(self) -> Reservoir | Assignments:
         """The reader whose status is reported: a reservoir, or the tasks' assignments."""
         ...
 

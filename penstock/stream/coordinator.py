@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from threading import Lock
+from threading import Event, Lock
 
 from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
 from penstock.model.errors import (
@@ -27,7 +27,7 @@ from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.roster import LookUp, Roster
 from penstock.stream.buffer import Buffer
 from penstock.stream.shard import Shard
-from penstock.stream.side_by_side import SideBySide
+from penstock.stream.side_by_side import NEVER, SideBySide
 
 log = logging.getLogger("penstock")
 
@@ -94,7 +94,7 @@ class Coordinator:
                 self._buffer.put(shard.partition, shard.decode())
         self._refill = False
 
-    def poll(self, wait: float = 0.0, stopped: Callable[[], bool] = lambda: False) -> None:
+    def poll(self, wait: float = 0.0, stopped: Event = NEVER) -> None:
         """Reads every active partition once; `wait` seconds at most where there is only one with a
         connection of its own. Returns early when `stopped`.
 
@@ -117,20 +117,18 @@ class Coordinator:
             )
             raise errors[0]
 
-    def _read_in_turn(
-        self, wait: float, stopped: Callable[[], bool], errors: list[PenstockError]
-    ) -> None:
+    def _read_in_turn(self, wait: float, stopped: Event, errors: list[PenstockError]) -> None:
         deadline = self._clock() + wait
         for shard in self._in_order():
             waits = True  # the source waits for more, and does not return at once
-            while waits and not stopped():
+            while waits and not stopped.is_set():
                 asked = self._clock()
                 patience = min(max(0.0, deadline - asked), _LOOK)
                 self._take(shard, self._step(shard, patience), errors)
                 now = self._clock()
                 waits = now < deadline and now - asked > patience / 2 and not shard.has_pages
 
-    def _read_together(self, stopped: Callable[[], bool], errors: list[PenstockError]) -> None:
+    def _read_together(self, stopped: Event, errors: list[PenstockError]) -> None:
         shards = {shard.partition: shard for shard in self._in_order()}
         for shard in shards.values():
             shard.is_reading = True
@@ -202,7 +200,7 @@ class Coordinator:
         """Whether another poll may find records without waiting: a partition has just ended."""
         return any(map(self._has_ended, self._shards.values()))
 
-    def _open(self, stopped: Callable[[], bool] = lambda: False) -> list[PenstockError]:
+    def _open(self, stopped: Event = NEVER) -> list[PenstockError]:
         """Opens the partitions that may be read, if it is time to look for them."""
         try:
             found = self._known.look_up(list(self._shards), stopped)
@@ -283,9 +281,7 @@ class _Known:
         self._roster = roster
         self._looking = looking
 
-    def look_up(
-        self, opened: Collection[PartitionId], stopped: Callable[[], bool]
-    ) -> LookUp | None:
+    def look_up(self, opened: Collection[PartitionId], stopped: Event) -> LookUp | None:
         """See `Roster.look_up`; None also when `stopped`."""
         if self._looking is None:
             return self._roster.look_up(self.bookmarks, opened)

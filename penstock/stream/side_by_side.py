@@ -15,6 +15,8 @@ Result = TypeVar("Result")
 THREADS = 8
 # Seconds: how long a thread waits for work; how often a caller looks whether it is to stop.
 _IDLE, _LOOK = 5.0, 0.1
+# Of what goes on to its end.
+NEVER = threading.Event()
 
 
 class SideBySide(Generic[Result]):
@@ -39,17 +41,17 @@ class SideBySide(Generic[Result]):
         self,
         jobs: Mapping[Hashable, Callable[[], Result]],
         take: Callable[[Hashable, Result], None],
-        stopped: Callable[[], bool],
+        stopped: threading.Event = NEVER,
     ) -> None:
         """Does the jobs, but those that are busy still, and gives their results to `take`. Returns
-        when none is busy, or when `stopped`: what is busy then is taken by the next run. So is what
+        when none is busy, or it is `stopped`: what is busy then is taken by the next run. So is what
         `take` was interrupted at, by Ctrl-C: it may be taken twice, and is never dropped."""
         for name, job in jobs.items():
             if name not in self._jobs:
                 self._jobs[name] = job
                 self._turns.add(name)
         self._start(len(self._jobs))
-        while self._jobs and not stopped():
+        while self._jobs and not stopped.is_set():
             if not self._results:
                 self._arrived.wait(_LOOK)
                 self._arrived.clear()

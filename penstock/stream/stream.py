@@ -1,9 +1,9 @@
 """The iterator itself: positions in, records out, and a token for what was handed out."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from threading import Event
 from typing import Any, Self
 
 from penstock.feeds import At, Feed, Gap
@@ -16,6 +16,7 @@ from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter
 from penstock.stream.records import record_reader
+from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
 
 # Seconds: a connection that was closed by us may still hold the source.
@@ -55,7 +56,7 @@ class Stream(Closes):
         self._convert: Convert | None = None if model is None else converter(model)
         self._read = record_reader(feed, on_error)
         self._closed = False
-        self._stopped = threading.Event()  # `follow` ends
+        self._stopped = Event()  # `follow` ends
         self._coordinator = self._coordinate(self._begin(at))
 
     def __repr__(self) -> str:
@@ -100,9 +101,7 @@ class Stream(Closes):
         """
         return self._next()
 
-    def _next(
-        self, wait: float = 0.0, stopped: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any] | None:
+    def _next(self, wait: float = 0.0, stopped: Event = NEVER) -> dict[str, Any] | None:
         if self._closed:
             raise StopIteration
         coordinator = self._coordinator
@@ -176,7 +175,7 @@ class Stream(Closes):
                 if asked - kept >= _HEARTBEAT:
                     kept = asked
                     self.heartbeat()
-                record = self._next(poll, self._stopped.is_set)
+                record = self._next(poll, self._stopped)
                 if record is None and not self._coordinator.due:
                     pause = poll - (self._clock() - asked)
             except Unavailable:

@@ -5,14 +5,13 @@ import threading
 from penstock.microbatch.epochs import Epochs
 from penstock.microbatch.open import OpenReading
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.source_reports import ReaderStatus
 
 
 class Opened(OpenReading):
     """With the first epoch planned, and its page server open at `address` and `key`."""
 
-    def __init__(self, reader: ReaderStatus, epochs: Epochs) -> None:
-        super().__init__(SourceOptions(backend="memory"), reader, epochs, lambda: None)
+    def __init__(self, epochs: Epochs) -> None:
+        super().__init__(SourceOptions(backend="memory"), epochs, lambda: None)
         self.over = threading.Event()
         (ticket, *_) = self.parts({"epoch": "0"}, {"epoch": "1"})
         self.address, self.key = ticket.address, ticket.key

@@ -41,7 +41,7 @@ class World:
         if not self.positions.is_known():
             self.positions.begin(feed.begin())
         self.epochs.begin(self.positions.load())
-        self.reading = Opened(self.assignments, self.epochs)
+        self.reading = Opened(self.epochs)
         self.over = self.reading.over
         self.got: list[str] = []
 

@@ -202,7 +202,7 @@ def test_an_epoch_does_not_wait_for_what_is_saved() -> None:
         over.wait(60)
 
     parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
-    reading = Opened(parts.reservoir, Watched(parts, watch))
+    reading = Opened(Watched(parts, watch))
     ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0, most=60.0)
     pages = PageClient(ticket).pages()
     assert [next(pages).count for _ in range(5)] == [1] * 5
@@ -225,7 +225,7 @@ def test_what_saving_fails_with_ends_an_epoch(met: Exception, told: type[Excepti
         raise met
 
     parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
-    reading = Opened(parts.reservoir, Watched(parts, watch))
+    reading = Opened(Watched(parts, watch))
     ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0)
     with pytest.raises(told, match="somebody else"):
         count(PageClient(ticket))

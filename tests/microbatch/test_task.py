@@ -82,7 +82,7 @@ class Task:
             reader = parts.reservoir
             self.epochs = BufferedEpochs(reader, roster, positions, lengths)
         self.epochs.begin(feed.begin())
-        self.reading = Opened(reader, self.epochs)
+        self.reading = Opened(self.epochs)
         ticket = Ticket(
             address=self.reading.address,
             key=self.reading.key,

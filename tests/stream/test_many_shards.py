@@ -388,15 +388,15 @@ def test_a_job_that_hangs_keeps_neither_the_caller_nor_the_others() -> None:
         str(n): lambda n=n: str(n)
         for n in range(3)  # type: ignore[misc]
     }
-    side_by_side.run(jobs, take, stops.is_set)
+    side_by_side.run(jobs, take, stops)
     assert sorted(name for name, _ in taken) == ["0", "1", "2"]
     assert set(side_by_side.busy) == {"a"}
     goes_on.set()
-    side_by_side.run({"a": hang}, take, lambda: False)
+    side_by_side.run({"a": hang}, take)
     assert taken[3:] == [("a", "late")]
     assert not side_by_side.busy
     with pytest.raises(KeyError):
-        side_by_side.run({"b": lambda: {}["b"]}, take, lambda: False)
+        side_by_side.run({"b": lambda: {}["b"]}, take)
 
 
 def test_a_result_that_ctrl_c_comes_before_is_taken_by_the_next_run() -> None:
@@ -412,8 +412,8 @@ def test_a_result_that_ctrl_c_comes_before_is_taken_by_the_next_run() -> None:
     side_by_side: SideBySide[None] = SideBySide(1)
     jobs: dict[Any, Callable[[], None]] = {name: lambda: done.append("") for name in "ab"}
     with pytest.raises(KeyboardInterrupt):
-        side_by_side.run(jobs, take, lambda: False)
-    side_by_side.run(jobs, take, lambda: False)
+        side_by_side.run(jobs, take)
+    side_by_side.run(jobs, take)
     assert taken == ["a", "b"]
     assert len(done) == 2
     assert not side_by_side.busy
