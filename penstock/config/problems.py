@@ -72,6 +72,19 @@ def refuse(lines: Sequence[str], *, hint: str = "") -> SettingsError:
     return SettingsError("\n".join(lines), hint=hint)
 
 
+def refused(
+    error: ValidationError, model: type[BaseModel], secrets: Iterable[str] = ()
+) -> SettingsError:
+    """All mistakes in settings that are arguments of a call, without any of the secrets."""
+    return refuse(
+        [
+            f"{dotted(problem.path)!r}: {text}" if problem.path else text
+            for problem in problems_of(error, model)
+            for text in [blot(problem.text, secrets)]
+        ]
+    )
+
+
 def problems_of(
     error: ValidationError, model: type[BaseModel], prefix: Path = ()
 ) -> Iterator[Problem]:

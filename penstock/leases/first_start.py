@@ -26,7 +26,7 @@ class FirstStart:
 
     Its own row is `start:PREFIX`: the owner is the host that begins, the continuation is where, as
     long as rows may be missing. `begin` asks the source; `make` makes the rows that are not there.
-    Both may be called again, also on another host. `clock` is monotonic seconds.
+    Both may be called again, also on another host.
     """
 
     def __init__(

@@ -97,9 +97,9 @@ class _Seen(NamedTuple):
 class LeaseHolder:
     """The leases that one owner holds among rows of which it writes the owner and the properties.
 
-    `free` and `take` until they are ours; `renew` every `every` seconds (`start`: in a thread),
-    one write for all of them; `release`, or lose them. `term` is ours: another's lease states its
-    own. `clock` is monotonic seconds. `properties` is asked at each write.
+    `free` and `take` until they are ours; `renew` every `every` seconds (`start`: in a thread), one
+    write for all of them; `release`, or lose them. `term` is ours: another's lease states its own.
+    `properties` is asked at each write.
     """
 
     def __init__(

@@ -83,7 +83,7 @@ class Lengths:
 
 class Epochs:
     """Plans epochs, and knows what is durable while they are open. The page server's threads report
-    it, and one of them calls `watch`. `clock` is monotonic seconds."""
+    it, and one of them calls `watch`."""
 
     def __init__(
         self,

@@ -56,27 +56,17 @@ class TargetOptions(Settings):
     secret: SecretStr = SecretStr("")
     prefix: str = ""
 
-    def open(self) -> Sink | None:
-        """None where the reader needs none. No I/O."""
-        if not self.sink:
-            return None
-        plug_in, settings = self._chosen()
-        return plug_in.build(settings)
-
     def schemas(self, pipeline: str) -> SchemaStore | None:
         """Where a reader stores the schemas that its source announces; None where the sink keeps
         none."""
         if not self.sink:
             return None
-        plug_in, settings = self._chosen()
+        plug_in: SinkPlugin = plugin("sinks", self.sink)
         if plug_in.server is None:
             return None
-        return plug_in.server(settings).schemas(pipeline, (self.prefix,) if self.prefix else ())
-
-    def _chosen(self) -> tuple[SinkPlugin, Settings]:
-        plug_in: SinkPlugin = plugin("sinks", self.sink)
         options = orjson.loads(self.secret.get_secret_value())
-        return plug_in, settings_from_options(plug_in.settings, options)
+        server = plug_in.server(settings_from_options(plug_in.settings, options))
+        return server.schemas(pipeline, (self.prefix,) if self.prefix else ())
 
 
 class SourceOptions(Settings):

@@ -11,11 +11,6 @@ import pyarrow as pa
 
 from penstock.model.position import Place
 
-__all__ = [
-    "COLUMNS", "ERROR", "IMAGES", "OPTIONAL", "Images", "OnError", "Operation", "event_id",
-    "images_of", "schema", "unreadable",
-]  # fmt: skip
-
 Images = Literal["json", "msgpack"]
 
 # What becomes of a change that cannot be decoded, encoded or stored: it goes to the dead letters;

@@ -3,8 +3,6 @@
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Level", "finding"]
-
 Level = Literal["ok", "warning", "error"]
 
 

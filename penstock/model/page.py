@@ -8,8 +8,6 @@ import pyarrow as pa
 
 from penstock.model.position import PartitionId, Place
 
-__all__ = ["Decoder", "DecoderAround", "Page"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:

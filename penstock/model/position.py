@@ -12,11 +12,6 @@ from typing import Any, NamedTuple, NewType
 
 from penstock.model.errors import Malformed
 
-__all__ = [
-    "START", "Bookmark", "Bookmarks", "Mark", "PartitionId", "Place", "Position",
-    "bookmarks_from_json", "bookmarks_to_json",
-]  # fmt: skip
-
 PartitionId = NewType("PartitionId", str)
 
 # What a feed stores beside a place, plain JSON of its own: a resume token, a continuation, which

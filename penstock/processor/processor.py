@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from penstock.config.pipeline import is_name
-from penstock.config.problems import dotted, problems_of, refuse
+from penstock.config.problems import refused
 from penstock.feeds import At, Feed, KnowsReader
 from penstock.leases import Lease, LeaseStore, open_store
 from penstock.leases.holder import instance_name
@@ -233,12 +233,7 @@ def _processing(keywords: Mapping[str, Any]) -> Processing:
     try:
         return Processing.model_validate(keywords)
     except ValidationError as error:
-        raise refuse(
-            [
-                f"{dotted(problem.path)!r}: {problem.text}" if problem.path else problem.text
-                for problem in problems_of(error, Processing)
-            ]
-        ) from None
+        raise refused(error, Processing) from None
 
 
 Answer = TypeVar("Answer")

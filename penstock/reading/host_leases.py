@@ -40,8 +40,7 @@ class Survey(NamedTuple):
 
 
 class HostLeases:
-    """`clock` is monotonic seconds. Each method that reaches the store raises Unavailable and
-    SettingsError."""
+    """Each method that reaches the store raises Unavailable and SettingsError."""
 
     def __init__(
         self,

@@ -43,7 +43,7 @@ class GapRecorder(Protocol):
 
 
 class PassedGaps:
-    """The gaps of one partition, for its reader. `clock` is monotonic seconds."""
+    """The gaps of one partition, for its reader."""
 
     def __init__(
         self,

@@ -29,9 +29,9 @@ class Positions(BookmarkRows):
     """The saved bookmarks of one backend of one pipeline: a lease for each partition.
 
     Saves when `interval` seconds have passed or `event_count` changes have come since the last
-    time, and when asked to; many rows in one write. `clock` is monotonic seconds. `owner` is this
-    instance of the pipeline; rows of another one are not touched, and one that another process
-    wrote is LeaseLost. Rows of another kind of owner are a SettingsError.
+    time, and when asked to; many rows in one write. `owner` is this instance of the pipeline; rows
+    of another one are not touched, and one that another process wrote is LeaseLost. Rows of another
+    kind of owner are a SettingsError.
 
     A store that is away delays acknowledgements and nothing else: `save` returns nothing, and
     `error` says why, until it is back.

@@ -38,9 +38,8 @@ class Step(NamedTuple):
 class PartitionReader:
     """A partition that is read after `bookmark`, by one thread at a time.
 
-    `is_stored`: the bookmark is stored, so that the source may be acknowledged up to it. `clock` is
-    monotonic seconds. `bookmark`, `acknowledge`, `durable` and `status` may be called from any
-    thread.
+    `is_stored`: the bookmark is stored, so that the source may be acknowledged up to it.
+    `bookmark`, `acknowledge`, `durable` and `status` may be called from any thread.
     """
 
     def __init__(

@@ -204,7 +204,7 @@ class _Ended:
 
 
 class Roster:
-    """The partitions of a feed. `clock` is monotonic seconds. One thread at a time looks up."""
+    """The partitions of a feed. One thread at a time looks up."""
 
     def __init__(
         self,

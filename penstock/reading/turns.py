@@ -16,8 +16,7 @@ Job = TypeVar("Job")
 
 
 class Turns(Generic[Job]):
-    """`clock` is monotonic seconds. `changed`: of the owner's own lock, where it decides about jobs
-    while it holds that."""
+    """`changed`: of the owner's own lock, where it decides about jobs while it holds that."""
 
     def __init__(self, clock: Clock = time.monotonic, *, changed: Condition | None = None) -> None:
         self.is_closed = False  # no job has a turn any more

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.config.problems import blot, dotted, problems_of, refuse
+from penstock.config.problems import refused
 from penstock.feeds import Feed, FeedPlugin
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError
@@ -70,13 +70,7 @@ def feed_of(kind: str, settings: Mapping[str, Any], table: str | None = None) ->
         made = found.settings.model_validate(fields)
     except ValidationError as error:
         texts = [value for value in fields.values() if isinstance(value, str)]
-        raise refuse(
-            [
-                f"{dotted(problem.path)!r}: {text}" if problem.path else text
-                for problem in problems_of(error, found.settings)
-                for text in [blot(problem.text, texts)]
-            ]
-        ) from None
+        raise refused(error, found.settings, texts) from None
     return found.build(made)
 
 

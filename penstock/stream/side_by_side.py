@@ -44,7 +44,7 @@ class SideBySide(Generic[Result]):
         stopped: threading.Event = NEVER,
     ) -> None:
         """Does the jobs, but those that are busy still, and gives their results to `take`. Returns
-        when none is busy, or it is `stopped`: what is busy then is taken by the next run. So is what
+        when none is busy, or when `stopped`: what is busy then is taken by the next run. So is what
         `take` was interrupted at, by Ctrl-C: it may be taken twice, and is never dropped."""
         for name, job in jobs.items():
             if name not in self._jobs:

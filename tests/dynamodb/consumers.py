@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.microbatch.planner import Planner, ReadLimits
+from penstock.microbatch.planned import Planner
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
@@ -34,9 +34,9 @@ class Pipeline:
         self.found: list[tuple[str, str]] = []
         self.lost: list[PositionLost] = []
         self.saved = dict(feed.begin() if saved is None else saved)
-        limits = ReadLimits(patience=0.0)
-        self._reservoir = Reservoir(feed, limit=limits.buffer, gaps=self.gaps)
-        self._planner = Planner(self._reservoir, Roster(feed, clock=clock), limits=limits)
+        options = options_of(patience=0.0)
+        self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self.gaps)
+        self._planner = Planner(self._reservoir, Roster(feed, clock=clock), options)
         self._decoder = feed.decoder("json")
 
     def read(self) -> None:
