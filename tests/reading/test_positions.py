@@ -208,15 +208,21 @@ def test_a_store_that_is_away_delays_what_is_saved_and_nothing_else() -> None:
     assert [bool(error) for error in told] == [False, True, True, False]
 
 
-def test_a_write_whose_answer_was_lost_is_ours() -> None:
+def unanswered(owner: str = "") -> tuple[Away, Clock, Positions]:
+    """Positions whose second write had no answer."""
     store, clock = Away(), Clock()
-    kept = positions(store, clock)
+    kept = positions(store, clock, owner)
     kept.load()
     save(kept, FIRST, 1)
     store.late = True
     clock.now += 5
     assert save(kept, SECOND, 1) == {}
     store.late = False
+    return store, clock, kept
+
+
+def test_a_write_whose_answer_was_lost_is_ours() -> None:
+    _, clock, kept = unanswered()
     kept.verify()
     clock.now += 5
     assert save(kept, SECOND, 1) == {SLOT: at(SECOND)}  # to be acknowledged, without a new change
@@ -226,26 +232,13 @@ def test_a_write_whose_answer_was_lost_is_ours() -> None:
 
 
 def test_a_partition_is_forgotten_after_a_write_whose_answer_was_lost() -> None:
-    store, clock = Away(), Clock()
-    kept = positions(store, clock)
-    kept.load()
-    save(kept, FIRST, 1)
-    store.late = True
-    clock.now += 5
-    assert save(kept, SECOND, 1) == {}
-    store.late = False
+    store, clock, kept = unanswered()
     kept.forget([SLOT])
     assert positions(store, clock).load() == {}
 
 
 def test_a_write_of_another_instance_after_a_lost_one_is_not_ours() -> None:
-    store, clock = Away(), Clock()
-    kept = positions(store, clock, "me")
-    save(kept, FIRST, 1)
-    store.late = True
-    clock.now += 5
-    assert save(kept, SECOND, 1) == {}
-    store.late = False
+    store, clock, kept = unanswered("me")
     positions(store, clock, "you").claim()
     clock.now += 5
     with pytest.raises(LeaseLost):

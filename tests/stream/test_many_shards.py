@@ -103,16 +103,15 @@ def test_stop_answers_soon_while_the_service_does_not(server: SlowServer, shards
     again.close()
 
 
-def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) -> None:
-    stream = server.stream("users")
-    stream.shard()
-    token = opened(server).token
-    iterator = opened(server, at=token)
+def followed_until_asked(
+    server: SlowServer, iterator: Stream, is_held: Callable[[str], bool]
+) -> tuple[threading.Thread, threading.Event]:
+    """Follows in a thread, until a call that is held comes; what lets that go on."""
     asked, goes_on = threading.Event(), threading.Event()
     plain = server.answer
 
     def answer(operation: str, request: dict[str, Any]) -> bytes:
-        if operation in ("ListStreams", "DescribeStream"):
+        if is_held(operation):
             asked.set()
             goes_on.wait(PATIENCE)
         return plain(operation, request)
@@ -121,6 +120,17 @@ def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) 
     following = threading.Thread(target=lambda: list(iterator.follow()), daemon=True)
     following.start()
     assert asked.wait(PATIENCE)
+    return following, goes_on
+
+
+def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) -> None:
+    stream = server.stream("users")
+    stream.shard()
+    token = opened(server).token
+    iterator = opened(server, at=token)
+    following, goes_on = followed_until_asked(
+        server, iterator, lambda operation: operation in ("ListStreams", "DescribeStream")
+    )
     iterator.stop()
     following.join(1)
     goes_on.set()
@@ -137,20 +147,12 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     for child in stream.split(parent):
         stream.put(child, child.id, at=server.now)
     name = f"{stream.label}/{parent.id}"
-    asked, goes_on = threading.Event(), threading.Event()
-    plain = server.answer
 
-    def answer(operation: str, request: dict[str, Any]) -> bytes:
+    def is_held(operation: str) -> bool:
         ended = iterator._coordinator._known.bookmarks[PartitionId(name)].ended
-        if operation == "DescribeStream" and ended:
-            asked.set()
-            goes_on.wait(PATIENCE)
-        return plain(operation, request)
+        return operation == "DescribeStream" and ended
 
-    server.answer = answer  # type: ignore[method-assign]
-    following = threading.Thread(target=lambda: list(iterator.follow()), daemon=True)
-    following.start()
-    assert asked.wait(PATIENCE)
+    following, goes_on = followed_until_asked(server, iterator, is_held)
     iterator.stop()
     following.join(PATIENCE)
     goes_on.set()
