@@ -1,4 +1,5 @@
-"""What runs in Spark's tasks: decode, and write. Worker processes are reused between batches."""
+"""What runs in Spark's tasks: decode, write, and measure. Worker processes are reused between
+batches."""
 
 import gc
 import logging
@@ -37,6 +38,8 @@ _COUNTS = ("published", "duplicates", "size")
 # Seconds between two collections of garbage in a task. Pages leave none behind (tests/work holds
 # that), but an epoch may last for hours.
 _COLLECT = 60.0
+# And between two reports of what was measured.
+_MEASURE = 0.5
 
 log = logging.getLogger("penstock")
 # What this process has reported of its decoders' unknown types.
@@ -272,9 +275,6 @@ def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
         )
 
 
-_EVERY = 0.5  # seconds
-
-
 class Measures:
     """Of one ticket, whose pages are of one backend. A page only leaves numbers behind: what
     becomes of them is computed when they are reported. The last change stands for its page."""
@@ -303,7 +303,7 @@ class Measures:
 
     def report(self) -> None:
         """Reports if it is time to."""
-        if time.monotonic() - self._sent >= _EVERY:
+        if time.monotonic() - self._sent >= _MEASURE:
             self.report_now()
 
     def report_now(self) -> None:
