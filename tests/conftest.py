@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.model.errors import Unavailable
-from tests.servers import Database, EmbeddedServer, Nats, Postgres, postgres_bin
+from tests.servers import Database, EmbeddedServer, Etcd, Nats, Postgres, etcd_program, postgres_bin
 
 # An example is slow only when the machine is. Every run tries the same ones, unless
 # PENSTOCK_EXAMPLES is set. Before any test is imported, which takes what is set.
@@ -53,6 +53,22 @@ def postgres_of() -> Iterator[Callable[[int], Postgres]]:
 def postgres(postgres_of: Callable[[int], Postgres]) -> Postgres:
     """PostgreSQL 16."""
     return postgres_of(16)
+
+
+def need_etcd() -> None:
+    """Skips where it is not installed."""
+    try:
+        etcd_program()
+    except Unavailable as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    """An etcd; each test takes a prefix of its own."""
+    need_etcd()
+    with Etcd(options={"unsafe-no-fsync": "true"}) as server:
+        yield server
 
 
 @pytest.fixture(scope="session", params=[15, pytest.param(16, marks=pytest.mark.thorough), 18])

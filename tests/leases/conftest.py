@@ -9,29 +9,14 @@ from urllib.parse import urlsplit, urlunsplit
 import pymongo
 import pytest
 
-from penstock.model.errors import Unavailable
-from tests.servers import Etcd, Secantus, etcd_program
-
-
-def _need_etcd() -> None:
-    try:
-        etcd_program()
-    except Unavailable as error:
-        pytest.skip(str(error))
-
-
-@pytest.fixture(scope="session")
-def etcd() -> Iterator[Etcd]:
-    """An etcd; each test takes a prefix of its own."""
-    _need_etcd()
-    with Etcd(options={"unsafe-no-fsync": "true"}) as server:
-        yield server
+from tests.conftest import need_etcd
+from tests.servers import Etcd, Secantus
 
 
 @pytest.fixture
 def own_etcd() -> Iterator[Callable[..., Etcd]]:
     """`own_etcd(**options)`: a server that this test may kill."""
-    _need_etcd()
+    need_etcd()
     with ExitStack() as stack:
         yield lambda **options: stack.enter_context(Etcd(options=options))
 

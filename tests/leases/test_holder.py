@@ -8,39 +8,22 @@ import pytest
 
 from penstock.leases import Lease, replace
 from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
-from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Unavailable
-from tests.reading.made import Clock, until
+from tests.reading.made import Clock, FaultyStore, until
 
 NAMES = [f"shop/p{number:03}" for number in range(1000)]
 
 
-class Store(MemoryStore):
-    """Counts its calls; each may be lost before (`away`) or after it was carried out (`late`)."""
+class Store(FaultyStore):
+    """Time may pass after a write."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls = 0
-        self.away = self.late = False
-        self.slowly: Callable[[], None] = lambda: None
-
-    def list(self, prefix: str) -> List[Lease]:
-        self._call()
-        return super().list(prefix)
+    slowly: Callable[[], None] = staticmethod(lambda: None)
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
-        self._call()
         answers = super().put_all(leases)
         self.slowly()
-        if self.late:
-            raise Unavailable("the answer is lost")
         return answers
-
-    def _call(self) -> None:
-        self.calls += 1
-        if self.away:
-            raise Unavailable("the store does not answer")
 
 
 class Hosts:

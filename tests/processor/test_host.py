@@ -15,6 +15,7 @@ from penstock.processor.observer import Changes, CloseReason, PartitionContext
 from penstock.processor.partition import Abandoned
 from tests.feeds.staged import StagedFeed
 from tests.processor.world import World, memory
+from tests.reading.made import FaultyStore
 
 
 def place(row: Any) -> str:
@@ -63,32 +64,6 @@ def test_a_host_that_leaves_is_replaced_at_once_and_one_that_dies_after_its_term
     assert dead.isdisjoint(c.partitions)
     world.pass_time(30, c)
     assert len(c.partitions) == 6
-
-
-class Failing(MemoryStore):
-    """Away while it is told to be; counts calls."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.is_away = False
-        self.calls = 0
-
-    def list(self, prefix: str) -> Any:
-        self._check()
-        return super().list(prefix)
-
-    def put_all(self, leases: Any) -> Any:
-        self._check()
-        return super().put_all(leases)
-
-    def get(self, name: str) -> Any:
-        self._check()
-        return super().get(name)
-
-    def _check(self) -> None:
-        self.calls += 1
-        if self.is_away:
-            raise Unavailable("the store is away")
 
 
 def test_the_users_properties_are_copied_to_children() -> None:
@@ -237,7 +212,7 @@ def test_an_ended_partition_whose_end_is_not_checkpointed_comes_again() -> None:
     ("policy", "saves"), [("batch", 30), ({"event_count": 50, "interval": 1000}, 6)]
 )
 def test_checkpoints_come_by_batch_or_by_count(policy: Any, saves: int) -> None:
-    store = Failing()
+    store = FaultyStore()
     world = World(store)
     host = world.host("a", memory(changes=300), checkpoint=policy)
     host.node.tick()
@@ -376,7 +351,7 @@ def test_a_dead_hosts_leases_expire_after_the_term_however_rarely_others_look() 
 
 @pytest.mark.parametrize("close_fails", [False, True])
 def test_a_stop_while_the_store_is_away_repeats_nothing(close_fails: bool) -> None:
-    store = Failing()
+    store = FaultyStore()
     world = World(store)
     host = world.host("a", memory(), checkpoint={"interval": 1000, "event_count": 1000})
     world.pass_time(3, host)
@@ -386,11 +361,11 @@ def test_a_stop_while_the_store_is_away_repeats_nothing(close_fails: bool) -> No
             raise RuntimeError("not closed")
 
     world.on_close = close
-    store.is_away = True
+    store.away = True
     host.node.leave()
     world.drive(host)
     assert host.partitions == ([] if close_fails else ["p0"])
-    store.is_away = False
+    store.away = False
     world.pass_time(2, host)
     assert host.partitions == [] and world.calls("p0").count("SHUTDOWN") == 1
     assert place(world.rows()["p0"]).endswith("None" if close_fails else "2:9")

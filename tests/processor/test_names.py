@@ -16,8 +16,8 @@ from penstock.processor.settings import ProcessorFile
 from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
-from tests.processor.world import Clock, World, memory
-from tests.reading.made import place
+from tests.processor.world import World, memory
+from tests.reading.made import Clock, place
 
 P0 = PartitionId("p0")
 

@@ -8,16 +8,7 @@ from penstock.leases.memory import MemoryStore
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.processor import Processor
 from tests.feeds.staged import StagedFeed, StagedSettings
-
-
-class Clock:
-    """Monotonic seconds."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.reading.made import Clock
 
 
 class World:
@@ -25,7 +16,7 @@ class World:
     may raise in `process`."""
 
     def __init__(self, store: LeaseStore | None = None) -> None:
-        self.clock = Clock()
+        self.clock = Clock(1000.0)
         self.store = store or MemoryStore()
         self.log: list[tuple[str, str, Any]] = []
         self.numbers: dict[str, list[int]] = {}  # what was processed of each partition

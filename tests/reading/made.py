@@ -1,14 +1,17 @@
 """What the tests of the read side put together: a reservoir over a memory feed and its parts."""
 
 import time
-from collections.abc import Callable, Iterator
+from builtins import list as List  # `list` is a method of a store
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.planned import Planner
+from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.passed_gaps import CONFIRMED
@@ -29,6 +32,35 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class FaultyStore(MemoryStore):
+    """Counts its calls; each may be lost before (`away`) or after it was carried out (`late`)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = 0
+        self.away = self.late = False
+
+    def get(self, name: str) -> Lease | None:
+        self._call()
+        return super().get(name)
+
+    def list(self, prefix: str) -> List[Lease]:
+        self._call()
+        return super().list(prefix)
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        self._call()
+        answers = super().put_all(leases)
+        if self.late:
+            raise Unavailable("the answer is lost")
+        return answers
+
+    def _call(self) -> None:
+        self.calls += 1
+        if self.away:
+            raise Unavailable("the store does not answer")
 
 
 def confirmed(reader: PartitionReader, clock: Clock, timeout: float = 0.0) -> Step:

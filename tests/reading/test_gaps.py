@@ -7,7 +7,7 @@ import pytest
 
 from penstock.feeds import Following, Gap, GapPolicy, HistoryLost
 from penstock.leases.memory import MemoryStore
-from penstock.model.errors import LeaseLost, PenstockError, PositionLost
+from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.position import START, Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
@@ -111,18 +111,6 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
     assert (first, before.heard) == (stored, [])
     assert second == Bookmark(Place("p0-000000000000", 9), {"flushed": "read"})
     assert after.heard == [stored]
-
-
-def test_a_gap_that_is_not_to_be_passed_stops_the_partition() -> None:
-    ledger = GapLog(positions_of(MemoryStore()))
-    feed = Lossy("fail")
-    reservoir = filled(feed, ledger)
-    with pytest.raises(PositionLost, match="gone") as caught:
-        failure(reservoir)
-    assert caught.value.hint == "load it anew"
-    assert feed.despite == ()
-    assert ledger.rows()["p0"]["gaps"][0]["policy"] == "fail"
-    reservoir.stop(5)
 
 
 def test_a_gap_is_told_at_once() -> None:

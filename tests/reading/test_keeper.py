@@ -15,7 +15,7 @@ from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings, bookmark_at
-from tests.reading.made import P0, Clock, place, positions_of, until
+from tests.reading.made import P0, Clock, FaultyStore, place, positions_of, until
 
 
 class Knowing(StagedFollowing):
@@ -181,16 +181,10 @@ def test_marks_are_asked_for_only_when_it_is_time_to_save() -> None:
     assert reader.acknowledged == positions.load()
 
 
-class Away(MemoryStore):
-    """A store whose server is away."""
-
-    def put_all(self, leases: Sequence[Lease]) -> list[Lease | LeaseLost]:
-        raise Unavailable("the store does not answer")
-
-
 def test_what_could_not_be_saved_is_not_acknowledged() -> None:
-    reader = Iterating()
-    keeper = Keeper(positions_of(Away()), reader)
+    reader, store = Iterating(), FaultyStore()
+    store.away = True
+    keeper = Keeper(positions_of(store), reader)
     keeper.save({P0: Bookmark(place(1))}, 1)
     assert reader.acknowledged == {}
     with pytest.raises(Unavailable, match="does not answer"):

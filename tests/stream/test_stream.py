@@ -35,17 +35,8 @@ from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
 from penstock.stream.shard import Shard
+from tests.reading.made import Clock
 from tests.stream.scripted import ScriptedFeed, tree
-
-
-class Clock:
-    """Monotonic seconds, which a test advances."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def name(record: dict[str, Any] | None) -> str | None:
@@ -63,7 +54,7 @@ def take(stream: Stream, count: int) -> list[str | None]:
 def opened(
     lineage: str, pages: dict[str, list[list[int]]], at: Any = "trim_horizon"
 ) -> tuple[ScriptedFeed, Stream, Clock]:
-    feed, clock = ScriptedFeed(tree(lineage), pages), Clock()
+    feed, clock = ScriptedFeed(tree(lineage), pages), Clock(0.0)
     return feed, Stream(feed, at=at, clock=clock), clock
 
 
@@ -195,7 +186,7 @@ def test_trimmed_records_are_records_expired_again_and_again_until_a_move() -> N
     feed, stream, _ = opened("A, B", {"A": [[1], [2], [3]], "B": [[1], [5]]})
     token = stream.token
     feed.trimmed["A"] = 1
-    clock = Clock()
+    clock = Clock(0.0)
     late = Stream(feed, at=token, clock=clock)
     assert take(late, 1) == ["B/0"]  # one answer says nothing
     clock.now += CONFIRMED
@@ -221,7 +212,7 @@ def test_what_is_lost_while_it_is_read_is_a_gap_too(met: str, call: str, policy:
     lost = PositionLost("not there any more") if met == "lost" else HistoryLost(gap)
     feed = ScriptedFeed(tree("A"), {"A": [[1], [2]]}, on_gap=policy)
     feed.shown["A"] = 0
-    clock = Clock()
+    clock = Clock(0.0)
     stream = Stream(feed, at="trim_horizon", clock=clock)
     assert take(stream, 1) == [None]
     feed.shown["A"] = 2
