@@ -59,7 +59,7 @@ def test_without_a_slot_epochs_are_short_so_that_all_have_their_turn(
         write_task_slots(tmp_path, slots)
         assert tickets(lengths, WARM_UP + 2) == planned
         assert not lengths.is_cut_short(), "it was planned so"
-    write_task_slots(tmp_path, is_spread)  # one less than there are groups
+    write_task_slots(tmp_path, int(is_spread))  # one less than there are groups
     assert lengths.is_cut_short()
     write_task_slots(tmp_path, 3)
     assert lengths.is_cut_short() == is_spread, "there may be more tasks"
