@@ -17,7 +17,7 @@ from penstock.leases.holder import SAVED, now_text
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.process.backoff import Clock
-from penstock.reading.rows import BookmarkRows, bookmark_text, read_bookmark
+from penstock.reading.positions import BookmarkRows, bookmark_text, read_bookmark
 
 log = logging.getLogger("penstock")
 
