@@ -4,7 +4,7 @@ takes AT_TIMESTAMP, and where the iterator scans.
 
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -108,27 +108,6 @@ def test_a_time_reaches_through_shards_that_are_older(server: StreamsServer) -> 
     assert some(opened(server, token), 3) == ["c1", "c2", "c3"]
 
 
-def test_a_future_time_is_latest(server: StreamsServer) -> None:
-    stream, shard, _ = minutes(server, 3)
-    iterator = opened(server, zoned(server.now + 86_400))
-    token = saved(iterator)
-    stream.put(shard, "new", at=server.now)
-    assert some(iterator, 1) == ["new"]
-    assert some(opened(server, token), 1) == ["new"]
-    iterator.move_to(Moment(server.now + 86_400))
-    assert some(iterator, 0) == []
-
-
-def test_a_time_without_a_zone_is_refused_and_the_iterator_stays(server: StreamsServer) -> None:
-    minutes(server, 2)
-    stream = opened(server, "trim_horizon")
-    next(stream)
-    for time_of_day in (datetime(2026, 1, 1), datetime.now() + timedelta(days=1)):
-        with pytest.raises(InvalidPosition, match=r"timezone\.utc"):
-            stream.move_to(time_of_day)
-    assert some(stream, 1) == ["1"]
-
-
 def test_a_time_before_the_horizon_is_the_horizon(server: StreamsServer) -> None:
     minutes(server, 2)
     assert some(opened(server, zoned(server.now - 40 * 3600)), 2) == ["0", "1"]
@@ -156,16 +135,6 @@ def hand_made(server: StreamsServer, stream: streams.Stream, mark: dict[str, Any
     token = saved(opened(server, "trim_horizon"))
     shard = shard_of(token)
     return token | {"partitions": {shard: token["partitions"][shard] | {"mark": mark}}}
-
-
-def test_latest_that_expired_is_made_again_from_its_pinned_time(server: StreamsServer) -> None:
-    stream, shard, _ = minutes(server, 3)
-    iterator = opened(server, "latest")
-    token = saved(iterator)
-    stream.put(shard, "new", at=server.now + 2)
-    server.advance(16 * 60)
-    assert some(iterator, 1) == ["new"]
-    assert some(opened(server, token), 1) == ["new"]
 
 
 def test_an_expired_iterator_without_any_time_is_shard_iterator_expired(

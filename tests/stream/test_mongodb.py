@@ -8,11 +8,9 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.model.errors import RecordsExpired, Unavailable
+from penstock.model.errors import Unavailable
 from penstock.stream import Stream
 from tests.mongo import Shop, mongodb, shop_on
-from tests.mongodb.history import History
-from tests.mongodb.server import ScriptedMongod
 from tests.stream.taking import PATIENCE, ids, saved, some
 
 pytestmark = [pytest.mark.live]
@@ -91,27 +89,3 @@ def test_an_idle_token_advances_and_loses_nothing(shop: Shop) -> None:
         shop.db.items.insert_one({"_id": 1})
     with opened(shop, at=token, table="items") as stream:
         assert ids(some(stream, 1, through=Unavailable)) == [1]
-
-
-def test_an_idle_token_of_another_cluster_is_refused() -> None:
-    """Its resume token is only a time, which any cluster would accept."""
-    one, two = History(), History(seconds=0x6C000000)
-    with ScriptedMongod(one) as first, ScriptedMongod(two) as second:
-        source = {"connection": first.url, "database": "shop"}
-        with penstock.stream("mongodb", at="latest", **source) as stream:
-            one.insert(1)
-            assert ids(some(stream, 1, through=Unavailable)) == [1]
-            last = stream.token
-            one.noop()
-            deadline = time.monotonic() + PATIENCE
-            while stream.token == last:
-                assert next(stream) is None
-                assert time.monotonic() < deadline
-            token = stream.token
-        two.insert(2)
-        source["connection"] = second.url
-        with (
-            pytest.raises(RecordsExpired, match=str(one.id)),
-            penstock.stream("mongodb", at=token, **source) as stream,
-        ):
-            some(stream, 1, through=Unavailable)
