@@ -45,7 +45,7 @@ class Retries:
         self._processing = processing
         self._on_error = on_error
         self._dead_letter = dead_letter
-        self._on_fatal = on_fatal
+        self.on_fatal = on_fatal
 
     def report_error(self, error: Exception, context: PartitionContext) -> None:
         """An error of the observer, or of the source. Raises nothing."""
@@ -71,7 +71,7 @@ class Retries:
         count = count + 1 if before == first else 1
         if self._processing.retries is not None and count > self._processing.retries:
             if self._processing.exhausted == "stop" or changes is None:
-                self._on_fatal(_stopped(error, context, count))
+                self.on_fatal(_stopped(error, context, count))
             elif self._store(changes, context, error):
                 return True
         with suppress(LeaseLost, *STORE_ERRORS):

@@ -13,9 +13,9 @@ from penstock.feeds import At, KnowsReader
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.process.backoff import Clock
+from penstock.processor.discovery import Discovery
 from penstock.processor.observer import CloseReason
 from penstock.processor.partition import Abandoned, OwnedPartition, PartitionWork, Taker
-from penstock.reading.discovery import Discovery
 from penstock.reading.host_leases import Survey
 from penstock.reading.turns import Turns
 
@@ -76,16 +76,9 @@ class LeaseSchedule:
 
 
 class Host:
-    """`on_fatal` is called with what ends the processor, `on_hung` when a thread hangs in a
-    read."""
+    """`on_hung` is called when a thread hangs in a read."""
 
-    def __init__(
-        self,
-        work: PartitionWork,
-        at: At,
-        on_fatal: Callable[[Exception], None],
-        on_hung: Callable[[], None],
-    ) -> None:
+    def __init__(self, work: PartitionWork, at: At, on_hung: Callable[[], None]) -> None:
         self.owned: dict[PartitionId, OwnedPartition] = {}  # what this host holds
         self.turns: Turns[Taker] = Turns(work.clock)  # of partitions, and of `discovery`
         # Partitions that must wait here, and until when.
@@ -99,15 +92,7 @@ class Host:
         self.left = Event()  # set when a partition is not held any more
         self._work = work
         self._on_hung = on_hung
-        self.discovery = Discovery(
-            work.feed,
-            work.leases,
-            at,
-            work.processing,
-            clock=work.clock,
-            on_found=self.look_soon,
-            on_fatal=on_fatal,
-        )
+        self.discovery = Discovery(work, at, self.look_soon)
         self.turns.add(self.discovery)
         self._schedule = LeaseSchedule(self, work.processing, work.clock)
 

@@ -119,10 +119,7 @@ class ObserverCalls:
     """Calls of what `make` makes. Each raises what the observer raises."""
 
     def __init__(
-        self,
-        make: Callable[[], Observer],
-        context: PartitionContext,
-        clock: Clock,
+        self, make: Callable[[], Observer], context: PartitionContext, clock: Clock
     ) -> None:
         self.context = context
         # When the present call began, if there is one, by the clock.

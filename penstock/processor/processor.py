@@ -116,7 +116,7 @@ class Processor(Closes):
             faults=self.faults,
             clock=clock,
         )
-        self.node = Host(work, at, self._fail, self._replace_thread)
+        self.node = Host(work, at, self._replace_thread)
         self._threads: list[threading.Thread] = []  # that take turns
         self._stop = StopRequest()
         self._signal = ""  # that asked for the stop

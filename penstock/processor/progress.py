@@ -26,11 +26,7 @@ class LeasedPosition:
     """The saved bookmark of one partition, in its lease; a `keeper.Store`."""
 
     def __init__(
-        self,
-        bookmark: Bookmark,
-        leases: HostLeases,
-        processing: Processing,
-        clock: Clock,
+        self, bookmark: Bookmark, leases: HostLeases, processing: Processing, clock: Clock
     ) -> None:
         self.saved = bookmark
         self.error = ""  # why the last save failed

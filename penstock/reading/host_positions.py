@@ -27,12 +27,7 @@ class HostPositions(BookmarkRows):
     alone."""
 
     def __init__(
-        self,
-        store: LeaseStore,
-        prefix: str,
-        owner: str,
-        *,
-        clock: Clock = time.monotonic,
+        self, store: LeaseStore, prefix: str, owner: str, *, clock: Clock = time.monotonic
     ) -> None:
         super().__init__(store, prefix, owner, "processor", exact=False)
         self.unreadable = ""  # why a row could not be read, at the last survey

@@ -46,12 +46,7 @@ class PassedGaps:
     """The gaps of one partition, for its reader."""
 
     def __init__(
-        self,
-        feed: Feed,
-        partition: PartitionId,
-        gaps: GapRecorder,
-        doubts: Doubts,
-        clock: Clock,
+        self, feed: Feed, partition: PartitionId, gaps: GapRecorder, doubts: Doubts, clock: Clock
     ) -> None:
         # Gaps that were passed since anything was read: what is found next is found despite them.
         self.despite: list[Gap] = []

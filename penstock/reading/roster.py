@@ -206,13 +206,7 @@ class _Ended:
 class Roster:
     """The partitions of a feed. One thread at a time looks up."""
 
-    def __init__(
-        self,
-        feed: Feed,
-        *,
-        clock: Clock = time.monotonic,
-        every: float = LOOKUP,
-    ) -> None:
+    def __init__(self, feed: Feed, *, clock: Clock = time.monotonic, every: float = LOOKUP) -> None:
         self._feed = feed
         self._clock = clock
         self._every = every  # seconds between look-ups of all partitions

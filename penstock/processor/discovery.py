@@ -8,13 +8,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cached_property
 
-from penstock.config import Sharing
-from penstock.feeds import At, Feed
+from penstock.feeds import At
 from penstock.leases.first_start import FirstStart
 from penstock.leases.kinds import NameCheck
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.process.backoff import Clock, delays
-from penstock.reading.host_leases import HostLeases
+from penstock.process.backoff import delays
+from penstock.processor.partition import PartitionWork
 from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.roster import LOOKUP, LookUp, Roster
 
@@ -23,33 +22,18 @@ AGAIN = 1.0
 
 
 class Discovery:
-    """Takes turns as a partition does. `on_found` is called after rows were made; `on_fatal` with
-    what keeps this host from beginning and the operator must change."""
+    """Takes turns as a partition does. `on_found` is called after rows were made."""
 
-    def __init__(
-        self,
-        feed: Feed,
-        leases: HostLeases,
-        at: At,
-        sharing: Sharing,
-        *,
-        clock: Clock,
-        on_found: Callable[[], None],
-        on_fatal: Callable[[Exception], None],
-    ) -> None:
+    def __init__(self, work: PartitionWork, at: At, on_found: Callable[[], None]) -> None:
         self.begun = False  # there are leases
         self.error = ""  # why nothing is found; "" while it is
-        self._feed = feed
-        self._leases = leases  # of this host
+        self._work = work
+        self._positions = positions = work.leases.positions
         self._at = at  # where the first host of all begins
-        self._sharing = sharing
-        self._clock = clock
-        positions = leases.positions
         name = positions.prefix.partition("/")[0]
-        self._name_check = NameCheck(positions.rows.store, name, clock=clock)
+        self._name_check = NameCheck(positions.rows.store, name, clock=work.clock)
         self._on_found = on_found
-        self._on_fatal = on_fatal
-        self._roster = Roster(feed, clock=clock)
+        self._roster = Roster(work.feed, clock=work.clock)
         self._has_ended = False  # a partition of ours, since the last look
         self._waits = delays()  # while the source or the store is away
 
@@ -67,7 +51,7 @@ class Discovery:
         except PenstockError as error:
             self.error = str(error)
             if not self.begun and isinstance(error, SettingsError):
-                self._on_fatal(error)
+                self._work.faults.on_fatal(error)
             return BLOCKED
         self.error = ""
         self._waits = delays()
@@ -76,16 +60,16 @@ class Discovery:
     @cached_property
     def _start(self) -> FirstStart:
         """Made when it is used: a host may get its name late."""
-        leases = self._leases
+        work, positions = self._work, self._positions
         return FirstStart(
-            leases.positions.rows.store,
-            leases.positions.prefix,
-            leases.host,
-            begin=lambda: self._feed.begin(self._at),
-            make=leases.positions.plant,
-            clock=self._clock,
-            term=self._sharing.expire,
-            every=self._sharing.acquire,
+            positions.rows.store,
+            positions.prefix,
+            work.leases.host,
+            begin=lambda: work.feed.begin(self._at),
+            make=positions.plant,
+            clock=work.clock,
+            term=work.processing.expire,
+            every=work.processing.acquire,
         )
 
     def _begin(self) -> float:
@@ -101,11 +85,11 @@ class Discovery:
         ended, self._has_ended = self._has_ended, False
         if self._roster.due_in > 0 and not ended:
             return self._roster.due_in
-        survey = self._leases.positions.survey()
+        survey = self._positions.survey()
         live = [name for name, (_, bookmark) in survey.items() if not bookmark.ended]
         owners = [survey[name][0].owner for name in live]
-        first = next(filter(None, owners), self._leases.host)
-        if first != self._leases.host and not ended:
+        host = self._work.leases.host
+        if next(filter(None, owners), host) != host and not ended:
             return LOOKUP
         try:
             found = self._roster.look_up({name: each for name, (_, each) in survey.items()}, live)
@@ -117,15 +101,13 @@ class Discovery:
         return self._roster.due_in
 
     def _take_in(self, found: LookUp) -> None:
-        leases, survey = self._leases, self._leases.positions.survey()
-        rows = {name: row for name, (row, _) in survey.items()}
+        rows = {name: row for name, (row, _) in self._positions.survey().items()}
         if found.ready:
-            properties = {
-                name: leases.inherited(rows, parents) for name, parents in found.parents.items()
-            }
-            leases.positions.plant(found.ready, properties)
+            inherited = self._work.leases.inherited
+            properties = {name: inherited(rows, of) for name, of in found.parents.items()}
+            self._positions.plant(found.ready, properties)
             self._on_found()
         for name in found.forgotten:
             if name in rows:
                 with suppress(LeaseLost):
-                    leases.positions.rows.store.delete(rows[name])
+                    self._positions.rows.store.delete(rows[name])
