@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 import orjson
-import pyarrow as pa
 
 from penstock.feeds import Gap
 from penstock.microbatch.conversation import (
@@ -24,7 +23,7 @@ from penstock.microbatch.conversation import (
     stored_message,
 )
 from penstock.microbatch.draw import OpenDraw
-from penstock.microbatch.page_client import Handed, connected, expect_end, reaching, release
+from penstock.microbatch.page_client import PageClient, connected, expect_end, reaching, release
 from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
@@ -40,21 +39,17 @@ IDLE = 2.0
 _DOUBTS: Doubts = {}
 
 
-class Follower:
-    """Does for a ticket with a feed what a `PageClient` does for one without."""
+class Follower(PageClient):
+    """The pages of a ticket with a feed, which are read here."""
 
     def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
+        super().__init__(ticket)
         feed = pickle.loads(ticket.feed)  # noqa: S301 - made by the reader process
         self._reservoir = Reservoir(feed, limit=ticket.buffer, gaps=self, doubts=_DOUBTS)
-        self._handed = Handed()  # pages that were, and are not stored
         # Of each partition of this task: where it began, and the bookmark that was reported last.
         self._places: dict[PartitionId, Place | None] = {}
         self._draw = OpenDraw(self._reservoir, self._places.get)  # pages that were not handed on
         self._reported: dict[PartitionId, Bookmark] = {}
-        self._connection: Connection | None = None  # to the reader process, from `pages` on
-        self._sending = threading.Lock()  # one message at a time
-        self._reporting = threading.Lock()  # one report at a time, in their order
         self._over = threading.Event()  # the ticket has ended, or `_failure` is why it failed
         self._recorded = threading.Semaphore(0)  # a gap that was sent is on record
         self._failure: PenstockError | None = None
@@ -121,18 +116,6 @@ class Follower:
         self._places.pop(partition, None)
         self._reported.pop(partition, None)
 
-    def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
-        """The page was decoded to these batches, which are on their way to the sink."""
-        self._handed.note(page, batches)
-
-    def stored(self, position: Position) -> None:
-        """Everything up to `position` is stored: releases pages, and reports bookmarks. Any thread
-        may call it."""
-        with self._reporting:
-            done = self._handed.done(position)
-            if done:
-                self._report(done)
-
     def finish(self) -> None:
         """Everything that was handed on is stored; returns when the reader process knows."""
         self._handed.expect_none()
@@ -155,6 +138,7 @@ class Follower:
         self._reservoir.stop(0.0)
 
     def _report(self, done: Position) -> None:
+        """Releases pages, and reports bookmarks."""
         found: dict[PartitionId, Bookmark] = {}
         with self._reservoir.wake:
             self._reservoir.stored(done)
@@ -203,11 +187,6 @@ class Follower:
         counts = self._counts + Counter(reconnects=reconnects)
         self._send(Rows(self._reservoir.rows(), counts).pack())
         self._counts = Counter(reconnects=-reconnects)
-
-    def _send(self, message: bytes) -> None:
-        with reaching(), self._sending:
-            if self._connection is not None:
-                self._connection.send_bytes(message)
 
     # What the reservoir calls: see `GapRecorder`.
 

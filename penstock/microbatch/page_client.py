@@ -98,9 +98,10 @@ class PageClient:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
-        self._connection: Connection | None = None
-        self._handed = Handed()
-        self._reporting = threading.Lock()
+        self._connection: Connection | None = None  # to the reader process, from `pages` on
+        self._handed = Handed()  # pages that were handed on, and are not stored
+        self._reporting = threading.Lock()  # one report at a time, in their order
+        self._sending = threading.Lock()  # one message at a time
 
     def pages(self) -> Iterator[Page]:
         """In order, as they come, until the ticket ends.
@@ -124,8 +125,8 @@ class PageClient:
         process. Any thread may call it."""
         with self._reporting:
             done = self._handed.done(position)
-            if done and self._connection is not None:
-                self._send(done, done=False)
+            if done:
+                self._report(done)
 
     def finish(self) -> None:
         """Everything that was handed on is stored, and was reported; returns when the reader
@@ -133,16 +134,19 @@ class PageClient:
         if self._connection is None:
             return
         self._handed.expect_none()
-        self._send({}, done=True)
+        self._send(stored_message({}, done=True))
         with reaching():
             message = self._connection.recv_bytes()
         expect_end(message)
         self.release()
 
-    def _send(self, position: Position, *, done: bool) -> None:
-        assert self._connection is not None
-        with reaching():
-            self._connection.send_bytes(stored_message(position, done=done))
+    def _report(self, done: Position) -> None:
+        self._send(stored_message(done, done=False))
+
+    def _send(self, message: bytes) -> None:
+        with reaching(), self._sending:
+            if self._connection is not None:
+                self._connection.send_bytes(message)
 
     def release(self) -> None:
         """The conversation is over: its connection is kept for the next task of this process."""

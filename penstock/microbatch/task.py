@@ -132,7 +132,7 @@ def write_changes(
     """
     sink, name, board = _sink(frozenset(options.items()))
     freeze_garbage()
-    clients: list[PageClient | Follower] = []
+    clients: list[PageClient] = []
     progress = _Progress(clients, board, name)
     side_channel = _side_channel(options, attempt)
     try:
@@ -155,9 +155,7 @@ class _Progress:
     """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
     was reported of the running totals."""
 
-    def __init__(
-        self, clients: Sequence[PageClient | Follower], board: Reporter | None, name: str
-    ) -> None:
+    def __init__(self, clients: Sequence[PageClient], board: Reporter | None, name: str) -> None:
         self.counted: Counter[str] = Counter()
         self._clients, self._board, self._name = clients, board, name
 
@@ -210,7 +208,7 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
 def _changes(
     batches: Iterable[pa.RecordBatch],
     board: Reporter | None,
-    clients: list[PageClient | Follower],
+    clients: list[PageClient],
     side_channel: SideChannel | None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows as they are, or with their late columns; of tickets the changes of their pages.
@@ -228,7 +226,7 @@ def _changes(
 
 
 def _from_pages(
-    client: PageClient | Follower, decoder: Decoder, board: Reporter | None
+    client: PageClient, decoder: Decoder, board: Reporter | None
 ) -> Iterator[pa.RecordBatch]:
     measures = Measures(board)
     for page in tidied(client.pages()):
