@@ -14,6 +14,7 @@ from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 from penstock.stream import Stream
+from tests.reading.made import options_of
 
 PATIENCE = 60.0
 Clock = Callable[[], float]

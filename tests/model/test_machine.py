@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from penstock.model.machine import step
-from penstock.sinks.flow import breaker, pressure
+from penstock.sinks.flow import BREAKERS, PRESSURES
 from penstock.sinks.jetstream.publishing import states
 from penstock.sinks.poison import suspension
 
 TABLES: Mapping[str, Mapping[tuple[Any, Any], Any]] = {
-    "breaker": breaker.TABLE,
-    "pressure": pressure.TABLE,
+    "breaker": BREAKERS,
+    "pressure": PRESSURES,
     "sending": states.TABLE,
     "suspension": suspension.TRANSITIONS,
 }
