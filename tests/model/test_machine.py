@@ -8,13 +8,13 @@ import pytest
 
 from penstock.model.machine import step
 from penstock.sinks.flow import BREAKERS, PRESSURES
-from penstock.sinks.jetstream.publishing import states
+from penstock.sinks.jetstream.publishing import flight
 from penstock.sinks.poison import suspension
 
 TABLES: Mapping[str, Mapping[tuple[Any, Any], Any]] = {
     "breaker": BREAKERS,
     "pressure": PRESSURES,
-    "sending": states.TABLE,
+    "sending": flight.TABLE,
     "suspension": suspension.TRANSITIONS,
 }
 
