@@ -4,7 +4,6 @@ Every mistake is reported at once, with its place, and never with a secret's val
 bring their own settings models; they are found by `type` through `penstock.process.plugins`.
 """
 
-from penstock.config.lease_settings import Sharing
 from penstock.config.load import build_pipeline, keys_of, load_file, load_pipeline, parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.config.pipeline import (
@@ -13,6 +12,7 @@ from penstock.config.pipeline import (
     Deployment,
     Ops,
     Pipeline,
+    Sharing,
     SinkChoice,
     SnapshotSettings,
     Spark,

@@ -8,9 +8,8 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from penstock.ops.board import Entry, Snapshot, rows_of
-from penstock.ops.health import Complaint, Health, Thresholds, complaints, worst
+from penstock.ops.health import Complaint, Health, Thresholds, complaints, readiness, worst
 from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
-from penstock.ops.readiness import readiness
 from penstock.ops.reporter import LETTERS
 from penstock.process.histograms import PREFIX, histograms
 

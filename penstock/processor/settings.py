@@ -5,8 +5,7 @@ from typing import Literal
 from pydantic import Field, field_validator
 
 from penstock.config import Backend, Checkpoint, Deployment, Sharing
-from penstock.config.lease_settings import Seconds
-from penstock.config.pipeline import Name, state_folder
+from penstock.config.pipeline import Name, Seconds, state_folder
 from penstock.leases import open_store
 from penstock.leases.kinds import kind_of
 from penstock.model.errors import SettingsError

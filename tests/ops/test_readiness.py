@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.ops.board import Board
-from penstock.ops.readiness import readiness
+from penstock.ops.health import readiness
 
 BEGUN = {"begun": True, "blocked": "", "last_error": "", "restarts": 0}
 A, B = ("query", "a", BEGUN), ("query", "b", BEGUN)

@@ -15,8 +15,7 @@ from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.process.closing import Closes
 from penstock.process.connections import Server
-from penstock.spark.queries.executors import counting, listening
-from penstock.spark.queries.query import mode, start_query
+from penstock.spark.queries.query import counting, listening, mode, start_query
 from penstock.spark.queries.statements import SparkStatements
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming

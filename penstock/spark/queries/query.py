@@ -6,7 +6,7 @@ checkpoint is deleted with the run: a start resumes from the bookmarks in the po
 
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -15,15 +15,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.config import Backend, Pipeline, options_from_settings
+from penstock.config import Backend, Pipeline, Spark, options_from_settings
 from penstock.microbatch.late import CARRIER, stub_schema
-from penstock.microbatch.options import Mode, feed_options
+from penstock.microbatch.options import Listening, Mode, feed_options
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
 from penstock.sinks import SetsAside, images_of
 from penstock.spark.queries.columns import no_changes, unread, with_unread
-from penstock.spark.queries.executors import listening
 from penstock.spark.session.master import is_local
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
@@ -213,3 +212,28 @@ def transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> Da
 def _first_line(text: str) -> str:
     """The first line that is not empty: Spark begins a syntax error with an empty one."""
     return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "it ended")
+
+
+def counting(spark: SparkSession) -> Callable[[], int]:
+    """A function that asks Spark how many tasks may run at a time now: 0 before the first executor
+    has registered, -1 when Spark was stopped: a cluster's master may end an application.
+
+    (`defaultParallelism` is 2 without executors, and ignores `spark.task.cpus`.)
+    """
+    context = spark.sparkContext._jsc.sc()
+    profile = context.resourceProfileManager().defaultResourceProfile()
+    return lambda: -1 if context.isStopped() else int(context.maxNumConcurrentTasks(profile))
+
+
+def listening(spark: SparkSession, settings: Spark) -> Listening | None:
+    """Where executors reach the first of penstock's own servers: the driver's host, and the first
+    of their ports. None where tasks run in the driver's JVM."""
+    context = spark.sparkContext
+    if is_local(str(context.master)):
+        return None
+    conf = context.getConf()
+    return Listening(
+        host=conf.get("spark.driver.host", "") or "",
+        bind=settings.bind or conf.get("spark.driver.bindAddress", "") or "",
+        port=settings.port,
+    )

@@ -19,12 +19,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from penstock.microbatch.options import Mode
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.datasource import register
 from penstock.spark.session.archive import ClassArchive
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import make_home
 from penstock.spark.session.master import is_local, with_slots
-from penstock.spark.session.refusals import not_started
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -78,6 +78,10 @@ _ROWS_JAVA = (
     "-XX:Tier4InvocationThreshold=200000 -XX:Tier4MinInvocationThreshold=50000"
     " -XX:Tier4CompileThreshold=400000 -XX:Tier4BackEdgeThreshold=1000000"
 )
+
+# What `SparkSession` says after `SparkContext` has given up on the master.
+_STOPPED = "stopped SparkContext"
+_NO_JVM = "JAVA_GATEWAY_EXITED"
 
 # What py4j logs, with a traceback, when the JVM is gone.
 _PY4J_FAILED = "Exception while sending command."
@@ -146,7 +150,7 @@ def open_session(
         with _environment(places):
             spark = builder.getOrCreate()
     except (Py4JError, PySparkException, OSError) as error:
-        refusal = not_started(error, master)  # asks the JVM for the error's text
+        refusal = _not_started(error, master)  # asks the JVM for the error's text
         if _archive is not None:
             kill_jvm()  # makes no archive of half a start
         _close_jvm()
@@ -225,3 +229,32 @@ def _close_jvm() -> None:
     if _forks is not None:
         _forks.close()
         _forks = None
+
+
+def _not_started(error: Exception, master: str) -> PenstockError:
+    """What PySpark or py4j raised while a session was opened, as an error of ours: `Unavailable` if
+    a master that answers later would help. Spark's own answer is a trace of Java's."""
+    text = str(error)
+    if _STOPPED in text and not is_local(master):
+        return Unavailable(
+            f"the Spark master {master} cannot be reached, or refused the application",
+            hint="start it, or correct `spark.master` in the pipeline file;"
+            " Spark's warnings in the log name every attempt",
+        )
+    if _NO_JVM in text:
+        return SettingsError(
+            f"Spark's JVM ended at its start, with the master {master}",
+            hint="the log before this line says why: often `spark.master` is misspelled"
+            " (local[*], spark://HOST:PORT, yarn, k8s://URL), or `spark.conf` asks for too much",
+        )
+    return SettingsError(
+        f"Spark did not start with the master {master}: {_reason(text)}",
+        hint="correct `spark.master` or `spark.conf` in the pipeline file",
+    )
+
+
+def _reason(text: str) -> str:
+    """The line with Java's exception, without its class."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    found = next((line[2:] for line in lines if line.startswith(": ")), lines[0] if lines else "")
+    return found.rpartition("Exception: ")[2][:300]

@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from penstock.config import Pipeline, parse_pipeline
+from penstock.config import Pipeline, Spark, parse_pipeline
 from penstock.feeds import Gap, HistoryLost
 from penstock.feeds.dynamodb.failures import Throttled
 from penstock.leases.etcd_gateway import MaybeDone
@@ -26,7 +26,16 @@ from penstock.model.errors import (
 )
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.memory import MemorySinkSettings, stored
-from penstock.spark.queries.query import _bounds, _late, failure, images, mode, start_query
+from penstock.spark.queries.query import (
+    _bounds,
+    _late,
+    counting,
+    failure,
+    images,
+    listening,
+    mode,
+    start_query,
+)
 from penstock.wire.hash_partitions import hash_partitions
 
 TRANSFORM = '[{sql: "SELECT * FROM changes"}]'
@@ -290,3 +299,14 @@ def test_micro_batches_of_stubs_are_larger_unless_the_file_says_how_large(
 ) -> None:
     bounds = _bounds(pipeline_of(tmp_path, "SELECT * FROM changes", **spark), late)
     assert (bounds["max_events"], bounds["max_bytes"]) == meant
+
+
+@pytest.mark.spark
+def test_the_task_slots_of_a_local_session_are_its_threads(spark: SparkSession) -> None:
+    count = counting(spark)
+    assert [count(), count()] == [2, 2]
+
+
+@pytest.mark.spark
+def test_a_local_session_needs_no_server_for_executors(spark: SparkSession) -> None:
+    assert listening(spark, Spark(port=7100)) is None
