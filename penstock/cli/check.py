@@ -2,10 +2,9 @@
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -59,10 +58,10 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     else:
         yield from check_host(deployment)
     for backend in deployment.backends:
-        yield from _of(f"backend {backend.name}", partial(_source, deployment, backend))
+        yield from _of(f"backend {backend.name}", _source(deployment, backend))
     if pipeline is not None:
         sink = pipeline.sink
-        yield from _of(f"sink {sink.type}", lambda: sink.sink().check())
+        yield from _of(f"sink {sink.type}", _sink(pipeline))
         yield from _sizes(pipeline)
         with suppress(PenstockError):  # the sink's own findings say it
             yield from check_snapshots(pipeline)
@@ -91,13 +90,17 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
                 )
 
 
-def _source(pipeline: Deployment, backend: Backend) -> Sequence[Finding]:
+def _sink(pipeline: Pipeline) -> Iterator[Finding]:
+    yield from pipeline.sink.sink().check()
+
+
+def _source(pipeline: Deployment, backend: Backend) -> Iterator[Finding]:
     feed = backend.feed()
     found = list(feed.check())
     if feed.checks_bookmarks and all(each.level != "error" for each in found):
         for partition, bookmark in _saved(pipeline, backend).items():
             found += feed.check_bookmark(partition, bookmark)
-    return found
+    yield from found
 
 
 def _saved(pipeline: Deployment, backend: Backend) -> Bookmarks:
@@ -113,9 +116,9 @@ def _saved(pipeline: Deployment, backend: Backend) -> Bookmarks:
         }
 
 
-def _of(owner: str, check: Callable[[], Sequence[Finding]]) -> Iterator[Finding]:
+def _of(owner: str, found: Iterator[Finding]) -> Iterator[Finding]:
     try:
-        for finding in check():
+        for finding in found:
             yield replace(finding, subject=f"{owner}: {finding.subject}")
     except PenstockError as error:
         yield Finding(level="error", subject=owner, message=error.message, remedy=error.hint)

@@ -121,22 +121,12 @@ def metrics_fields(status: Status) -> dict[str, Any]:
 
 
 class MetricsLine(Closes):
-    """Logs a METRICS line every `interval` seconds from a daemon thread, until closed.
+    """Logs a METRICS line every `interval` seconds from a daemon thread, until closed."""
 
-    `wait(seconds)` sleeps and returns whether to stop; tests bring their own.
-    """
-
-    def __init__(
-        self,
-        status: Callable[[], Status],
-        *,
-        interval: float = 15.0,
-        wait: Callable[[float], bool] | None = None,
-    ) -> None:
+    def __init__(self, status: Callable[[], Status], *, interval: float = 15.0) -> None:
         self._status = status
         self._interval = interval
         self._stop = threading.Event()
-        self._wait = wait or self._stop.wait
         self._thread = threading.Thread(target=self.run, name="metrics-line", daemon=True)
 
     def __enter__(self) -> Self:
@@ -150,7 +140,7 @@ class MetricsLine(Closes):
     def run(self) -> None:
         """The loop; returns when stopped."""
         log = structlog.get_logger("penstock")
-        while not self._wait(self._interval):
+        while not self._stop.wait(self._interval):
             try:
                 fields = metrics_fields(self._status())
             except Exception:

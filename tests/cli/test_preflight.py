@@ -2,6 +2,7 @@
 
 import os
 import socket
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -20,10 +21,14 @@ from penstock.cli.preflight import (
     check_state,
     check_transform,
 )
-from penstock.config import parse_pipeline
+from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.sqlite import SqliteStore
+from penstock.model.finding import Finding
 from penstock.ops.respond import Response
 from penstock.ops.server import OpsServer
+
+Check = Callable[[Pipeline], Iterable[Finding]]
+Findings = list[tuple[str, str]]
 
 
 def java(folder: Path, script: str) -> dict[str, str]:
@@ -94,69 +99,115 @@ def test_positions_in_memory_are_a_warning() -> None:
     assert check_positions("memory:").level == "warning"
 
 
+PG = "{name: a, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p}"
+A, B = "{name: a, type: memory}", "{name: b, type: memory}"
+POLLED = "{name: a, type: memory, polled: true}"
+MONGO = "{{name: a, type: mongodb, connection: 'mongodb://h/', database: {}}}"
+STEP = '[{sql: "SELECT * FROM changes WHERE route = 1"}]'
+SHOP = "mongodb://h/shop"
+
+
+def jetstream(subject: str, delivery: str = "auto") -> str:
+    return f"{{type: jetstream, url: 'nats://h', subject: '{subject}', delivery: {delivery}}}"
+
+
+def checked(check: Check, backends: str = A, sink: str = "{type: memory}", **more: str) -> Findings:
+    keys = "".join(f"{name}: {text}\n" for name, text in more.items())
+    text = f"backends: [{backends}]\nsink: {sink}\n{keys}"
+    found = check(parse_pipeline(text, environment={}))
+    return [(each.level, f"{each.message}; {each.remedy}") for each in found]
+
+
 @pytest.mark.parametrize(
-    ("backends", "positions", "named"),
+    ("backends", "positions", "says"),
     [
-        ("{name: a, type: memory}", "sqlite:///x.db", "a"),
-        ("{name: a, type: memory}", "memory:", "a"),
-        ("{name: a, type: memory}", "nats://h/b", None),
-        ("{name: a, type: memory}", "postgresql://h/d", None),
-        (
-            "{name: a, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p}",
-            "memory:",
-            None,
-        ),
-        (
-            "{name: a, type: postgres, connection: 'postgresql://h/d', slot: s, publication: p},"
-            " {name: b, type: memory}",
-            "sqlite:///x.db",
-            "b",
-        ),
+        (A, "sqlite:///x.db", "may read a:"),
+        (A, "memory:", "may read a:"),
+        (A, "nats://h/b", None),
+        (A, "postgresql://h/d", None),
+        (PG, "memory:", None),
+        (f"{PG}, {B}", "sqlite:///x.db", "may read b:"),
     ],
 )
 def test_a_store_of_one_machine_is_a_warning_where_anyone_may_read(
-    backends: str, positions: str, named: str | None
+    backends: str, positions: str, says: str | None
 ) -> None:
-    text = f"""
-        backends: [{backends}]
-        sink: {{type: memory}}
-        positions: "{positions}"
-    """
-    found = list(check_sharing(parse_pipeline(text, environment={})))
-    assert [each.level for each in found] == (["warning"] if named else [])
-    assert all(f"may read {named}:" in each.message for each in found)
+    found = checked(check_sharing, backends, positions=f"'{positions}'")
+    assert [level for level, _ in found] == (["warning"] if says else [])
+    assert all(says in text for _, text in found if says)
+
+
+@pytest.mark.parametrize(
+    ("sink", "says"),
+    [(jetstream("s.{collection}"), "only the sink"), ("{type: memory}", "both would write")],
+)
+def test_whether_the_sink_keeps_a_second_instance_away_is_told(sink: str, says: str) -> None:
+    [(_, text)] = checked(check_sharing, sink=sink, positions="'memory:'")
+    assert says in text
 
 
 @pytest.mark.parametrize(
     ("database", "is_followed"), [("shop", True), ('"*"', True), ("other", False)]
 )
 def test_positions_in_a_followed_database_are_a_warning(database: str, is_followed: bool) -> None:
-    text = f"""
-        backends:
-          - {{name: a, type: mongodb, connection: "mongodb://h/", database: {database}}}
-        sink: {{type: memory}}
-        positions: "mongodb://h/shop"
-    """
-    found = list(check_followed_positions(parse_pipeline(text, environment={})))
-    assert [each.level for each in found] == (["warning"] if is_followed else [])
-    assert all("left out" in each.message for each in found)
+    found = checked(check_followed_positions, MONGO.format(database), positions=f"'{SHOP}'")
+    assert [level for level, _ in found] == (["warning"] if is_followed else [])
+    assert all("left out" in text for _, text in found)
 
 
 @pytest.mark.parametrize(
-    ("sink", "says"),
+    ("master", "transform", "warns"),
     [
-        ("type: jetstream, url: 'nats://h', stream: S, subject: 's.{collection}'", "only the sink"),
-        ("type: memory", "both would write"),
+        ("local[*]", STEP, False),
+        ("spark://host:7077", STEP, True),
+        ("spark://host:7077", "[]", False),
     ],
 )
-def test_whether_the_sink_keeps_a_second_instance_away_is_told(sink: str, says: str) -> None:
-    text = f"""
-        backends: [{{name: a, type: memory}}]
-        sink: {{{sink}}}
-        positions: "memory:"
-    """
-    (found,) = check_sharing(parse_pipeline(text, environment={}))
-    assert says in found.message
+def test_a_transform_on_a_cluster_can_drop_what_cannot_be_decoded(
+    master: str, transform: str, warns: bool
+) -> None:
+    found = checked(check_transform, transform=transform, spark=f'{{master: "{master}"}}')
+    assert [level for level, _ in found] == (["warning"] if warns else [])
+
+
+@pytest.mark.parametrize(
+    ("partitions", "subject", "transform", "says"),
+    [
+        (1, "cdc.{collection}", "[]", None),
+        (4, "cdc.{partition}", "[]", None),
+        (1, "cdc.{source_partition}", "[]", None),
+        (1, "cdc.{partition}", "[]", "{source_partition}"),
+        (4, "cdc.{source_partition}", "[]", "put {partition} into sink.subject"),
+        (4, "cdc.{collection}", STEP, None),
+    ],
+)
+def test_a_subject_and_hash_partitions_that_do_not_fit_are_found(
+    partitions: int, subject: str, transform: str, says: str | None
+) -> None:
+    sink = jetstream(subject)
+    found = checked(check_partitions, sink=sink, partitions=str(partitions), transform=transform)
+    assert [level for level, _ in found] == (["warning"] if says else [])
+    assert all(says in text.partition("; ")[2] for _, text in found if says)
+
+
+@pytest.mark.parametrize(
+    ("backends", "subject", "delivery", "level"),
+    [
+        (A, "cdc.{collection}", "auto", None),
+        (POLLED, "cdc.{collection}", "auto", "warning"),
+        (POLLED, "cdc.{collection}", "exactly-once", "error"),
+        (POLLED, "cdc.{collection}", "deduplicated", None),
+        (POLLED, "cdc.{source_partition}", "auto", None),
+        (POLLED, "cdc.{source_partition}-{collection}", "auto", "warning"),
+        (f"{A}, {B}", "cdc.{collection}", "auto", "warning"),
+        (f"{A}, {B}", "cdc.{backend}", "auto", None),
+    ],
+)
+def test_partitions_that_share_subjects_are_found_where_exactly_once_is_wanted(
+    backends: str, subject: str, delivery: str, level: str | None
+) -> None:
+    found = checked(check_shards, backends, jetstream(subject, delivery))
+    assert [each for each, _ in found] == ([level] if level else [])
 
 
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,81 +236,6 @@ def test_an_address_that_is_not_ours_is_an_error() -> None:
 
 def test_a_privileged_port_is_an_error_unless_we_are() -> None:
     assert check_port("127.0.0.1", 1, "shop").level == ("ok" if os.geteuid() == 0 else "error")
-
-
-@pytest.mark.parametrize(
-    ("master", "transform", "warns"),
-    [
-        ("local[*]", '[{sql: "SELECT * FROM changes"}]', False),
-        ("spark://host:7077", '[{sql: "SELECT * FROM changes"}]', True),
-        ("spark://host:7077", "[]", False),
-    ],
-)
-def test_a_transform_on_a_cluster_can_drop_what_cannot_be_decoded(
-    master: str, transform: str, warns: bool
-) -> None:
-    text = f"""
-        backends: [{{name: default, type: memory}}]
-        sink: {{type: memory}}
-        transform: {transform}
-        spark: {{master: "{master}"}}
-    """
-    found = list(check_transform(parse_pipeline(text, environment={})))
-    assert [each.level for each in found] == (["warning"] if warns else [])
-
-
-@pytest.mark.parametrize(
-    ("partitions", "subject", "transform", "said"),
-    [
-        (1, "cdc.{collection}", "[]", None),
-        (4, "cdc.{partition}", "[]", None),
-        (1, "cdc.{source_partition}", "[]", None),
-        (1, "cdc.{partition}", "[]", "{source_partition}"),
-        (4, "cdc.{source_partition}", "[]", "put {partition} into sink.subject"),
-        (4, "cdc.{collection}", '[{sql: "SELECT * FROM changes WHERE route = 1"}]', None),
-    ],
-)
-def test_a_subject_and_hash_partitions_that_do_not_fit_are_found(
-    partitions: int, subject: str, transform: str, said: str | None
-) -> None:
-    text = f"""
-        backends: [{{name: default, type: memory}}]
-        partitions: {partitions}
-        transform: {transform}
-        sink: {{type: jetstream, url: "nats://h", subject: "{subject}"}}
-    """
-    found = list(check_partitions(parse_pipeline(text, environment={})))
-    assert [each.level for each in found] == (["warning"] if said else [])
-    assert all(said in each.remedy for each in found if said)
-
-
-@pytest.mark.parametrize(
-    ("backends", "subject", "delivery", "level"),
-    [
-        ("{name: a, type: memory}", "cdc.{collection}", "auto", None),
-        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "auto", "warning"),
-        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "exactly-once", "error"),
-        ("{name: a, type: memory, polled: true}", "cdc.{collection}", "deduplicated", None),
-        ("{name: a, type: memory, polled: true}", "cdc.{source_partition}", "auto", None),
-        (
-            "{name: a, type: memory, polled: true}",
-            "cdc.{source_partition}-{collection}",
-            "auto",
-            "warning",
-        ),
-        ("{name: a, type: memory}, {name: b, type: memory}", "cdc.{collection}", "auto", "warning"),
-        ("{name: a, type: memory}, {name: b, type: memory}", "cdc.{backend}", "auto", None),
-    ],
-)
-def test_partitions_that_share_subjects_are_found_where_exactly_once_is_wanted(
-    backends: str, subject: str, delivery: str, level: str | None
-) -> None:
-    text = f"""
-        backends: [{backends}]
-        sink: {{type: jetstream, url: "nats://h", subject: "{subject}", delivery: {delivery}}}
-    """
-    found = list(check_shards(parse_pipeline(text, environment={})))
-    assert [each.level for each in found] == ([level] if level else [])
 
 
 def test_the_variable_of_the_class_archive_names_the_setting() -> None:

@@ -83,7 +83,7 @@ def source(kind: str) -> DemoSource:
     """The demo's source of a kind, to be entered; raises SettingsError naming the extra where its
     packages are missing."""
     try:
-        found: Callable[[], DemoSource] = import_module(f"{__name__}.{kind}").DEMO
+        found: type[DemoSource] = import_module(f"{__name__}.{kind}").DEMO
     except ImportError as error:
         # What most demos need is in `demo`; `demo-KIND` has that and more.
         extras = metadata("penstock").get_all("Provides-Extra") or ()

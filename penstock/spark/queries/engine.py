@@ -15,7 +15,7 @@ from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.process.closing import Closes
 from penstock.process.connections import Server
-from penstock.spark.queries.query import counting, listening, mode, start_query
+from penstock.spark.queries.query import listening, mode, start_query, task_slots
 from penstock.spark.queries.statements import SparkStatements
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
@@ -42,7 +42,6 @@ class Engine(Closes):
         self._spark: SparkSession | None = None
         self._warming = Warming(pipeline, run)
         self._reports: Mapping[str, str] = {}
-        self._count: Callable[[], int] | None = None
         self._slots = -1
 
     def close(self) -> None:
@@ -130,8 +129,7 @@ class Engine(Closes):
         plan by it. Called a few times a second, because executors come and go. Raises EngineLost
         when the cluster has ended the application."""
         with talking_to_java():
-            self._count = self._count or counting(self.open())
-            slots = self._count()
+            slots = task_slots(self.open())
         if slots < 0:
             raise EngineLost("Spark was stopped: the cluster has ended the application")
         if slots != self._slots:
@@ -143,7 +141,7 @@ class Engine(Closes):
         """Called a few times a second while another instance runs the pipeline: keeps Spark warm
         with `spark.standby: warm`."""
         if self._pipeline.spark.standby == "warm":
-            self._warming.keep(self.open)
+            self._warming.keep(self.open())
 
     def own(self) -> SparkSession:
         """The session, for the pipeline's own queries."""

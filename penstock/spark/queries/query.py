@@ -6,7 +6,7 @@ checkpoint is deleted with the run: a start resumes from the bookmarks in the po
 
 import re
 import shutil
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from importlib import import_module
 from pathlib import Path
 
@@ -214,15 +214,17 @@ def _first_line(text: str) -> str:
     return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "it ended")
 
 
-def counting(spark: SparkSession) -> Callable[[], int]:
-    """A function that asks Spark how many tasks may run at a time now: 0 before the first executor
-    has registered, -1 when Spark was stopped: a cluster's master may end an application.
+def task_slots(spark: SparkSession) -> int:
+    """How many tasks may run at a time now: 0 before the first executor has registered, -1 when
+    Spark was stopped: a cluster's master may end an application.
 
     (`defaultParallelism` is 2 without executors, and ignores `spark.task.cpus`.)
     """
     context = spark.sparkContext._jsc.sc()
+    if context.isStopped():
+        return -1
     profile = context.resourceProfileManager().defaultResourceProfile()
-    return lambda: -1 if context.isStopped() else int(context.maxNumConcurrentTasks(profile))
+    return int(context.maxNumConcurrentTasks(profile))
 
 
 def listening(spark: SparkSession, settings: Spark) -> Listening | None:

@@ -6,7 +6,6 @@ minute without work. It reads no source and writes to no server.
 """
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -39,10 +38,9 @@ class Warming:
         self._warm = False
         self._at = 0.0
 
-    def keep(self, spark: Callable[[], SparkSession]) -> None:
+    def keep(self, session: SparkSession) -> None:
         """Starts the query if it does not run, and logs when Spark is warm. A failure is logged and
-        tried again later. Raises EngineLost when the JVM died, and what `spark` raises."""
-        session = spark()
+        tried again later. Raises EngineLost when the JVM died."""
         try:
             with talking_to_java():
                 if self._query is None:

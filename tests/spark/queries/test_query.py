@@ -29,12 +29,12 @@ from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark.queries.query import (
     _bounds,
     _late,
-    counting,
     failure,
     images,
     listening,
     mode,
     start_query,
+    task_slots,
 )
 from penstock.wire.hash_partitions import hash_partitions
 
@@ -303,8 +303,7 @@ def test_micro_batches_of_stubs_are_larger_unless_the_file_says_how_large(
 
 @pytest.mark.spark
 def test_the_task_slots_of_a_local_session_are_its_threads(spark: SparkSession) -> None:
-    count = counting(spark)
-    assert [count(), count()] == [2, 2]
+    assert [task_slots(spark), task_slots(spark)] == [2, 2]
 
 
 @pytest.mark.spark

@@ -53,7 +53,7 @@ def until_warm(warming: Warming, spark: SparkSession) -> None:
     with structlog.testing.capture_logs() as logs:
         while {"event": "spark is warm", "log_level": "info"} not in logs:
             assert time.monotonic() < deadline, logs
-            warming.keep(lambda: spark)
+            warming.keep(spark)
             time.sleep(0.1)
 
 
@@ -113,7 +113,7 @@ def test_when_it_fails_that_is_told_and_it_is_tried_again(
     for query in spark.streams.active:
         query.stop()
     with structlog.testing.capture_logs() as logs:
-        warming.keep(lambda: spark)
-        warming.keep(lambda: spark)
+        warming.keep(spark)
+        warming.keep(spark)
     assert [each["event"] for each in logs] == ["spark is not kept warm; trying again"]
     until_warm(warming, spark)
