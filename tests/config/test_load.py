@@ -1,6 +1,7 @@
 """The pipeline file: what is read, and what is said about mistakes."""
 
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
@@ -260,24 +261,25 @@ def test_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
         load_pipeline(file)
 
 
-def test_realtime_keeps_micro_batches_open_and_takes_no_mode() -> None:
-    text = """
-        backends: [{name: default, type: memory}]
-        sink: {type: memory}
-        spark: {trigger: realtime, mode: rows}
-    """
-    with pytest.raises(SettingsError, match=r"leave spark\.mode out"):
-        parse_pipeline(text, environment={})
-
-
-def test_a_mode_that_is_no_more_says_what_to_do() -> None:
-    text = """
-        backends: [{name: default, type: memory}]
-        sink: {type: memory}
-        spark: {trigger: 1s, mode: packed}
-    """
-    with pytest.raises(SettingsError, match=r"leave spark\.mode out .*of rows"):
-        parse_pipeline(text, environment={})
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        # Realtime keeps micro-batches open, and takes no mode.
+        ("spark: {trigger: realtime, mode: rows}", [r"leave spark\.mode out"]),
+        ("spark: {trigger: 1s, mode: packed}", [r"leave spark\.mode out .*of rows"]),
+        *((f"ops: {{at_risk: {share}}}", [r"ops\.at_risk"]) for share in ("-0.1", "1", "soon")),
+        *(
+            (
+                f"share: {share}\nleases: {{renew: 5s}}",
+                ["leave share and leases out", "many hosts without Spark are penstock process"],
+            )
+            for share in ("leases", "null")
+        ),
+    ],
+)
+def test_a_setting_that_cannot_be_says_what_to_do(more: str, says: list[str]) -> None:
+    found = "\n".join(mistakes(SMALL + more))
+    assert all(re.search(each, found) for each in says)
 
 
 def test_a_backend_may_have_hash_partitions_of_its_own() -> None:
@@ -295,28 +297,3 @@ def test_a_backend_may_have_hash_partitions_of_its_own() -> None:
     assert settings.partitions == 3, "the memory feed's own"
     with pytest.raises(SettingsError, match=r"backends\[0\]\.partitions"):
         parse_pipeline(text.replace("16", "2000"), environment={})
-
-
-@pytest.mark.parametrize("share", ["-0.1", "1", "soon"])
-def test_a_share_of_the_window_is_between_0_and_1(share: str) -> None:
-    text = f"""
-        backends: [{{type: memory}}]
-        sink: {{type: memory}}
-        ops: {{at_risk: {share}}}
-    """
-    with pytest.raises(SettingsError, match=r"ops\.at_risk"):
-        parse_pipeline(text, environment={})
-
-
-@pytest.mark.parametrize("share", ["leases", "null"])
-def test_a_pipeline_that_hosts_shared_says_what_to_use_instead(share: str) -> None:
-    text = f"""
-        backends: [{{type: memory}}]
-        sink: {{type: memory}}
-        share: {share}
-        leases: {{renew: 5s}}
-    """
-    with pytest.raises(SettingsError) as caught:
-        parse_pipeline(text, environment={})
-    assert "leave share and leases out" in str(caught.value)
-    assert "many hosts without Spark are penstock process" in str(caught.value)
