@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner, Result
 
 from penstock import cli
@@ -10,15 +9,6 @@ from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 
 SHARD = "2026-11-24T10:35:31.380/shardId-00000001795516531392-3bc48f48"
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(
-        f"name: shop\nstate: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n"
-    )
-    return path
 
 
 def gaps(file: Path, *more: str) -> Result:

@@ -30,15 +30,6 @@ ELSEWHERE = {"machine": "elsewhere", "pid": 1, "term": TERM}
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Path:
-    path = tmp_path / "pipeline.yaml"
-    path.write_text(
-        f"name: shop\nstate: {tmp_path}\nbackends: [{{type: memory}}]\nsink: {{type: memory}}\n"
-    )
-    return path
-
-
-@pytest.fixture
 def ended() -> int:
     """The id of a process of this machine that has ended."""
     process = subprocess.Popen([sys.executable, "-c", ""])

@@ -94,19 +94,10 @@ def test_bridge_needs_no_file_and_serves_the_bridges_series(
     start: Callable[..., Running], shop: Database, nats: Nats, stream: str
 ) -> None:
     url, broker = urlsplit(shop.url), urlsplit(nats.url)
+    subject = f"{stream}.{{collection}}.{{operation}}"
     bridge = start(
-        "bridge",
-        "--slot",
-        f"s_{stream.lower()}",
-        "--pub",
-        "shop",
-        "--port",
-        "0",
-        "--stream",
-        stream,
-        "--subject",
-        f"{stream}.{{collection}}.{{operation}}",
-        "--json",
+        *("bridge", "--slot", f"s_{stream.lower()}", "--pub", "shop", "--port", "0", "--json"),
+        *("--stream", stream, "--subject", subject),
         PG_HOST=url.hostname or "",
         PG_PORT=str(url.port),
         PG_DB=shop.name,
