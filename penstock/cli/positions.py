@@ -6,10 +6,10 @@ under one that runs, and none starts meanwhile.
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 
@@ -93,7 +93,21 @@ def command(
         )  # fmt: skip
         return
     with Editing(pipeline, lambda text: click.echo(text, err=True)) as editing:
-        _DO[action](editing, tuple(arguments), _Flags(yes, now))
+        match (action, *arguments):
+            case ("show", name):
+                _show(editing.row(name))
+            case ("set", name, text):
+                _set(editing, name, text, yes=yes)
+            case ("delete", name):
+                _delete(editing, editing.row(name), yes=yes)
+            case ("release", name):
+                row = editing.row(name)
+                editing.release(row, now=now)
+                click.echo(f"{row.name} has no owner" + (" any more" if row.lease.owner else ""))
+            case ("import", path):
+                _import(editing, path, yes=yes)
+            case _:
+                click.echo(json.dumps(editing.export(), indent=2))
 
 
 def stored(pipeline: Deployment) -> list[dict[str, Any]]:
@@ -103,13 +117,7 @@ def stored(pipeline: Deployment) -> list[dict[str, Any]]:
         return [_row(row, now) for row in editing.rows()]
 
 
-class _Flags(NamedTuple):
-    yes: bool
-    now: bool
-
-
-def _show(editing: Editing, arguments: Sequence[str], _: _Flags) -> None:
-    row = editing.row(arguments[0])
+def _show(row: StoredRow) -> None:
     bookmark = None if row.bookmark is None else row.bookmark.to_json()
     about = {
         "owner": row.lease.owner,
@@ -119,59 +127,34 @@ def _show(editing: Editing, arguments: Sequence[str], _: _Flags) -> None:
     click.echo(json.dumps({"partition": row.name, "bookmark": bookmark, **about}, indent=2))
 
 
-def _set(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
-    name, text = arguments
+def _set(editing: Editing, name: str, text: str, *, yes: bool) -> None:
     bookmark = editing.parse(name, text)
     before = editing.find(name)
     was = before.lease.continuation if before is not None else "no position"
     now = json.dumps(bookmark.to_json())
-    _ask(flags.yes, f"{name}: {was} becomes {now}. Changes between the two are lost or repeated.")
+    _ask(yes, f"{name}: {was} becomes {now}. Changes between the two are lost or repeated.")
     editing.write({name: bookmark})
     click.echo(f"{name} is at {now}")
 
 
-def _delete(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
-    row = editing.row(arguments[0])
-    _ask(
-        flags.yes,
-        f"{row.name}: {row.lease.continuation} is deleted. The next start begins anew there.",
-    )
+def _delete(editing: Editing, row: StoredRow, *, yes: bool) -> None:
+    place = row.lease.continuation
+    _ask(yes, f"{row.name}: {place} is deleted. The next start begins anew there.")
     editing.delete(row)
     click.echo(f"{row.name} has no position any more")
 
 
-def _release(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
-    row = editing.row(arguments[0])
-    editing.release(row, now=flags.now)
-    click.echo(f"{row.name} has no owner" + (" any more" if row.lease.owner else ""))
-
-
-def _export(editing: Editing, _: Sequence[str], __: _Flags) -> None:
-    click.echo(json.dumps(editing.export(), indent=2))
-
-
-def _import(editing: Editing, arguments: Sequence[str], flags: _Flags) -> None:
-    text = sys.stdin.read() if arguments[0] == "-" else None
-    bookmarks = read_export(text if text is not None else _text(arguments[0]))
+def _import(editing: Editing, path: str, *, yes: bool) -> None:
+    bookmarks = read_export(sys.stdin.read() if path == "-" else _text(path))
     for name in bookmarks:
         editing.verify(name)
-    if arguments[0] == "-" and not flags.yes:
+    if path == "-" and not yes:
         raise SettingsError(
             "no confirmation can be read while the export is standard input", hint="--yes"
         )
-    _ask(flags.yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
+    _ask(yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
     editing.write(bookmarks)
     click.echo(f"{len(bookmarks)} positions are written")
-
-
-_DO: Mapping[str, Callable[[Editing, Sequence[str], _Flags], None]] = {
-    "show": _show,
-    "set": _set,
-    "delete": _delete,
-    "release": _release,
-    "export": _export,
-    "import": _import,
-}
 
 
 def _text(path: str) -> str:
