@@ -1,7 +1,7 @@
 """What the ops server answers: a pure function of the request and the status."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,7 +23,7 @@ class Response:
     status: int
     content_type: str
     body: bytes
-    headers: Mapping[str, str]
+    headers: Mapping[str, str] = field(default_factory=dict)
     shutdown: bool = False
 
 
@@ -84,7 +84,8 @@ def _status(asked: _Asked) -> Response:
 
 
 def _metrics(asked: _Asked) -> Response:
-    return _answer(200, CONTENT_TYPE, metrics_text(asked.status, asked.more_metrics))
+    body = metrics_text(asked.status, asked.more_metrics)
+    return Response(status=200, content_type=CONTENT_TYPE, body=body)
 
 
 def _stream(asked: _Asked) -> Response:
@@ -116,32 +117,9 @@ def _index(asked: _Asked) -> Response:
     return _json(200, {**about, "endpoints": listed})
 
 
-def _json(
-    code: int,
-    body: Mapping[str, Any],
-    *,
-    headers: Mapping[str, str] | None = None,
-    shutdown: bool = False,
-) -> Response:
+def _json(code: int, body: Mapping[str, Any], **more: Any) -> Response:
     data = orjson.dumps(body, str, orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return _answer(code, _JSON, data, headers=headers, shutdown=shutdown)
-
-
-def _answer(
-    code: int,
-    content_type: str,
-    body: bytes,
-    *,
-    headers: Mapping[str, str] | None = None,
-    shutdown: bool = False,
-) -> Response:
-    return Response(
-        status=code,
-        content_type=content_type,
-        body=body,
-        headers=headers or {},
-        shutdown=shutdown,
-    )
+    return Response(status=code, content_type=_JSON, body=data, **more)
 
 
 class _Endpoint(NamedTuple):

@@ -95,7 +95,7 @@ class _Handler(BaseHTTPRequestHandler):
         except Exception:
             log.exception("an ops request failed", path=parts.path)
             body = orjson.dumps({"error": "internal error; see the log"})
-            found = Response(status=500, content_type="application/json", body=body, headers={})
+            found = Response(status=500, content_type="application/json", body=body)
         with contextlib.suppress(OSError):  # the client may have gone
             self._send(found)
         if found.shutdown:

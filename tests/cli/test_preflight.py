@@ -223,7 +223,7 @@ def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_port_that_this_very_pipeline_has_is_no_error(name: str, level: str) -> None:
     def answer(*_: object) -> Response:
         body = b'{"penstock": "1", "pipeline": "shop"}'
-        return Response(status=200, content_type="application/json", body=body, headers={})
+        return Response(status=200, content_type="application/json", body=body)
 
     with OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=lambda: None) as server:
         assert check_port("127.0.0.1", server.port, name).level == level

@@ -1,7 +1,6 @@
 """The embedded servers come up, keep their port over a crash, and say why when they do not."""
 
 import os
-import signal
 import socket
 import subprocess
 import tempfile
@@ -14,7 +13,7 @@ import pytest
 
 from penstock.demo.sources.postgres import reachable
 from penstock.model.errors import Unavailable
-from tests.servers import Database, Moto, Nats, Postgres, Secantus, free_port, postgres_bin
+from tests.servers import Database, Moto, Nats, Postgres, Secantus, postgres_bin
 
 
 def test_every_version_serves_logical_decoding(postgres_any: Postgres) -> None:
@@ -98,17 +97,6 @@ def test_a_taken_port_is_said_and_not_taken_for_ours(nats: Nats, tmp_path: Path)
     second.timeout = 5.0  # the port is tried again as long
     with pytest.raises(Unavailable, match="address already in use"):
         second.start()
-
-
-def test_a_frozen_server_still_has_its_pid(nats: Nats) -> None:
-    os.kill(nats.pid, signal.SIGSTOP)
-    os.kill(nats.pid, signal.SIGCONT)
-    assert "INFO" in _info(nats)
-
-
-def test_free_ports_can_be_listened_on() -> None:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", free_port()))
 
 
 def test_programs_that_nobody_can_reach_are_copied_once(
