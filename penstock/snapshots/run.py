@@ -29,7 +29,13 @@ from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, Snaps
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.statements import through
-from penstock.snapshots.writing import ChunkWriter, Meta, SnapshotPace, without_unreadable, written
+from penstock.snapshots.writing import (
+    ChunkWriter,
+    SnapshotPace,
+    publish_meta,
+    without_unreadable,
+    written,
+)
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
 _NICE = 19  # of the threads that read: running pipelines come first
@@ -380,13 +386,10 @@ class SnapshotRun:
         progress.position, progress.lsn = position, lsn = self._ranges.place
         assert self._ranges.plan is not None
         plan = replace(self._ranges.plan, position=position, lsn=lsn)
-        meta = Meta(
-            name=self.job.name, snapshot_id=self.job.snapshot_id, schema=reading.taken.schema,
-            plan=plan, revision=reading.revision, reload=reload, is_exact=reading.taken.is_exact,
-            kept=kept, compression=self._compression(),
-            chunks=self._ranges.all_chunks(), selection=self.job.selection,
+        publish_meta(
+            stream, self._sink, self.job, plan, reading.taken, kept=kept, reload=reload,
+            compression=self._compression(), chunks=self._ranges.all_chunks(),
         )  # fmt: skip
-        meta.publish(stream, self._sink)
 
     def _stream(self) -> InitStream:
         return InitStream(self._sink.nats, self._settings.stream, self._control.is_over)

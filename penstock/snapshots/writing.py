@@ -17,16 +17,16 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from penstock.feeds import WHOLE_TABLE, RowSelection
+from penstock.feeds import TableSnapshot
 from penstock.model.change import images_of, unreadable
 from penstock.model.errors import Rejected
-from penstock.model.table_schema import TableName, TableSchema
+from penstock.model.table_schema import TableName
 from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
-from penstock.snapshots.job import RunControl
+from penstock.snapshots.job import Job, RunControl
 from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
@@ -199,64 +199,56 @@ def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         yield before, True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Meta:
-    """The message itself; `docs/reference/messages.md` has every field."""
-
-    name: TableName
-    snapshot_id: str
-    schema: TableSchema
-    plan: SnapshotPlan
-    is_exact: bool
-    kept: Kept
-    compression: ChunkCompression
-    chunks: Sequence[ChunkInfo]
-    revision: int
-    reload: str | None
-    selection: RowSelection = WHOLE_TABLE
-
-    def publish(self, stream: InitStream, sink: SinkServer) -> None:
-        """Stores it. Raises Unavailable, SettingsError."""
-        say = dialect("json" if sink.encoding == "json" else "msgpack")
-        document = self._document(sink.stream)
-        body = say.value(document)
-        if len(body) > stream.room:
-            # What is left says how many there are, and the subject says which.
-            body = say.value(document | {"chunks": None})
-        headers = {
-            "Penstock-Schema": VERSION,
-            "Penstock-Table-Schema": self.schema.version.encode(),
-            "Content-Type": say.content_type,
-        }
-        subject = f"{PREFIX}.meta.{token(self.name)}"
-        stream.publish(subject, body, headers, meta_identity(self.name, self.snapshot_id))
-
-    def _document(self, changes: str) -> dict[str, Any]:
-        schema, plan = self.schema, self.plan
-        return {
-            "snapshot_id": self.snapshot_id,
-            "table": schema.table,
-            "schema": schema.schema,
-            "lsn": plan.lsn,
-            "position": plan.position,
-            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
-            "batch_count": len(self.chunks),
-            "row_count": sum(one["rows"] for one in self.chunks),
-            "schema_version": schema.version,
-            "schema_revision": self.revision,
-            "relation_id": schema.relation_id,
-            "columns": list(self.selection.columns) or [one["name"] for one in schema.columns],
-            "where": self.selection.where or None,
-            "partial": not self.selection.is_whole,
-            "compression": self.compression.method,
-            "dictionary": self.compression.identity,
-            "exact": self.is_exact,
-            "losses": plan.gap or None,
-            "reload": self.reload,
-            "stream": changes,
-            "stream_created": plan.created,
-            "start_sequence": plan.start,
-            "changes_kept_seconds": self.kept.changes,
-            "chunks_kept_seconds": self.kept.chunks,
-            "chunks": list(self.chunks),
-        }
+def publish_meta(
+    stream: InitStream,
+    sink: SinkServer,
+    job: Job,
+    plan: SnapshotPlan,
+    taken: TableSnapshot,
+    *,
+    kept: Kept,
+    compression: ChunkCompression,
+    chunks: Sequence[ChunkInfo],
+    reload: str | None,
+) -> None:
+    """Stores the message; `docs/reference/messages.md` has every field. Raises Unavailable,
+    SettingsError."""
+    say, schema = dialect("json" if sink.encoding == "json" else "msgpack"), taken.schema
+    document = {
+        "snapshot_id": job.snapshot_id,
+        "table": schema.table,
+        "schema": schema.schema,
+        "lsn": plan.lsn,
+        "position": plan.position,
+        "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+        "batch_count": len(chunks),
+        "row_count": sum(one["rows"] for one in chunks),
+        "schema_version": schema.version,
+        "schema_revision": plan.revision,
+        "relation_id": schema.relation_id,
+        "columns": list(job.selection.columns) or [one["name"] for one in schema.columns],
+        "where": job.selection.where or None,
+        "partial": not job.selection.is_whole,
+        "compression": compression.method,
+        "dictionary": compression.identity,
+        "exact": taken.is_exact,
+        "losses": plan.gap or None,
+        "reload": reload,
+        "stream": sink.stream,
+        "stream_created": plan.created,
+        "start_sequence": plan.start,
+        "changes_kept_seconds": kept.changes,
+        "chunks_kept_seconds": kept.chunks,
+        "chunks": list(chunks),
+    }
+    body = say.value(document)
+    if len(body) > stream.room:
+        # What is left says how many there are, and the subject says which.
+        body = say.value(document | {"chunks": None})
+    headers = {
+        "Penstock-Schema": VERSION,
+        "Penstock-Table-Schema": schema.version.encode(),
+        "Content-Type": say.content_type,
+    }
+    identity = meta_identity(job.name, job.snapshot_id)
+    stream.publish(f"{PREFIX}.meta.{token(job.name)}", body, headers, identity)
