@@ -20,7 +20,7 @@ from penstock.snapshots.job import Job
 from penstock.snapshots.records import new_id
 from penstock.snapshots.run import SnapshotRun
 from tests.servers import Database, Nats, Postgres
-from tests.snapshots.pipeline import StatedPipeline
+from tests.snapshots.conftest import StatedPipeline
 
 from . import table
 

@@ -17,7 +17,7 @@ from penstock.snapshots.records import Records, RunRecord, new_id
 from penstock.snapshots.run import SnapshotRun
 from tests.docs.pages import DOCS, section, statements
 from tests.servers import Nats, Postgres
-from tests.snapshots.pipeline import StatedPipeline
+from tests.snapshots.conftest import StatedPipeline
 
 pytestmark = pytest.mark.live
 

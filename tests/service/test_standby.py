@@ -1,24 +1,30 @@
-"""Whom an instance waits for, and whose reader it may end."""
+"""Whom an instance waits for, and whose reader it may end. For instances that have positions of
+their own, the sink has one lease for all of them.
+"""
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+import structlog
 
 from penstock.config import Pipeline
-from penstock.leases import Lease
+from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
-from penstock.service.ownership import Ownership, positions_of
-from penstock.service.standby import Standby
-from tests.servers import Database
+from penstock.service.ownership import Owner, Ownership, positions_of
+from penstock.service.standby import Standby, WriterLease
+from penstock.sinks.jetstream import JetStreamSettings
+from penstock.sinks.jetstream.owners import OwnersStore
+from tests.servers import Database, Nats
 from tests.service.pipelines import pipeline_of
 from tests.waiting import until
 
@@ -186,3 +192,166 @@ def test_a_standby_stops_when_it_is_told_to(
         waiting.waits_for()
         waiting.stop.set()
         assert waiting.owns() is False
+
+
+NARROW = [
+    "t.>", "penstock.>", "$JS.API.INFO", "$JS.API.STREAM.INFO.*", "$JS.API.STREAM.CREATE.*",
+    "$JS.API.STREAM.MSG.GET.*",
+]  # fmt: skip
+
+
+def written_to(
+    nats: Nats, stream: str, *, type: str = "memory", name: str = "shop", **sink: str
+) -> Pipeline:
+    backend = {"name": "b", "type": type}
+    if type == "postgres":
+        backend |= {"connection": "postgresql://h/d", "slot": "s", "publication": "p"}
+    target = {"url": nats.url, "stream": stream, "subject": f"{stream}.{{collection}}"}
+    return pipeline_of(backend, sink={"type": "jetstream", **target, **sink}, name=name)
+
+
+MakeWriter = Callable[..., WriterLease]
+
+
+@pytest.fixture
+def writer(nats: Nats, stream: str) -> Iterator[MakeWriter]:
+    """`writer(instance)`: an instance of the pipeline `shop`."""
+    with ExitStack() as stack:
+
+        def make(instance: str, **more: Any) -> WriterLease:
+            made = WriterLease(written_to(nats, stream, **more), instance)
+            stack.callback(made.release)
+            return made
+
+        yield make
+
+
+@pytest.fixture
+def rows(nats: Nats, stream: str) -> OwnersStore:
+    return OwnersStore(JetStreamSettings(url=nats.url, stream=stream))
+
+
+def test_the_reason_to_wait_names_the_other_and_what_to_set(writer: MakeWriter) -> None:
+    first, second = writer("one"), writer("two")
+    assert first.attempt(None) is None
+    assert first.attempt(None) is None, "it has it already"
+    reason = second.attempt(None)
+    assert reason is not None
+    assert "positions: one;" in reason
+    assert "set positions to a store that all instances reach" in reason
+    first.release()
+    assert second.attempt(None) is None
+    assert not first.lost
+    assert not second.lost
+
+
+def test_other_pipelines_write_to_the_stream_as_they_like(writer: MakeWriter) -> None:
+    assert writer("one").attempt(None) is None
+    assert writer("two", name="store").attempt(None) is None
+
+
+def test_one_that_does_not_renew_loses_it(writer: MakeWriter, rows: OwnersStore) -> None:
+    """A process that is frozen, or on a machine that is gone."""
+    rows.put(Lease(name="owner:shop", owner="gone", properties={"readers": {}}))
+    second, began = writer("two"), time.monotonic()
+    assert second.attempt(None) is not None
+    until(lambda: second.attempt(None) is None)
+    assert time.monotonic() - began > 3
+
+
+def take_over(store: LeaseStore) -> None:
+    """The pipeline's lease is another instance's, though its owner renews it meanwhile."""
+
+    def taken() -> bool:
+        row = store.get("owner:shop")
+        assert row is not None
+        return isinstance(store.put_all([replace(row, owner="two")])[0], Lease)
+
+    until(taken)
+
+
+def test_one_that_was_taken_over_has_lost_it(writer: MakeWriter, rows: OwnersStore) -> None:
+    first = writer("one")
+    assert first.attempt(None) is None
+    take_over(rows)
+    until(lambda: first.lost)
+
+
+def test_who_took_over_the_pipeline_has_it_at_once(writer: MakeWriter, rows: OwnersStore) -> None:
+    """With shared positions the pipeline's lease has expired already: not twice four seconds."""
+    rows.put(Lease(name="owner:shop", owner="gone", properties={"readers": {}}))
+    second = writer("two")
+    assert second.attempt(Owner(instance="another", readers={})) is not None
+    assert second.attempt(Owner(instance="gone", readers={})) is None
+
+
+def test_a_source_with_a_single_reader_needs_no_lease(
+    writer: MakeWriter, rows: OwnersStore
+) -> None:
+    assert writer("one", type="postgres").attempt(None) is None
+    assert writer("two", type="postgres").attempt(None) is None
+    assert rows.list("") == []
+
+
+def test_without_the_permission_it_is_free_and_warns_once(
+    own_nats: Callable[..., Nats], stream: str
+) -> None:
+    user = {"user": "u", "password": "p", "permissions": {"publish": [f"{stream}.>"]}}
+    server = own_nats({"authorization": {"users": [user]}})
+    lease = WriterLease(written_to(server, stream, user="u", password="p"), "one")
+    with structlog.testing.capture_logs() as logs:
+        assert [lease.attempt(None) for _ in range(3)] == [None] * 3
+    assert [each["log_level"] for each in logs] == ["warning"]
+    assert "cannot be found" in logs[0]["event"]
+    assert not lease.lost
+    lease.release()
+
+
+def test_with_the_permissions_of_the_page_it_is_kept(
+    own_nats: Callable[..., Nats], stream: str
+) -> None:
+    """No consumer is made, and no bucket."""
+    narrow = [*NARROW, f"{stream}.>"]
+    users = [{"user": "u", "password": "p", "permissions": {"publish": narrow}}]
+    server = own_nats({"authorization": {"users": users}})
+    settings = {"url": server.url, "stream": stream, "user": "u", "password": "p"}
+    rows = OwnersStore(JetStreamSettings.model_validate(settings))
+    put = [rows.put(Lease(name=name, owner="me")) for name in ("owner:b", "owner:a", "x")]
+    assert rows.get("owner:a") == put[1]
+    assert rows.list("owner:") == [put[1], put[0]]
+    rows.delete(put[0])
+    assert rows.list("owner:") == [put[1]]
+    rows.close()
+
+
+def test_it_has_as_many_copies_as_the_stream_is_asked_to(nats: Nats, stream: str) -> None:
+    settings = JetStreamSettings(url=nats.url, stream=stream, replicas=3)
+    rows = OwnersStore(settings)
+    with pytest.raises(Exception, match="replicas"):  # one server cannot have three
+        rows.put(Lease(name="a"))
+    rows.close()
+
+
+def test_one_that_loses_the_pipeline_gives_the_sink_back(
+    nats: Nats, stream: str, writer: MakeWriter
+) -> None:
+    """Else the owner of the pipeline would wait for it, and it for the owner."""
+    store, stop = MemoryStore(), threading.Event()
+    ownership = Ownership(store, "shop", instance="one")
+    standby = Standby(written_to(nats, stream), ownership, stop)
+    assert standby.wait(lambda: None)
+    assert standby.lost == ""
+    second = writer("two")
+    assert second.attempt(None) is not None
+
+    take_over(store)
+    until(lambda: "shop" in standby.lost)
+    thread = threading.Thread(target=lambda: standby.wait(lambda: None))
+    thread.start()
+    try:
+        until(lambda: second.attempt(None) is None)
+    finally:
+        stop.set()
+        thread.join(60)
+        standby.release()
+        ownership.release()

@@ -1,8 +1,10 @@
-"""A database with a publication, a NATS server of the session, and a stream for chunks."""
+"""A database with a publication, a NATS server of the session, a stream for chunks, and a pipeline
+whose answers a test chooses.
+"""
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import orjson
@@ -12,14 +14,32 @@ import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.model.position import Bookmarks
 from penstock.nats.api import JetStream, Stored
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.statements import RowTransform
 from tests.servers import Database, Nats
-from tests.snapshots.pipeline import StatedPipeline
+
+
+@dataclass
+class StatedPipeline:
+    """Is a `PipelineState`. `known` gives the bookmarks, `gap` the losses, of any backend."""
+
+    name: str = ""
+    statements: RowTransform | None = None
+    is_ours: bool = True
+    known: Callable[[], Bookmarks] = dict
+    gap: Callable[[], str] = str
+
+    def bookmarks(self, backend: str) -> Bookmarks:
+        return self.known()
+
+    def losses(self, backend: str) -> str:
+        return self.gap()
 
 
 class World:

@@ -15,9 +15,8 @@ from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
 from tests.mongo import REAL, Shop, mongodb, shop_on
 from tests.servers import Nats
-from tests.snapshots.conftest import World, read
+from tests.snapshots.conftest import StatedPipeline, World, read
 from tests.snapshots.gate import Gate
-from tests.snapshots.pipeline import StatedPipeline
 
 pytestmark = pytest.mark.live
 

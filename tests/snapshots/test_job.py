@@ -1,11 +1,14 @@
-"""The states of a run, and what holds in all of them; without servers."""
+"""The states of a run and what holds in all of them, its status, and its pace; without servers."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunState
-from tests.snapshots.pipeline import StatedPipeline
+from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunProgress, RunState
+from penstock.snapshots.records import RunRecord, SnapshotTotals
+from penstock.snapshots.writing import SnapshotPace
+from tests.snapshots.conftest import StatedPipeline
 
 
 def control_of(*events: RunEvent) -> RunControl:
@@ -57,3 +60,69 @@ def test_threads_end_once_the_pipeline_is_not_ours() -> None:
     control = RunControl(pipeline)
     pipeline.is_ours = False
     assert (control.is_over(), control.may_go_on) == (True, False)
+
+
+RECORD = RunRecord(
+    snapshot_id="snap-1", pipeline="p", backend="shop", schema="public", table="t", name=("t",),
+    state="running",
+)  # fmt: skip
+
+
+def test_time_left_is_of_the_ranges_that_were_read_since_the_beginning() -> None:
+    progress = RunProgress(ranges=10, done=4, done_before=2, chunks=8, rows=80, bytes=8000)
+    progress.begun_at = 100.0
+    (found,) = SnapshotTotals().status([(RECORD, progress)], 120.0)["current"]
+    assert (found["bytes_per_second"], found["seconds_left"]) == (400, 60.0)
+    assert (found["table"], found["ranges"], found["done"]) == ("t", 10, 4)
+
+
+def test_a_run_that_has_not_begun_has_no_speed() -> None:
+    (found,) = SnapshotTotals().status([(RECORD, RunProgress())], 120.0)["current"]
+    assert (found["bytes_per_second"], found["seconds_left"]) == (None, None)
+
+
+def test_what_ended_counts_on() -> None:
+    totals = SnapshotTotals()
+    totals.ended(replace(RECORD, state="done", chunks=2, rows=20, bytes=200))
+    totals.ended(replace(RECORD, state="failed"))
+    progress = RunProgress(ranges=1, chunks=1, rows=5, bytes=50)
+    found = totals.status([(RECORD, progress)], 1.0)
+    assert found["runs"] == {"done": 1, "failed": 1}
+    assert (found["chunks"], found["rows"], found["bytes"]) == (3, 25, 250)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_bytes_are_let_through_at_the_rate() -> None:
+    clock = Clock()
+    pace = SnapshotPace(1000, clock=lambda: clock.now, sleep=clock.sleep)
+    passed = []
+    for _ in range(4):
+        pace.wait(500, lambda: False)
+        passed.append(round(clock.now, 6))
+    assert passed == [100.0, 100.5, 101.0, 101.5]
+
+
+def test_time_without_chunks_is_not_saved_up() -> None:
+    clock = Clock()
+    pace = SnapshotPace(1000, clock=lambda: clock.now, sleep=clock.sleep)
+    pace.wait(500, lambda: False)
+    clock.now += 60
+    for _ in range(2):
+        pace.wait(1000, lambda: False)
+    assert round(clock.now, 6) == 161.0
+
+
+def test_what_is_over_does_not_wait_and_without_a_rate_nothing_does() -> None:
+    clock = Clock()
+    pace = SnapshotPace(1, clock=lambda: clock.now, sleep=clock.sleep)
+    pace.wait(500, lambda: True)
+    pace.wait(500, lambda: True)
+    SnapshotPace(None, sleep=clock.sleep).wait(10**9, lambda: False)
+    assert clock.now == 100.0

@@ -17,9 +17,8 @@ from penstock.snapshots.records import Records, RunRecord
 from penstock.snapshots.requests import SnapshotRequests
 from tests.servers import Database, Nats
 from tests.service.served import Served
-from tests.snapshots.conftest import World
+from tests.snapshots.conftest import StatedPipeline, World
 from tests.snapshots.gate import Gate
-from tests.snapshots.pipeline import StatedPipeline
 from tests.waiting import until
 
 pytestmark = pytest.mark.live

@@ -25,9 +25,8 @@ from penstock.snapshots.job import Cancelled
 from penstock.snapshots.run import SnapshotRun
 from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.servers import Database, Nats
-from tests.snapshots.conftest import World, read
+from tests.snapshots.conftest import StatedPipeline, World, read
 from tests.snapshots.gate import Gate
-from tests.snapshots.pipeline import StatedPipeline
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
