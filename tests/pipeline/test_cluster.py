@@ -252,33 +252,6 @@ def has_long_epochs(nats: Nats, stream: str, run: Run) -> bool:
     return batches() == before
 
 
-@pytest.mark.thorough  # tests/reading has it without Spark
-@pytest.mark.timeout(1200)
-def test_epochs_follow_the_executors_that_come_and_go(
-    cluster: Cluster, database: Database, nats: Nats, stream: str, tmp_path: Path, pipeline: Any
-) -> None:
-    cluster.scale(1)
-    with running(tmp_path, pipeline) as run:
-        # Before there are slots, nothing is followed.
-        patiently(lambda: connected(run), run=run)
-        with load(database) as end:
-            # Two backends take turns on one core,
-            flows(nats, stream, run)
-            patiently(lambda: not has_long_epochs(nats, stream, run), run=run)
-            # have one each when the second worker comes,
-            cluster.scale(2)
-            patiently(lambda: has_long_epochs(nats, stream, run), run=run)
-            flows(nats, stream, run)
-            # and take turns again when a worker is gone.
-            cluster.scale(1)
-            flows(nats, stream, run)
-            patiently(lambda: not has_long_epochs(nats, stream, run), run=run)
-            rows = end()
-        patiently(lambda: assert_complete(nats, stream, rows), run=run)
-        assert run.stop() == 0
-    assert_exact(nats, stream, rows)
-
-
 @pytest.mark.thorough  # of the third, with executors that Spark asks for
 @pytest.mark.timeout(1200)
 def test_with_dynamic_allocation_each_backend_gets_a_core(

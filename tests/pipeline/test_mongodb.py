@@ -1,12 +1,9 @@
 """`penstock run` from MongoDB into JetStream: real servers, and kill -9 of each."""
 
-import json
 import random
-import re
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +11,8 @@ from typing import Any
 import pymongo
 import pytest
 from bson import ObjectId
-from pymongo.errors import PyMongoError, WriteError
+from pymongo.errors import WriteError
 
-from penstock.ops.announce import BACK, LOST
-from tests.chaos.proxy import Proxy, Weather
 from tests.pipeline.running import Message, Run, eventually, messages, running
 from tests.servers import Nats, Secantus
 
@@ -41,20 +36,10 @@ UPDATES: tuple[Any, ...] = (
 )
 
 
-def pipeline(folder: Path, nats: Nats, stream: str, *servers: Secantus) -> dict[str, Any]:
-    """One backend for each server, called `default`, `b1` and so on."""
+def pipeline(folder: Path, nats: Nats, stream: str, server: Secantus) -> dict[str, Any]:
     return {
         "name": "test",
-        "backends": [
-            {
-                "name": f"b{number}" if number else "default",
-                "type": "mongodb",
-                "connection": server.url,
-                "database": "shop",
-                "connect_timeout": "2s",
-            }
-            for number, server in enumerate(servers)
-        ],
+        "backends": [{"type": "mongodb", "connection": server.url, "database": "shop"}],
         "sink": {
             "type": "jetstream",
             "url": nats.url,
@@ -200,25 +185,16 @@ def _key(value: Any) -> str:
 def assert_once_and_in_order(found: list[Message]) -> None:
     ids = [message.id for message in found]
     assert len(set(ids)) == len(ids)
-    for backend in {message.body["backend"] for message in found}:
-        places = [
-            (cursor, int(ordinal))
-            for message in found
-            if message.body["backend"] == backend
-            for cursor, _, ordinal in [message.body["position"].rpartition(":")]
-        ]
-        assert places == sorted(set(places))
+    places = [
+        (cursor, int(ordinal))
+        for message in found
+        for cursor, _, ordinal in [message.body["position"].rpartition(":")]
+    ]
+    assert places == sorted(set(places))
 
 
 def wait_until_ready(run: Run) -> None:
     eventually(lambda: run.get("/ready")[0] == 200, run=run, seconds=300)
-
-
-@contextmanager
-def mongo() -> Iterator[Secantus]:
-    """What it acknowledged survives a kill."""
-    with Secantus() as server:
-        yield server
 
 
 def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
@@ -226,7 +202,7 @@ def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
 ) -> None:
     """In the end its positions store is gone, too: it goes on after the last stored event."""
     pick = random.Random(7)
-    with mongo() as server:
+    with Secantus() as server:
         file = pipeline(tmp_path, nats, stream, server)
         with running(tmp_path, file) as run:
             wait_until_ready(run)
@@ -255,195 +231,3 @@ def test_a_pipeline_that_is_killed_at_random_makes_an_equal_copy(
         found = messages(nats, stream)
         assert_once_and_in_order(found)
         assert copy_of(found) == expected
-
-
-@pytest.mark.thorough  # tests/service/test_moved_bookmarks.py has it without Spark
-def test_another_list_of_collections_after_a_kill_loses_and_doubles_nothing(
-    nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    """Widened, then exchanged for another list, each time after a kill that left the saved position
-    far behind the stream: in transactions, whose changes share one cluster time."""
-
-    def write(server: Secantus, number: int) -> None:
-        client: pymongo.MongoClient[dict[str, Any]]
-        with pymongo.MongoClient(server.url) as client, client.start_session() as session:
-            for each in range(3):
-                with session.start_transaction():
-                    for name in ("users", "orders", "users", "logs", "orders"):
-                        document = {"_id": f"{name}-{number}-{each}-{ObjectId()}"}
-                        client.shop[name].insert_one(document, session=session)
-
-    def delivered(*collections: str) -> int:
-        found = messages(nats, stream)
-        return sum(each.body["collection"] in collections for each in found)
-
-    with mongo() as server:
-        file = pipeline(tmp_path, nats, stream, server)
-        file["checkpoint"] = {"interval": "1h", "event_count": 1_000_000}
-        backend = file["backends"][0]
-        backend["collections"] = ["users"]
-        with running(tmp_path, file) as run:
-            wait_until_ready(run)
-            write(server, 0)
-            eventually(lambda: delivered("users") == 6, run=run)
-            run.kill_and_wait()
-        write(server, 1)
-        backend["collections"] = ["users", "orders"]
-        with running(tmp_path, file) as run:
-            eventually(lambda: delivered("users", "orders") == 24, run=run)
-            write(server, 2)
-            eventually(lambda: delivered("users", "orders") == 36, run=run)
-            run.kill_and_wait()
-        write(server, 3)
-        backend["collections"] = ["logs", "orders"]
-        with running(tmp_path, file) as run:
-            eventually(lambda: delivered("orders") == 24 and delivered("logs"), run=run)
-            write(server, 4)
-            eventually(lambda: delivered("orders") == 30, run=run)
-            eventually(lambda: delivered("logs") == 15, run=run)
-            assert run.stop() == 0
-        assert "reading does not go on at the saved position" in run.log
-    found = messages(nats, stream)
-    assert_once_and_in_order(found)
-    assert delivered("users") == 18, "those of the last two rounds are not followed"
-
-
-@pytest.mark.thorough
-def test_one_of_two_servers_is_killed_and_comes_back(
-    nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    with mongo() as one, mongo() as two:
-        file = pipeline(tmp_path, nats, stream, one, two)
-        with running(tmp_path, file) as run:
-            wait_until_ready(run)
-            insert(one, "one-0")
-            insert(two, "two-0")
-            eventually(lambda: names(nats, stream) == {"one-0", "two-0"}, run=run)
-            two.kill()
-            insert(one, "one-1")
-            eventually(lambda: "one-1" in names(nats, stream), run=run)
-            eventually(lambda: not run.status()["backends"][1]["connected"], run=run)
-            two.start()
-            insert(two, "two-1")
-            eventually(lambda: "two-1" in names(nats, stream), run=run)
-            assert run.stop() == 0
-        assert_once_and_in_order(messages(nats, stream))
-        assert names(nats, stream) == {"one-0", "two-0", "one-1", "two-1"}
-
-
-@pytest.mark.thorough  # of test_alone.py, with MongoDB
-def test_one_of_two_backends_has_every_trouble_and_the_other_none(
-    nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    """Its network is cut, collections are dropped and renamed, and its history is lost twice: at
-    first that ends this backend, then it is told to go on."""
-    with mongo() as fine, Secantus(options={"enable-test-commands": True}) as troubled:
-        host, port = troubled.url.removeprefix("mongodb://").split("/")[0].split(":")
-        proxy = Proxy(host, int(port))
-        file = pipeline(tmp_path, nats, stream, fine, troubled)
-        backend = file["backends"][1]
-        backend["connection"] = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"
-
-        def goes_on(run: Run, round_: int) -> None:
-            insert(fine, f"fine-{round_}")
-            eventually(lambda: f"fine-{round_}" in names(nats, stream), run=run)
-
-        with running(tmp_path, file) as run:
-            wait_until_ready(run)
-            insert(troubled, "first")
-            eventually(lambda: "first" in names(nats, stream), run=run)
-            for round_, weather in enumerate((Weather(refused=True), Weather(lost="all"))):
-                proxy.weather = weather
-                proxy.reset()
-                insert(troubled, f"cut-{round_}")
-                goes_on(run, round_)
-                eventually(lambda: not run.status()["backends"][1]["connected"], run=run)
-                proxy.weather = Weather()
-                proxy.reset()
-                eventually(lambda n=round_: f"cut-{n}" in names(nats, stream), run=run)
-                # A reset may find the connection that was just made.
-                eventually(lambda n=round_: run.log.count(BACK) > n, run=run)
-                eventually(lambda: run.log.count(BACK) == run.log.count(LOST), run=run)
-                assert re.search(rf'"{BACK}" backend=b1 away=\d', run.log)
-            with pymongo.MongoClient(troubled.url) as client:
-                client.shop.users.rename("people")
-                client.shop.people.insert_one({"_id": "renamed"})
-                client.shop.people.drop()
-            insert(troubled, "dropped")
-            eventually(lambda: "dropped" in names(nats, stream), run=run)
-            eventually(
-                lambda: run.status()["backends"][0]["window_left_seconds"] is not None, run=run
-            )
-            health = json.loads(run.get("/health")[1])
-            (shown,) = health["backends"][0]["partitions"]
-            assert shown["window_left_seconds"] <= shown["window_seconds"]
-            assert "penstock_window_left_seconds{" in run.get("/metrics")[1]
-            with lost_history(troubled, "alwaysOn"):
-                insert(troubled, "kept")
-                status = eventually(
-                    lambda: run.status() if run.status()["backends"][1]["blocked"] else 0, run=run
-                )
-                assert run.get("/health")[0] == 503
-                assert [each["blocked"] == "" for each in status["backends"]] == [True, False]
-                goes_on(run, 2)
-            assert run.stop() == 0
-        backend["on_gap"] = "continue"
-        insert(troubled, "meanwhile")
-        with running(tmp_path, file) as run:
-            eventually(lambda: "meanwhile" in names(nats, stream), run=run)
-            with lost_history(troubled, {"times": 2}):
-                eventually(lambda: 'event="history lost"' in run.log, run=run)
-                insert(troubled, "after")
-                eventually(lambda: "after" in names(nats, stream), run=run)
-            goes_on(run, 3)
-            assert run.stop() == 0
-        proxy.close()
-    found = messages(nats, stream)
-    assert_once_and_in_order(found)
-    told = [
-        (each.body["operation"], each.body["collection"], each.body["document_id"])
-        for each in found
-        if each.body["backend"] == "b1"
-    ]
-    assert told == [
-        ("INSERT", "users", "first"),
-        ("INSERT", "users", "cut-0"),
-        ("INSERT", "users", "cut-1"),
-        ("RENAME", "users", None),
-        ("INSERT", "people", "renamed"),
-        ("DROP", "people", None),
-        ("INSERT", "users", "dropped"),
-        ("INSERT", "users", "kept"),
-        ("INSERT", "users", "meanwhile"),
-        ("INSERT", "users", "after"),
-    ]
-
-
-@contextmanager
-def lost_history(server: Secantus, mode: Any) -> Iterator[None]:
-    """The server says, with a getMore as a real one does, that the resume point is no longer in
-    its oplog."""
-    data = {"errorCode": 286, "failCommands": ["getMore"]}
-    with pymongo.MongoClient(server.url) as client:
-        client.admin.command({"configureFailPoint": "failCommand", "mode": mode, "data": data})
-        try:
-            yield
-        finally:
-            client.admin.command({"configureFailPoint": "failCommand", "mode": "off"})
-
-
-def insert(server: Secantus, name: str) -> None:
-    with pymongo.MongoClient(server.url) as client:
-
-        def inserted() -> bool:
-            try:
-                client.shop.users.replace_one({"_id": name}, {}, upsert=True)
-            except PyMongoError:
-                return False
-            return True
-
-        eventually(inserted, seconds=60)
-
-
-def names(nats: Nats, stream: str) -> set[str]:
-    return {message.body["document_id"] for message in messages(nats, stream)}

@@ -163,22 +163,6 @@ def freeze_until_replaced(owner: Run, other: Run, asleep: list[psutil.Process]) 
     assert published(owner) == said, "it publishes on standby"
 
 
-# Takeovers without a store are in tests/service, too, of other sources.
-@pytest.mark.thorough
-def test_without_a_shared_store_the_slot_decides(
-    database: Database, nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream, positions="memory:")
-    with load(database) as writer, two(tmp_path, pipeline) as (first, second):
-        assert "in use by the process" in second.status()["standby"]
-        first.kill()
-        takes_over(second)
-        changes = writer.stop()
-        eventually(lambda: stored_all(nats, stream, changes), run=second)
-    assert_exact(truth, nats, stream, changes)
-
-
 @pytest.mark.thorough  # rarely fails
 def test_on_one_host_the_second_waits_for_the_ops_port_too(
     database: Database, nats: Nats, stream: str, tmp_path: Path
