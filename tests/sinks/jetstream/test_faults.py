@@ -1,96 +1,42 @@
 """A server that stops, dies, hangs or refuses: everything arrives, once, and the reason is told."""
 
-import threading
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.nats.api import JetStream
 from penstock.sinks import ignore
-from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, frozen, ids_in, ids_of, read, wait_until
-from tests.sinks.jetstream.raw import Raw
+from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read, wait_until
+from tests.sinks.jetstream.raw import Raw, mending
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
-BATCHES = 12
-
-
-def messages_in(api: Any, stream: str) -> int:
-    info = api.stream(stream)
-    return int(info["state"]["messages"]) if info else 0
-
-
-class Story:
-    """A write in a thread, whose source does something in its middle."""
-
-    def __init__(self, sink: JetStreamSink, batches: list[pa.RecordBatch]) -> None:
-        self.told = Noted()
-        self.middle = threading.Event()
-        self.go_on = threading.Event()
-        self.sink, self.batches = sink, batches
-        self.receipt: Any = None
-        self.thread = threading.Thread(target=self._run, daemon=True)
-
-    def _changes(self) -> Iterator[pa.RecordBatch]:
-        half = len(self.batches) // 2
-        yield from self.batches[:half]
-        self.middle.set()
-        assert self.go_on.wait(60)
-        yield from self.batches[half:]
-
-    def _run(self) -> None:
-        self.receipt = self.sink.write(self._changes(), self.told)
-
-    @property
-    def outages(self) -> list[Any]:
-        return [note for note in self.told if note.get("connected") is False]
-
-    def finish(self) -> Any:
-        self.go_on.set()
-        self.thread.join(60)
-        assert self.receipt is not None, self.told
-        return self.receipt
-
-
-@pytest.fixture
-def story(sink_of: Any) -> Callable[..., Story]:
-    def make(url: str, **settings: Any) -> Story:
-        sink = sink_of(url, **{"timeout": "5s", **settings})
-        one = Story(sink, [batch_of(400, n) for n in range(1, BATCHES + 1)])
-        one.thread.start()
-        return one
-
-    return make
-
-
-def arrived(story: Story, url: str) -> None:
-    """Every change is in the stream once, and in order."""
-    assert ids_in(url, story.sink.settings.stream) == ids_of(*story.batches)
+BATCHES = [batch_of(400, n) for n in range(1, 13)]
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
 def test_a_server_that_is_restarted_in_the_middle(
-    delivery: str, end: str, own_nats: Any, story: Any
+    delivery: str, end: str, own_nats: Any, stream: str, sink_of: Any
 ) -> None:
     server: Nats = own_nats()
-    writing = story(server.url, delivery=delivery, timeout="30s")
-    assert writing.middle.wait(60)
-    getattr(server, end)()
-    writing.go_on.set()
-    wait_until(lambda: len(writing.outages) >= 2)
-    assert "can be reached" in writing.outages[-1]["error"]
-    assert [note["attempts"] for note in writing.outages] == [*range(1, len(writing.outages) + 1)]
-    server.start()
-    receipt = writing.finish()
-    arrived(writing, server.url)
-    assert receipt.published + receipt.duplicates >= 400 * BATCHES
-    assert [note["connected"] for note in writing.told if "connected" in note][-1] is True
+    sink, told = sink_of(server.url, delivery=delivery, timeout="30s"), mending(server.start)
+    sink.prepare()
+    changes = interrupted(server.url, stream, getattr(server, end), *BATCHES)
+    receipt = sink.write(changes, told)
+    assert "can be reached" in told.outages[1]
+    attempts = [note["attempts"] for note in told if note.get("connected") is False]
+    assert attempts == [*range(1, len(attempts) + 1)]
+    assert ids_in(server.url, stream) == ids_of(*BATCHES)
+    assert receipt.published + receipt.duplicates >= 4800
+    assert [note["connected"] for note in told if "connected" in note][-1] is True
 
 
 @pytest.mark.parametrize("end", ["stop", "kill"])
@@ -111,111 +57,96 @@ def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
     assert {note["delivery"] for note in told if "delivery" in note} == {"exactly-once"}
 
 
-def test_a_server_that_is_killed_again_and_again_under_load(
-    delivery: str, own_nats: Any, sink_of: Any
+def test_a_server_that_hangs_is_noticed(
+    delivery: str, own_nats: Any, stream: str, sink_of: Any
 ) -> None:
     server: Nats = own_nats()
-    sink = sink_of(server.url, delivery=delivery, timeout="1s")
-    batches = [batch_of(500, n) for n in range(1, 121)]
-    writing = Story(sink, batches)
-    writing.go_on.set()
-    writing.thread.start()
-    for _ in range(3):
-        writing.told.clear()
-        server.kill()
-        server.start()
-        wait_until(lambda: writing.told or not writing.thread.is_alive())
-    writing.finish()
-    arrived(writing, server.url)
-
-
-def test_a_server_that_hangs_is_noticed(delivery: str, own_nats: Any, story: Any) -> None:
-    server: Nats = own_nats()
-    writing = story(server.url, delivery=delivery)
-    assert writing.middle.wait(60)
-    with frozen(server.pid):
-        writing.go_on.set()
-        wait_until(lambda: len(writing.outages) >= 2)
-    writing.finish()
-    arrived(writing, server.url)
+    told = mending(lambda: os.kill(server.pid, signal.SIGCONT))
+    hang = lambda: os.kill(server.pid, signal.SIGSTOP)  # noqa: E731
+    sink = sink_of(server.url, delivery=delivery, timeout="5s")
+    sink.prepare()
+    sink.write(interrupted(server.url, stream, hang, *BATCHES), told)
+    assert ids_in(server.url, stream) == ids_of(*BATCHES)
+    assert len(told.outages) >= 2
 
 
 def test_a_network_that_freezes_and_never_comes_back(
-    delivery: str, proxy: Any, nats: Nats, story: Any
+    delivery: str, proxy: Any, nats: Nats, stream: str, stored: Any, sink_of: Any
 ) -> None:
     """Nothing is closed: packets just stop. The second address is the way out."""
-    between = proxy()
-    writing = story(f"{between.url},{nats.url}", delivery=delivery)
-    assert writing.middle.wait(60)
-    assert not writing.outages
-    between.frozen.set()
-    writing.finish()
-    assert writing.outages
-    arrived(writing, nats.url)
+    between, told = proxy(), Noted()
+    sink = sink_of(f"{between.url},{nats.url}", delivery=delivery, timeout="5s")
+    sink.prepare()
+    sink.write(interrupted(nats.url, stream, between.frozen.set, *BATCHES), told)
+    assert told.outages
+    assert stored() == ids_of(*BATCHES)
 
 
 @pytest.mark.parametrize("losing", [1, 2])
 def test_lost_acknowledgements_of_single_messages_are_settled_by_ids(
-    losing: int, proxy: Any, nats: Nats, sink_of: Any
+    losing: int, proxy: Any, stored: Any, sink_of: Any
 ) -> None:
     between = proxy(trigger=b'"seq":1', remaining=losing)
-    writing = Story(
-        # A slow machine is no outage: only what the proxy cuts is.
-        sink_of(between.url, delivery="deduplicated", timeout="60s"),
-        [batch_of(700, n) for n in range(1, 5)],
-    )
-    writing.thread.start()
-    receipt = writing.finish()
+    # A slow machine is no outage: only what the proxy cuts is.
+    sink = sink_of(between.url, delivery="deduplicated", timeout="60s")
+    batches = [batch_of(700, n) for n in range(1, 5)]
+    receipt = sink.write(iter(batches), ignore)
     assert between.lost == losing
     assert receipt.published + receipt.duplicates == 2800
     assert receipt.duplicates > 0
     assert receipt.numbers["resent"] > 0
-    arrived(writing, nats.url)
+    assert stored() == ids_of(*batches)
+
+
+def losing(
+    between: Any, trigger: bytes, batches: list[pa.RecordBatch], told: Noted
+) -> Iterator[pa.RecordBatch]:
+    """The batches; once half of them are acknowledged, answers with `trigger` are lost."""
+    half = len(batches) // 2
+    yield from batches[:half]
+    last = batches[half - 1].column("cursor")[-1].as_py()
+    wait_until(lambda: "shop" in told.position and told.position["shop"].cursor == last)
+    between.trigger, between.remaining = trigger, 10**6
+    yield from batches[half:]
+
+
+def with_a_stranger(api: JetStream, subject: str, between: Any) -> Noted:
+    """A progress: when the answer and one about what is stored are lost, somebody else's message
+    is the last, and answers come again."""
+
+    def meanwhile() -> None:
+        time.sleep(0.3)  # longer than the stream's duplicate window
+        api.publish(subject, b"", b"hello")
+        between.remaining = 0
+
+    return mending(meanwhile)
 
 
 def test_who_is_no_longer_alone_sends_nothing_again_that_the_server_forgot(
-    proxy: Any, nats: Nats, story: Any, api: Any
+    proxy: Any, nats: Nats, stream: str, sink_of: Any, api: JetStream
 ) -> None:
     """Stored, but the acknowledgement is lost; and when we look, somebody else's is the last."""
     between = proxy()
-    writing = story(between.url, delivery="auto", timeout="60s")
-    assert writing.middle.wait(60)
-    stream = writing.sink.settings.stream
-    half = 400 * BATCHES // 2
-    wait_until(lambda: messages_in(api, stream) == half)
-    between.trigger, between.remaining = b'"seq":', 10**6
-    writing.go_on.set()
-    wait_until(lambda: between.lost > 1)  # the answer, and one about what is stored
-    time.sleep(0.3)  # longer than the stream's duplicate window
-    api.publish(f"{stream}.not.ours", b"", b"hello")
-    between.remaining = 0
-    writing.finish()
-    assert [note["delivery"] for note in writing.told if "delivery" in note][-1] == "deduplicated"
-    ours = [message for message in read(nats.url, stream) if message.headers]
-    assert [message.event_id for message in ours] == ids_of(*writing.batches)
+    told = with_a_stranger(api, f"{stream}.not.ours", between)
+    sink = sink_of(between.url, delivery="auto", timeout="60s")
+    sink.write(losing(between, b'"seq":', BATCHES, told), told)
+    assert between.lost > 1
+    assert [note["delivery"] for note in told if "delivery" in note][-1] == "deduplicated"
+    ours = [message.event_id for message in read(nats.url, stream) if message.headers]
+    assert ours == ids_of(*BATCHES)
 
 
 def test_who_is_no_longer_alone_in_one_shard_sends_nothing_of_another_again(
-    proxy: Any, nats: Nats, settings_of: Any, api: Any
+    proxy: Any, nats: Nats, stream: str, sink_of: Any, api: JetStream
 ) -> None:
     between = proxy()
-    settings = settings_of(between.url, delivery="auto", timeout="60s")
-    stream = settings.stream
+    told = with_a_stranger(api, f"{stream}.a.shop.not.ours", between)
     subject = f"{stream}.{{backend}}.{{source_partition}}.{{collection}}.{{operation}}"
-    sink = JetStreamSink(settings.model_copy(update={"subject": subject}))
+    sink = sink_of(between.url, delivery="auto", timeout="60s", subject=subject)
     batches = [batch_of(300, n, backend="ab"[n % 2]) for n in range(8)]
-    writing = Story(sink, batches)
-    writing.thread.start()
-    assert writing.middle.wait(60)
-    wait_until(lambda: messages_in(api, stream) == 1200)
     # `last_seq` too: what is stored is asked for by the stream's state.
-    between.trigger, between.remaining = b'seq":', 10**6
-    writing.go_on.set()
-    wait_until(lambda: between.lost > 1 and messages_in(api, stream) > 1200)
-    time.sleep(0.3)  # longer than the stream's duplicate window
-    api.publish(f"{stream}.a.shop.not.ours", b"", b"hello")
-    between.remaining = 0
-    writing.finish()
+    sink.write(losing(between, b'seq":', batches, told), told)
+    assert between.lost > 1
     ours = [message.event_id for message in read(nats.url, stream) if message.headers]
     assert sorted(ours) == sorted(ids_of(*batches))
     for backend in "ab":
