@@ -24,6 +24,7 @@ from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Malformed, SettingsError
 from penstock.model.position import Bookmark
 from penstock.process.closing import Closes
+from penstock.process.processes import Machine
 from penstock.service.ownership import Ownership
 
 _POLL, _LOOK = 0.2, 0.5  # seconds
@@ -230,7 +231,7 @@ def wait_for_owners(
 
 def refuse_unless_ended(row: Lease) -> None:
     """Raises SettingsError unless nobody has the row, or a process of this machine that ended."""
-    if row.owner and "term" in terms(row) and not owner_has_ended(row):
+    if row.owner and "term" in terms(row) and not owner_has_ended(row, Machine()):
         raise SettingsError(
             f"{row.name} is {row.owner}'s, which is no process of this machine that has ended",
             hint="without --now, its owner is waited for",
@@ -264,7 +265,7 @@ def about_owner(row: Lease, now: datetime) -> dict[str, Any]:
     partition. `age_seconds`: see `age`."""
     return {
         "owner": row.owner,
-        "owner_ended": bool(row.owner) and owner_has_ended(row),
+        "owner_ended": bool(row.owner) and owner_has_ended(row, Machine()),
         "asked_by": str(terms(row).get("asked_by", "")) if row.owner else "",
         "age_seconds": age(row, now),
     }

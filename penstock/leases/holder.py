@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, NamedTuple
 
 from penstock.leases import Lease
@@ -21,7 +20,7 @@ from penstock.leases.encoding import properties_of
 from penstock.leases.owned import NONCE, OwnedRows
 from penstock.model.errors import PenstockError
 from penstock.process.backoff import Clock
-from penstock.process.processes import elapsed, is_alive, machine
+from penstock.process.processes import Machine, elapsed
 
 # Seconds.
 RENEW = 1.0
@@ -60,14 +59,12 @@ def released(lease: Lease) -> Lease:
     return _with(lease, "", _unowned(lease))
 
 
-def owner_has_ended(
-    lease: Lease, *, here: str | None = None, is_alive: Callable[[int], bool] = is_alive
-) -> bool:
-    """Whether the owner was a process of this machine (`here`), and has ended."""
-    document, here = terms(lease), machine() if here is None else here
+def owner_has_ended(lease: Lease, machine: Machine) -> bool:
+    """Whether the owner was a process of this machine, and has ended."""
+    document = terms(lease)
     pid = document.get("pid")
-    is_here = bool(here) and document.get("machine") == here
-    return is_here and isinstance(pid, int) and not is_alive(pid)
+    is_here = bool(machine.name) and document.get("machine") == machine.name
+    return is_here and isinstance(pid, int) and not machine.runs(pid)
 
 
 def _unowned(lease: Lease) -> _Document:
@@ -110,15 +107,14 @@ class LeaseHolder:
         every: float = RENEW,
         term: float = TERM,
         properties: Callable[[], Mapping[str, Any]] = dict,
-        is_alive: Callable[[int], bool] = is_alive,
+        machine: Machine | None = None,
     ) -> None:
         self._rows = rows
         self._clock = clock
         self._every = every
         self._term = term
         self._properties = properties
-        self._is_alive = is_alive
-        self._machine = machine()
+        self._machine = machine or Machine()
         # Drawn by the first `take`, after forks: no other process takes a row with it.
         self._nonce = ""
         # What we took -> when the last write began that renewed it. Changed with the rows' lock.
@@ -164,12 +160,11 @@ class LeaseHolder:
         another process with our name is another's. Call it a few times in a term."""
         now, seen, found = self._clock(), {}, []
         held = set(self.held)
-        asked = cache(self._is_alive)  # one process may own a thousand
         for row in rows:
             if row.name in held:
                 continue
             seen[row.name] = each = self._watched(row, now)
-            if not row.owner or self._took(row) or self._is_over(row, each.seconds, asked):
+            if not row.owner or self._took(row) or self._is_over(row, each.seconds):
                 found.append(row)
         self._seen = seen
         return found
@@ -182,7 +177,7 @@ class LeaseHolder:
         fresh = {
             NONCE: self._nonce,
             "since": now_text(),
-            "machine": self._machine,
+            "machine": self._machine.name,
             "pid": os.getpid(),
             "term": self._term,
             **self._properties(),
@@ -275,9 +270,9 @@ class LeaseHolder:
         more = min(now - before.looked_at, self._every)
         return _Seen(row.revision, before.seconds + more, now)
 
-    def _is_over(self, row: Lease, seconds: float, is_alive: Callable[[int], bool]) -> bool:
+    def _is_over(self, row: Lease, seconds: float) -> bool:
         """Whether the owner has ended on this machine, or has not renewed for its term."""
         term = terms(row).get("term", self._term)
         if seconds >= (term if isinstance(term, int | float) else self._term):
             return True
-        return owner_has_ended(row, here=self._machine, is_alive=is_alive)
+        return owner_has_ended(row, self._machine)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
@@ -35,13 +36,24 @@ def elapsed() -> float:
     return time.clock_gettime(_CLOCK)
 
 
-def machine() -> str:
-    """This boot of this machine, and this namespace of process ids; "" where that is unknown."""
+def _this_machine() -> str:
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return ""
+
+
+@dataclass
+class Machine:
+    """This machine: `name` is its boot and this namespace of process ids, "" where that is
+    unknown."""
+
+    name: str = field(default_factory=_this_machine)
+
+    def runs(self, pid: int) -> bool:
+        """See `is_alive`."""
+        return is_alive(pid)
 
 
 @contextmanager

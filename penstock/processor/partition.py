@@ -111,7 +111,7 @@ class OwnedPartition:
         self.is_abandoned = False  # because a read hung
         self.reader = PartitionReader(work.feed, partition, bookmark, self, clock=work.clock)
         position = LeasedPosition(bookmark, work.leases, work.processing, work.clock)
-        self.progress = PartitionProgress(self.reader, position, work.clock)
+        self.progress = PartitionProgress(self.reader, position)
         context = PartitionContext(
             partition, work.feed.backend, work.leases.host, self.progress.checkpoint
         )

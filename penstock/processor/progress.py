@@ -32,7 +32,7 @@ class LeasedPosition:
         self.error = ""  # why the last save failed
         self._leases = leases
         self._policy = processing.checkpoint
-        self._clock = clock  # monotonic seconds
+        self.clock = clock  # monotonic seconds
         self._changes = 0  # since the last save
         self._saved_at = self._not_before = clock()
 
@@ -43,7 +43,7 @@ class LeasedPosition:
 
     def is_due(self, changes: int) -> bool:
         """See `Store`."""
-        policy, now = self._policy, self._clock()
+        policy, now = self._policy, self.clock()
         self._changes += changes
         if isinstance(policy, Checkpoint):
             late = now - self._saved_at >= policy.interval
@@ -60,33 +60,32 @@ class LeasedPosition:
                 self._leases.checkpoint(name, bookmark)
             except STORE_ERRORS as error:
                 self.error = str(error)
-                self._not_before = self._clock() + AGAIN
+                self._not_before = self.clock() + AGAIN
                 if force:
                     raise
                 return {}
             self.saved = bookmark
         self.error = ""
         self._changes = 0
-        self._saved_at = self._clock()
+        self._saved_at = self.clock()
         return fresh
 
 
 class PartitionProgress:
     """How far one partition is, for one thread at a time; an `Acknowledger` for its keeper."""
 
-    def __init__(self, reader: PartitionReader, position: LeasedPosition, clock: Clock) -> None:
+    def __init__(self, reader: PartitionReader, position: LeasedPosition) -> None:
         # All up to there is done.
         self.processed = position.saved.place
         # Up to where the observer may checkpoint: the end of the batch that it is given.
         self.reach = position.saved.place
         self.events = self.pages = 0  # changes and batches that were processed since the start
         self.refused: Exception | None = None  # what a checkpoint of the observer raised
-        self.moved_at = clock()  # when a batch was processed last
+        self.moved_at = position.clock()  # when a batch was processed last
         self.position = position
         self._reader = reader
         self._saver = Saver(position, self)
-        self._clock = clock  # monotonic seconds
-        self._looked_at = clock()  # when an idle source was asked for its mark last
+        self._looked_at = position.clock()  # when an idle source was asked for its mark last
 
     @property
     def is_saved(self) -> bool:
@@ -98,13 +97,13 @@ class PartitionProgress:
         self.processed = self.reach = place
         self.events += changes
         self.pages += 1
-        self.moved_at = self._clock()
+        self.moved_at = self.position.clock()
         self._save_if_due(changes)
 
     def idle(self) -> None:
         """There is nothing to process. Saves what is processed if it is time to, and now and then
         the mark of a source that has moved on."""
-        now = self._clock()
+        now = self.position.clock()
         if not self.is_saved:
             self._save_if_due()
         elif now - self._looked_at >= IDLE:

@@ -18,7 +18,7 @@ from penstock.config import Pipeline
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.microbatch.task import UNKNOWN_TYPES
-from penstock.model.errors import PenstockError, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.ops.announce import Announcer
 from penstock.ops.board import Board, rows_of
 from penstock.process.backoff import delays
@@ -109,7 +109,8 @@ class Supervision:
         errors = [
             query.failed or self._beginnings.errors.get(query.name) for query in self._queries
         ]
-        failed = [error for error in errors if error and not isinstance(error, Unavailable)]
+        passing = (Unavailable, PositionLost)
+        failed = [error for error in errors if error and not isinstance(error, passing)]
         if len(failed) == len(errors) and not any(query.proven for query in self._queries):
             raise failed[0]
 

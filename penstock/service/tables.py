@@ -36,9 +36,8 @@ class FollowedTables(Closes):
         self._reasons: Mapping[tuple[str, str], str] = {}  # of suspended tables
         self._found: dict[str, list[FollowedTable]] = {}  # backend -> its tables
         self._buckets = {each.backend: sink.schemas(owned.name, each.prefix) for each in sources}
-        # By backend: the tables whose schemas the buckets have.
-        self._stored: dict[str, set[TableName]] = {each.backend: set() for each in sources}
-        self._kept: set[str] = set()  # backends of which the bucket has no other tables
+        # By backend: the tables whose schemas the buckets have, and no others.
+        self._stored: dict[str, set[TableName]] = {}
         self._store_at = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # what failed -> how
         self._over = threading.Event()
@@ -97,18 +96,20 @@ class FollowedTables(Closes):
             self._store_at = 0.0
 
     def _store_of(self, backend: str, tables: list[FollowedTable]) -> None:
-        bucket, stored = self._buckets[backend], self._stored[backend]
+        bucket, stored = self._buckets[backend], self._stored.get(backend)
         schemas = [each.schema for each in tables]
         for start in range(0, len(schemas), _TOGETHER):
             if not self._goes_on:
                 return
             some = schemas[start : start + _TOGETHER]
             bucket.put(*some)
-            stored.update(each.name for each in some)
-        if backend not in self._kept:
-            bucket.keep(*(each.name for each in schemas))
-            self._kept.add(backend)
-        for name in stored - {each.name for each in schemas}:
+            if stored is not None:
+                stored.update(each.name for each in some)
+        names = {each.name for each in schemas}
+        if stored is None:
+            bucket.keep(*names)
+            stored = self._stored[backend] = names.copy()
+        for name in stored - names:
             if not self._goes_on:
                 return
             bucket.remove(name)

@@ -21,7 +21,7 @@ from penstock.leases.holder import TERM
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import SettingsError
-from penstock.process.processes import machine
+from penstock.process.processes import Machine
 from penstock.processor.observer import Changes, PartitionContext
 
 PLACE = json.dumps({"place": "0A:0", "mark": {}})
@@ -56,7 +56,7 @@ def test_the_list_shows_owners_and_how_long_ago_they_made_a_checkpoint(
     file: Path, rows: SqliteStore, ended: int
 ) -> None:
     then = (datetime.now(UTC) - timedelta(minutes=30)).isoformat()
-    here = {"machine": machine(), "pid": ended, "term": 60.0, "since": then, "asked_by": "you"}
+    here = {"machine": Machine().name, "pid": ended, "term": 60.0, "since": then, "asked_by": "you"}
     own(rows, "host:1:a", **here)
     (row,) = json.loads(positions(file, "--json").output)
     assert (row["owner"], row["owner_ended"], row["asked_by"]) == ("host:1:a", True, "you")
@@ -82,7 +82,7 @@ def test_a_row_of_a_process_that_ended_is_released_at_once_and_keeps_its_place(
 ) -> None:
     for more in ([], ["--now"]):
         row = rows.get(NAME)
-        mine = {"machine": machine(), "pid": ended, "term": 60.0, "team": "x"}
+        mine = {"machine": Machine().name, "pid": ended, "term": 60.0, "team": "x"}
         held = replace(row or Lease(name=NAME), owner="host:1:a", properties=mine)
         rows.put(replace(held, continuation=PLACE))
         done = positions(file, "release", "default/p0", *more)
@@ -101,7 +101,7 @@ def test_now_is_refused_unless_the_owner_is_a_process_of_this_machine_that_ended
     assert refused.exit_code == 2
     assert "there:1:a" in refused.output
     assert "without --now" in refused.output
-    lives = {"machine": machine(), "pid": os.getpid(), "term": TERM}
+    lives = {"machine": Machine().name, "pid": os.getpid(), "term": TERM}
     row = rows.put(replace(row, owner="here:1:a", properties=lives))
     assert positions(file, "release", "default/p0", "--now").exit_code == 2
     assert rows.get(NAME) == row

@@ -10,6 +10,7 @@ from penstock.leases import Lease, replace
 from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Unavailable
+from penstock.process.processes import Machine
 from tests.reading.made import Clock, FaultyStore, until
 
 NAMES = [f"shop/p{number:03}" for number in range(1000)]
@@ -26,18 +27,27 @@ class Store(FaultyStore):
         return answers
 
 
+class Here(Machine):
+    """This machine, where every process runs until we say so."""
+
+    alive = True
+
+    def runs(self, pid: int) -> bool:
+        return self.alive
+
+
 class Hosts:
     """Holders over one store."""
 
     def __init__(self, leases: int = 1) -> None:
         self.store, self.clock = Store(), Clock()
-        self.alive = True
+        self.machine = Here()
         self.names = NAMES[:leases]
         self.store.put_all([Lease(name=name) for name in self.names])
 
     def one(self, owner: str = "", term: float = TERM) -> LeaseHolder:
         rows = OwnedRows(self.store, "shop/", owner or instance_name())
-        return LeaseHolder(rows, clock=self.clock, term=term, is_alive=lambda _: self.alive)
+        return LeaseHolder(rows, clock=self.clock, term=term, machine=self.machine)
 
     def owners(self) -> set[str]:
         return {row.owner for row in self.store.list("")}
@@ -95,13 +105,13 @@ def test_a_process_of_this_machine_that_ended_holds_nothing(owner: str) -> None:
     hosts = Hosts(3)
     hosts.take(hosts.one(owner))
     assert hosts.take(hosts.one(owner)) == []
-    hosts.alive = False
+    hosts.machine.alive = False
     assert hosts.take(hosts.one(owner)) == hosts.names
 
 
 def test_a_process_of_another_machine_is_judged_by_its_term_only() -> None:
     hosts = Hosts(1)
-    hosts.alive = False
+    hosts.machine.alive = False
     (row,) = hosts.store.list("")
     elsewhere = {"machine": "elsewhere", "pid": 1}
     hosts.store.put(replace(row, owner="there", properties=elsewhere))
@@ -160,7 +170,7 @@ def test_an_owner_of_an_earlier_version_is_judged_by_what_it_wrote() -> None:
     (row,) = hosts.store.list("")
     earlier = {"since": "2026-11-01", "machine": "elsewhere", "pid": 1, "term": 2 * TERM}
     hosts.store.put(replace(row, owner="earlier", continuation=json.dumps(earlier)))
-    hosts.alive = False  # this machine's process, whose properties are still there
+    hosts.machine.alive = False  # this machine's process, whose properties are still there
     rival = hosts.one("rival")
     hosts.wait(rival, seconds=2 * TERM - RENEW)
     assert hosts.take(rival) == []

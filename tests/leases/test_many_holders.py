@@ -13,6 +13,18 @@ from penstock.leases.holder import RENEW, TERM, LeaseHolder
 from penstock.leases.memory import MemoryStore
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, PenstockError, Unavailable
+from penstock.process.processes import Machine
+
+
+class Place(Machine):
+    """A machine of the simulation: its processes are the hosts."""
+
+    def __init__(self, world: "World", name: object) -> None:
+        super().__init__(f"machine {name}")
+        self.world = world
+
+    def runs(self, pid: int) -> bool:
+        return pid in self.world.hosts
 
 
 class Host:
@@ -27,12 +39,10 @@ class Host:
         self.holder = LeaseHolder(
             rows,
             clock=lambda: world.now + self.ahead,
-            is_alive=lambda pid: pid in world.hosts,
+            machine=Place(world, world.random.choice((number, "shared"))),
         )
         # The process that the lease names is this host's, and not the test's.
         self.holder._properties = lambda: {"pid": self.pid}
-        if world.random.random() < 0.5:
-            self.holder._machine = f"machine {number}"
 
 
 class Route(MemoryStore):

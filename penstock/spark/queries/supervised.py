@@ -14,7 +14,7 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.model.errors import LeaseLost, PenstockError, PositionLost, Unavailable
+from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.process.backoff import delays
 from penstock.spark.queries.query import failure
 
@@ -47,15 +47,13 @@ class Supervised:
     """Keeps a query running. Every method raises EngineLost when the JVM is gone.
     `start(attempt)` starts it; `tick` is called a few times a second.
 
-    `blocked` is why it stands still until the operator acts, "" if it does not. `failed` is the
-    error for that, unless the source lost its history. `proven`: it has ever run for a while.
+    `failed` is why it stands still until the operator acts. `proven`: it has ever run for a while.
     """
 
     def __init__(self, name: str, start: Callable[[int], StreamingQuery]) -> None:
         self.name = name
         self.restarts = 0
         self.last_error = ""
-        self.blocked = ""
         self.failed: PenstockError | None = None
         self.proven = False
         self._start = start
@@ -69,6 +67,11 @@ class Supervised:
         """Whether a query was started and has not been seen to end."""
         return self._query is not None
 
+    @property
+    def blocked(self) -> str:
+        """Why it stands still; "" if it does not."""
+        return "" if self.failed is None else str(self.failed)
+
     def tick(self, now: float) -> None:
         """Starts the query when it is time. Raises LeaseLost. `now` is monotonic seconds."""
         try:
@@ -80,7 +83,7 @@ class Supervised:
                 elif not self._query.isActive:
                     self._ended(failure(self._query.exception()), now)
                 elif now - self._at > CLEARED:
-                    self.proven, self.blocked, self.failed = True, "", None
+                    self.proven, self.failed = True, None
         except (EngineLost, LeaseLost):
             raise
         except PenstockError as error:
@@ -131,8 +134,7 @@ class Supervised:
         has changed what made the query fail."""
         if self.blocked != str(error):
             log.error("the backend stands still", backend=self.name, error=str(error))
-        self.blocked = str(error)
-        self.failed = None if isinstance(error, PositionLost) else error
+        self.failed = error
 
 
 def _blocked_waits() -> Iterator[float]:
