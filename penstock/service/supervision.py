@@ -106,13 +106,16 @@ class Supervision:
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
         a pipeline that is misconfigured ends at its start."""
-        errors = [
-            query.failed or self._beginnings.errors.get(query.name) for query in self._queries
-        ]
-        passing = (Unavailable, PositionLost)
-        failed = [error for error in errors if error and not isinstance(error, passing)]
-        if len(failed) == len(errors) and not any(query.proven for query in self._queries):
+        failed = [error for error in map(self._final, self._queries) if error is not None]
+        if len(failed) == len(self._queries) and not any(query.proven for query in self._queries):
             raise failed[0]
+
+    def _final(self, query: Supervised) -> PenstockError | None:
+        """Why the backend cannot run at all: a lost history is for the operator to decide."""
+        error = query.failed
+        if error is None or isinstance(error, PositionLost):
+            error = self._beginnings.errors.get(query.name)
+        return None if isinstance(error, Unavailable) else error
 
 
 def _log_unknown_types(board: Board, known: set[str]) -> set[str]:

@@ -47,7 +47,7 @@ def test_a_query_that_failed_for_good_stands_still_and_is_tried_again(error: Pen
     supervised = ending(error, error, Unavailable("away"))
     supervised.tick(0.0)
     assert (supervised.blocked, supervised.restarts) == (str(error), 1)
-    assert supervised.failed is (error if isinstance(error, SettingsError) else None)
+    assert supervised.failed is error
     supervised.tick(0.1)
     assert supervised.restarts == 1, "it waits before it tries again"
     supervised.tick(BLOCKED_LIMIT)
