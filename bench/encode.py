@@ -19,13 +19,13 @@ from rich.table import Table
 
 from penstock.model.change import Images, schema
 from penstock.native import describe
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.flow import Flow
-from penstock.sinks.intake import Order
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.messages.encoders import encoder
+from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.intake import Order
 from penstock.sinks.subject import parse_template
 from penstock.wire.hash_partitions import routed
 

@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from penstock.config import Pipeline, load_pipeline, parse_pipeline
     from penstock.consumer.mirror.replica import Replica
     from penstock.consumer.mirror.tailing import ReplicaStatus
-    from penstock.consumer.mirror.targets import Target
     from penstock.consumer.tail.reader import Message, TailReader
     from penstock.feeds import Feed, FeedPlugin, Following, Gap, Lineage, Listing
     from penstock.leases import Lease
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.spark.datasource import PenstockDataSource, register
     from penstock.stream import Stream, stream
+    from penstock.tables.targets import Target
 
 _PLACES = {
     "penstock.model.change": ("Operation", "schema"),
@@ -58,7 +58,7 @@ _PLACES = {
     "penstock.processor.processor": ("Processor",),
     "penstock.consumer.mirror.replica": ("Replica",),
     "penstock.consumer.mirror.tailing": ("ReplicaStatus",),
-    "penstock.consumer.mirror.targets": ("Target",),
+    "penstock.tables.targets": ("Target",),
     "penstock.model.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),

@@ -16,7 +16,7 @@ from uuid import UUID
 
 import orjson
 
-from penstock.consumer.mirror.fold import Fold
+from penstock.tables.fold import Fold
 from penstock.wire.documents import JsonText
 
 _MISSING_IN_STREAM, _MISSING_IN_SOURCE = "missing in the stream", "missing in the source"

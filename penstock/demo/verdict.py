@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.consumer.compare import differing
-from penstock.consumer.mirror.fold import Fold
 from penstock.consumer.tail.reader import Message
 from penstock.demo.workload import Key, Ledger, Written
 from penstock.model.position import Place
+from penstock.tables.fold import Fold
 
 # A table's rows by key, as the source answers.
 TableRows = Mapping[Key, Mapping[str, Any]]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.model.change import Images
 from penstock.nats.compression import ENCODING, Frames, large_frame
-from penstock.sinks.encoding.dialect import dialect
+from penstock.sinks.messages.dialect import dialect
 
 ARROW = b"application/vnd.apache.arrow.stream"
 _AROUND = 1024  # bytes of a body besides its rows, at most

@@ -16,7 +16,7 @@ import structlog
 from penstock.config import Pipeline
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableName
-from penstock.sinks.encoding.dialect import dialect
+from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import FollowedTable, InitialSnapshots, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token

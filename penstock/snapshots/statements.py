@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from penstock.model.change import Images, Operation
 from penstock.model.errors import Rejected, SettingsError
-from penstock.sinks.encoding.convert import Unconvertible, converted
+from penstock.sinks.messages.convert import Unconvertible, converted
 
 _NEEDED = "operation", "namespace", "collection", "key", "after"
 _ROWS = pa.array([Operation.READ, Operation.INSERT, Operation.UPDATE, Operation.REPLACE])

@@ -21,7 +21,7 @@ from penstock.feeds import TableSnapshot
 from penstock.model.change import images_of, unreadable
 from penstock.model.errors import Rejected
 from penstock.model.table_schema import TableName
-from penstock.sinks.encoding.dialect import dialect
+from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm

@@ -12,11 +12,11 @@ from penstock.cli import main
 from penstock.cli.mirror import left, lines
 from penstock.cli.options import settings_of
 from penstock.consumer.mirror.bootstrap import Loading
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.replica import Replica
 from penstock.consumer.mirror.tailing import ReplicaStatus
 from penstock.model.errors import Unavailable
 from penstock.nats.settings import NatsSettings
+from penstock.tables.target_table import TargetTable
 from tests.consumer.mirror.conftest import world_of
 from tests.consumer.mirror.world import World, same, sqlite_rows
 from tests.nats.test_connection import key
@@ -52,11 +52,11 @@ def test_once_makes_a_copy_and_again_goes_on(
 
 def test_what_is_not_loaded_and_what_cannot_be_counted_is_said() -> None:
     class Replicated:
-        copies = (MirrorTable(name="a", backend="", schema="public", table="a", target="a",
+        copies = (TargetTable(name="a", backend="", schema="public", table="a", target="a",
                               stream="CDC", sequence=1200),)  # fmt: skip
         status = ReplicaStatus(loading=[Loading(name="b", rows=5000)])
 
-        def count(self, _: MirrorTable) -> int:
+        def count(self, _: TargetTable) -> int:
             raise Unavailable("the target does not answer")
 
     assert list(left(cast(Replica, Replicated()))) == [

@@ -12,11 +12,11 @@ from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.protocol import headers_of
 from penstock.process.plugins import plugin
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
+from penstock.sinks.messages.encoders import encoder
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
 from tests.docs.pages import DOCS, blocks, section
 from tests.sinks.changes import batch_of

@@ -14,11 +14,11 @@ from pydantic import ValidationError
 from penstock.model.change import schema
 from penstock.nats.protocol import headers_of
 from penstock.process.plugins import known
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.messages.encoders import encoder
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.part import Part
 from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
 from penstock.wire.pgoutput.values import value_of
@@ -88,7 +88,7 @@ def test_every_field_of_the_other_layouts_is_documented() -> None:
     documented = first("The layout `debezium`")
     for operation, absent in (("INSERT", "message"), ("MESSAGE", "after")):
         envelope = body(operation, layout="debezium")
-        envelope |= {"updateDescription": None}  # see tests/sinks/encoding/test_layouts.py
+        envelope |= {"updateDescription": None}  # see tests/sinks/messages/test_layouts.py
         source = [f"source.{name}" for name in envelope.pop("source")]
         assert sorted([*envelope, *source]) == sorted(set(documented) - {absent})
     event = body(layout="cloudevents")

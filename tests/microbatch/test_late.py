@@ -18,7 +18,7 @@ from penstock.microbatch.late import (
 from penstock.model.change import COLUMNS, Images
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import START, PartitionId
-from penstock.sinks.intake import Order
+from penstock.sinks.rows.intake import Order
 
 ROWS = 5_000
 LATE = frozenset(COLUMNS) - {"collection", "ordinal"}

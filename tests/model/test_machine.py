@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from penstock.model.machine import step
-from penstock.sinks.flow import BREAKERS, PRESSURES
 from penstock.sinks.jetstream.publishing import flight
 from penstock.sinks.poison import suspension
+from penstock.sinks.rows.flow import BREAKERS, PRESSURES
 
 TABLES: Mapping[str, Mapping[tuple[Any, Any], Any]] = {
     "breaker": BREAKERS,

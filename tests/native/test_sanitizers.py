@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 TESTS = [
     "tests/wire/pgoutput/test_kernel.py",
     "tests/wire/changestream/test_kernel.py",
-    "tests/sinks/encoding/test_convert.py",
+    "tests/sinks/messages/test_convert.py",
     "tests/feeds/postgres/test_framing.py",
     "tests/feeds/postgres/test_walk.py",
     "tests/feeds/postgres/test_rows.py",

@@ -13,7 +13,6 @@ import ormsgpack
 import psycopg
 import pytest
 
-from penstock.consumer.mirror.fold import Fold
 from penstock.model.errors import Unavailable
 from penstock.model.position import Place
 from penstock.nats.api import JetStream, Stored
@@ -21,6 +20,7 @@ from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
+from penstock.tables.fold import Fold
 from tests.pipeline.running import Run, document, eventually, messages, running, slot_of
 from tests.servers import Database, Nats
 from tests.slots import drop_slot

@@ -22,8 +22,8 @@ from penstock.service.beginning import resume
 from penstock.service.ownership import positions_of
 from penstock.service.standby import WriterLease
 from penstock.sinks import ignore
-from penstock.sinks.encoding.message import read_bookmark
 from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.messages.message import read_bookmark
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.mongo import mongodb, shop_on
 from tests.pipeline.running import messages

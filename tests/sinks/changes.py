@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from penstock.model.change import Images, event_id, schema
 from penstock.model.position import Place
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.messages.encoders import encoder
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
 
 COMMITTED = datetime(2026, 11, 21, 10, 2, 3, 4, UTC)

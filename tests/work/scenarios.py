@@ -16,8 +16,6 @@ from bson.datetime_ms import DatetimeMS
 from bson.int64 import Int64
 from bson.objectid import ObjectId
 
-from penstock.consumer.mirror.mirrored import MirrorColumn, MirrorTable
-from penstock.consumer.mirror.sqlite import SqliteTarget
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
 from penstock.feeds.postgres.collecting import Collector, PageLimits
 from penstock.feeds.postgres.framing import Framer
@@ -37,13 +35,15 @@ from penstock.nats.consumers import Delivered
 from penstock.nats.protocol import Msg
 from penstock.nats.settings import NatsSettings
 from penstock.ops.reporter import Reporter
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.intake import Order
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.rows.intake import Order
+from penstock.sinks.rows.part import Part
+from penstock.tables.sqlite import SqliteTarget
+from penstock.tables.target_table import TargetColumn, TargetTable
 from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.changestream.made import event
@@ -77,9 +77,9 @@ def scenarios() -> Mapping[str, Make]:
 def mirroring(rows: int) -> Callable[[], object]:
     """A replica: messages of a change each, as they arrive -> rows of a SQLite table."""
     kinds = {"id": "bigint", "name": "text", "active": "boolean", "detail": "jsonb"}
-    table = MirrorTable(
+    table = TargetTable(
         name="t", backend="", schema="public", table="t", target="t", key=("id",), version="v1",
-        columns=tuple(MirrorColumn(name=name, data_type=kinds[name]) for name in kinds),
+        columns=tuple(TargetColumn(name=name, data_type=kinds[name]) for name in kinds),
         state="live", stream="CDC", relation_id=5,
     )  # fmt: skip
     arrived = [_published(number) for number in range(1, rows + 1)]

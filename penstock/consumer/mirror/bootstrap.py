@@ -14,8 +14,6 @@ import orjson
 
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import chunk_rows
-from penstock.consumer.mirror.mirrored import MirrorTable
-from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import (
     SnapshotMessages,
@@ -24,7 +22,6 @@ from penstock.consumer.mirror.snapshot_messages import (
     is_partial,
     loaded,
 )
-from penstock.consumer.mirror.targets import LoadedChunk, Target, encoders
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
@@ -33,6 +30,9 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered
 from penstock.nats.services import asked
 from penstock.nats.subjects import escape
+from penstock.tables.plan import RowCoder
+from penstock.tables.target_table import TargetTable
+from penstock.tables.targets import LoadedChunk, Target, encoders
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
@@ -69,7 +69,7 @@ class Bootstrap:
         init: str,
         announced: PublishedTable,
         target: Target,
-        table: MirrorTable,
+        table: TargetTable,
         *,
         is_patient: bool = False,
     ) -> None:
@@ -85,7 +85,7 @@ class Bootstrap:
         # When a snapshot was asked for, or the last message of it came.
         self._asked_at = time.monotonic() if table.snapshot_id else -_SILENCE
 
-    def step(self, wait: float) -> MirrorTable | None:
+    def step(self, wait: float) -> TargetTable | None:
         """Loads what has come; waits up to `wait` seconds for something. The table, once it is
         live."""
         snapshot_id = self.table.snapshot_id
@@ -142,7 +142,7 @@ class Bootstrap:
             self.progress.chunks += 1
             self.progress.rows += chunk.rows
 
-    def _take_meta(self, message: Delivered) -> MirrorTable | None:
+    def _take_meta(self, message: Delivered) -> TargetTable | None:
         meta = self._messages.body(message)
         if meta["snapshot_id"] != self.table.snapshot_id:
             # The service began again, under another id, what it had not finished.

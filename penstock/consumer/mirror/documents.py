@@ -10,21 +10,21 @@ from typing import Any
 
 import orjson
 
-from penstock.consumer.mirror.fold import OF_ROWS
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.model.errors import SettingsError
+from penstock.tables.fold import OF_ROWS
+from penstock.tables.target_table import TargetTable
 
 Row = dict[str, Any]
 _INT64 = 2.0**63
 
 
-def chunk_rows(table: MirrorTable, chunk: Mapping[str, Any]) -> list[Row]:
+def chunk_rows(table: TargetTable, chunk: Mapping[str, Any]) -> list[Row]:
     """The rows of a chunk."""
     pairs = zip(chunk["keys"], chunk["data"], strict=True)
     return [_row(table, key, document) for key, document in pairs]
 
 
-def row_change(table: MirrorTable, change: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def row_change(table: TargetTable, change: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """A change of the table as one of its rows; None if they stay as they are. Raises
     SettingsError."""
     operation, document = change["operation"], change["data"]
@@ -44,7 +44,7 @@ def row_change(table: MirrorTable, change: Mapping[str, Any]) -> Mapping[str, An
     return {"operation": operation, "key": key, "before": None, "data": row, "unchanged": ()}
 
 
-def is_renamed_to(table: MirrorTable, change: Mapping[str, Any]) -> bool:
+def is_renamed_to(table: TargetTable, change: Mapping[str, Any]) -> bool:
     """Whether another collection got the name of this one: its documents have no changes."""
     if change["operation"] != "RENAME":
         return False
@@ -52,7 +52,7 @@ def is_renamed_to(table: MirrorTable, change: Mapping[str, Any]) -> bool:
     return (to.get("database"), to.get("collection")) == (table.schema, table.table)
 
 
-def _row(table: MirrorTable, key: Mapping[str, Any], document: Any) -> Row:
+def _row(table: TargetTable, key: Mapping[str, Any], document: Any) -> Row:
     # Of a sharded collection a key has more than names the document.
     return {**{name: _text(key[name]) for name in table.key}, table.document: document}
 

@@ -9,14 +9,14 @@ from typing import Any, Literal
 
 from penstock.consumer.mirror.differences import difference
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
-from penstock.consumer.mirror.mirrored import MirrorTable
-from penstock.consumer.mirror.plan import TablePlan
 from penstock.consumer.mirror.published_tables import Catalog
-from penstock.consumer.mirror.targets import AlterColumns, ForgetLate, Step, Target, encoders
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
 from penstock.nats.consumers import Delivered
+from penstock.tables.plan import TablePlan
+from penstock.tables.target_table import TargetTable
+from penstock.tables.targets import AlterColumns, ForgetLate, Step, Target, encoders
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -40,7 +40,7 @@ class Followed:
 
     def __init__(
         self,
-        table: MirrorTable,
+        table: TargetTable,
         target: Target,
         catalog: Catalog,
         *,
@@ -55,7 +55,7 @@ class Followed:
         # By subject, or stream of messages: the last change.
         self._places = {name: Place.parse(text) for name, text in table.places.items()}
         self._plan: TablePlan | None = None  # since the last columns
-        self._work: list[tuple[MirrorTable, Sequence[Step]]] = []  # before that
+        self._work: list[tuple[TargetTable, Sequence[Step]]] = []  # before that
         self._names, self._has_documents = frozenset(table.names), table.has_documents
 
     def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
@@ -123,7 +123,7 @@ class Followed:
             return None
         return row_change(self.table, body)
 
-    def work(self) -> Sequence[tuple[MirrorTable, Sequence[Step]]]:
+    def work(self) -> Sequence[tuple[TargetTable, Sequence[Step]]]:
         """The table, and the steps to there, for each of the columns that it had meanwhile."""
         if len(self._places) > 2 * _SUBJECTS and self.table.key and not self.table.document:
             latest = sorted(self._places.items(), key=itemgetter(1))[-_SUBJECTS:]
@@ -204,7 +204,7 @@ class Followed:
             self._alter(table.with_schema(found))
         return not self.problem
 
-    def _alter(self, new: MirrorTable) -> None:
+    def _alter(self, new: TargetTable) -> None:
         """Columns that go, and columns that are null in all rows that there are, need no
         snapshot."""
         old = {column.name: column for column in self.table.columns}

@@ -7,11 +7,11 @@ from typing import Any
 import orjson
 import ormsgpack
 
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
+from penstock.tables.target_table import TargetTable
 
 BUCKET = "schemas"
 _HINT = "the pipeline makes it when it starts, if its source has snapshots; is it another account?"
@@ -68,14 +68,14 @@ class PublishedTable:
         table, schema = self.document["table"], self.document["schema"]
         return ".".join(self.name), self.key, f"{schema}.{table}", table
 
-    def mirrored(self) -> MirrorTable:
+    def mirrored(self) -> TargetTable:
         """A table of a replica, of which nothing is there yet: its own name, with the schema before
         it outside `public`, and the backend where there are several."""
         table, schema, backend = self.document["table"], self.document["schema"], self.backend
         has_schema = len(self.name) > 1 + bool(backend)
         is_alone = not has_schema if self.document.get("documents") else schema == "public"
         parts = [backend, "" if is_alone else schema, table]
-        return MirrorTable(
+        return TargetTable(
             name=self.key, backend=backend, schema=schema, table=table,
             target="_".join(part for part in parts if part),
         )  # fmt: skip

@@ -15,16 +15,16 @@ import structlog
 
 from penstock.consumer.mirror.bootstrap import Bootstrap, NoSnapshot
 from penstock.consumer.mirror.followed import Dropped
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, chosen
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
-from penstock.consumer.mirror.targets import TableRefused, Target, open_target
 from penstock.model.errors import LeaseLost, Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
+from penstock.tables.target_table import TargetTable
+from penstock.tables.targets import TableRefused, Target, open_target
 
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
 
@@ -55,7 +55,7 @@ class Replica(Closes):
         if isinstance(server, str):
             server = NatsSettings.model_validate({"url": server})
         self.status = ReplicaStatus()
-        self.copies: Sequence[MirrorTable] = ()  # as they were left by `run`
+        self.copies: Sequence[TargetTable] = ()  # as they were left by `run`
         self._init = init
         self._target = open_target(target) if isinstance(target, str) else target
         self._names = tables  # None: all
@@ -70,11 +70,11 @@ class Replica(Closes):
         self._has_begun = False  # what was reached once is waited for
 
     @property
-    def tables(self) -> Sequence[MirrorTable]:
+    def tables(self) -> Sequence[TargetTable]:
         """The live tables, as far as they are."""
         return self._live.tables
 
-    def count(self, table: MirrorTable) -> int:
+    def count(self, table: TargetTable) -> int:
         """How many rows the target has of a table."""
         return self._target.count(table)
 
@@ -212,7 +212,7 @@ class Replica(Closes):
         self._missing = missing
         return wanted
 
-    def _load(self, announced: PublishedTable, table: MirrorTable | None = None) -> None:
+    def _load(self, announced: PublishedTable, table: TargetTable | None = None) -> None:
         """A table whose rows are to come. `table`: as it is in the target."""
         if table is None:
             table = announced.mirrored()

@@ -10,7 +10,6 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.consumer.mirror.targets import LoadedChunk
 from penstock.consumer.tail.bodies import exact_json
 from penstock.model.errors import Malformed
 from penstock.nats.api import JetStream
@@ -18,6 +17,7 @@ from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.subjects import escape
+from penstock.tables.targets import LoadedChunk
 
 _AT_ONCE = 8  # chunks
 

@@ -12,10 +12,8 @@ from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import is_renamed_to
 from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import last_meta
-from penstock.consumer.mirror.targets import TableRefused, Target
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
@@ -23,6 +21,8 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered
 from penstock.nats.settings import NatsSettings
 from penstock.process.closing import Closes
+from penstock.tables.target_table import TargetTable
+from penstock.tables.targets import TableRefused, Target
 
 _FETCH = 2000  # messages at a time
 _NOTHING: Mapping[str, Any] = {}
@@ -68,7 +68,7 @@ class LiveTables(Closes):
         self._init_end = -1  # of the stream of snapshots, when it was looked at last
 
     @property
-    def tables(self) -> Sequence[MirrorTable]:
+    def tables(self) -> Sequence[TargetTable]:
         """The live tables, as far as they are."""
         return [followed.table for followed in self._live.values()]
 
@@ -86,7 +86,7 @@ class LiveTables(Closes):
         self._called.clear()
         self._init_end = -1
 
-    def begin(self, table: MirrorTable) -> None:
+    def begin(self, table: TargetTable) -> None:
         """A table whose rows are there: its changes are applied from now on."""
         streams = {each.stream for each in self.tables}
         if streams and streams != {table.stream}:

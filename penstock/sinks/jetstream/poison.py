@@ -25,9 +25,9 @@ from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, Stored, error
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START
 from penstock.nats.subjects import escape
-from penstock.sinks.encoding.message import POSITION, REPLAYED, read_position
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.messages.message import POSITION, REPLAYED, read_position
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.suspension import Suspension, Table
 

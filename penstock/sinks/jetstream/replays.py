@@ -16,15 +16,15 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.nats.api import swapped
 from penstock.sinks import Decode
-from penstock.sinks.encoding.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
-from penstock.sinks.encoding.part import Part
 from penstock.sinks.jetstream.poison import DeadLetters, StoredLetter
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shards
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.messages.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
 from penstock.sinks.poison.dead_letter import page_of, row_of
 from penstock.sinks.poison.quarantine import now, summary
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
+from penstock.sinks.rows.part import Part
 
 _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.

@@ -12,8 +12,8 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
 from penstock.nats.connection import Connection
-from penstock.sinks.encoding.dialect import dialect
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.messages.dialect import dialect
 
 BUCKET = "schemas"
 _HISTORY = 10  # documents of a table that the bucket keeps

@@ -16,8 +16,6 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
-from penstock.sinks.encoding.encoders import encoder
-from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.durability import synced, syncs
 from penstock.sinks.jetstream.poison import DeadLetters, Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
@@ -26,8 +24,10 @@ from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, nats_framing
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
+from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.poison.quarantine import PoisonSession
 from penstock.sinks.poison.suspension import Table
+from penstock.sinks.rows.flow import Flow
 from penstock.sinks.settings import BatchSettings
 from penstock.sinks.subject import Template, parse_template
 

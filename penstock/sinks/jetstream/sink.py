@@ -11,7 +11,6 @@ from penstock.model.change import Images
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId
 from penstock.sinks import Decode, Progress, Receipt, Record
-from penstock.sinks.encoding.message import Origin, read_bookmark
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
@@ -19,6 +18,8 @@ from penstock.sinks.jetstream.replays import Replays
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.write import WriteRun
+from penstock.sinks.messages.message import read_bookmark
+from penstock.sinks.rows.part import Origin
 
 
 class JetStreamSink:

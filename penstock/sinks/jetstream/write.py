@@ -11,15 +11,15 @@ from penstock.model.errors import Malformed, Rejected, Unavailable
 from penstock.nats.connection import Connection
 from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow import BreakerState
-from penstock.sinks.intake import Gather, Order, Prefetch
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import POLL, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison.quarantine import Quarantine
+from penstock.sinks.rows.flow import BreakerState
+from penstock.sinks.rows.intake import Gather, Order, Prefetch
+from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]

@@ -18,14 +18,14 @@ from penstock.model.errors import Rejected
 from penstock.model.position import PartitionId, Place
 from penstock.process.plugins import plugin
 from penstock.sinks import Notify
-from penstock.sinks.encoding.encode import Encoder
-from penstock.sinks.encoding.layout import Layout
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part, place_of
+from penstock.sinks.messages.encode import Encoder
+from penstock.sinks.messages.layout import Layout
+from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
 from penstock.sinks.poison.faults import Fault
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
+from penstock.sinks.rows.part import Part, place_of
 from penstock.sinks.settings import SinkSettings
 
 _TOGETHER = 1000  # messages that are stored together at most

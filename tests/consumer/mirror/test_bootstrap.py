@@ -12,10 +12,10 @@ import orjson
 import pytest
 
 from penstock.consumer.mirror.bootstrap import Bootstrap
-from penstock.consumer.mirror.mirrored import MirrorTable
 from penstock.consumer.mirror.published_tables import Catalog
-from penstock.consumer.mirror.targets import ClearRows, RestoreRows, Target, open_target
 from penstock.nats.protocol import Msg
+from penstock.tables.target_table import TargetTable
+from penstock.tables.targets import ClearRows, RestoreRows, Target, open_target
 from tests.consumer.mirror.world import World, rows_of
 from tests.servers import Database
 from tests.waiting import until
@@ -68,7 +68,7 @@ def taken(database: Database, world_of: Callable[..., World], tmp_path: Path) ->
     made.target.close()
 
 
-def whole(bootstrap: Bootstrap) -> MirrorTable:
+def whole(bootstrap: Bootstrap) -> TargetTable:
     found = until(lambda: bootstrap.step(0.2))
     assert found is not None
     return found

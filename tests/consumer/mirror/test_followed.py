@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.consumer.mirror.followed import Followed
-from penstock.consumer.mirror.mirrored import MirrorColumn, MirrorTable
-from penstock.consumer.mirror.targets import (
+from penstock.model.errors import SettingsError
+from penstock.nats.consumers import Delivered
+from penstock.tables.target_table import TargetColumn, TargetTable
+from penstock.tables.targets import (
     AlterColumns,
     ClearRows,
     ForgetLate,
@@ -18,12 +20,10 @@ from penstock.consumer.mirror.targets import (
     UpdateRows,
     UpsertRows,
 )  # fmt: skip
-from penstock.model.errors import SettingsError
-from penstock.nats.consumers import Delivered
 
-TABLE = MirrorTable(
+TABLE = TargetTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
-    columns=(MirrorColumn(name="a", data_type="integer"),), key=("a",), state="live",
+    columns=(TargetColumn(name="a", data_type="integer"),), key=("a",), state="live",
     cursor="00000000/00000010", sequence=3,
 )  # fmt: skip
 COLUMNS = (
@@ -38,7 +38,7 @@ SCHEMAS = {
 }
 
 
-def followed(table: MirrorTable = TABLE, schemas: Mapping[str, Any] = SCHEMAS) -> Followed:
+def followed(table: TargetTable = TABLE, schemas: Mapping[str, Any] = SCHEMAS) -> Followed:
     target: Any = SimpleNamespace(encoder=lambda _: None)
     catalog: Any = SimpleNamespace(version=lambda _, version: schemas.get(version))
     return Followed(table, target, catalog, dropped="drop")
@@ -164,7 +164,7 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
     work = found.work()
     assert [(table.names, list(steps)) for table, steps in work] == [
         (("a",), [UpsertRows([(1,)])]),
-        (("a", "b"), [AlterColumns([MirrorColumn(name="b", data_type="text")], [])]),
+        (("a", "b"), [AlterColumns([TargetColumn(name="b", data_type="text")], [])]),
         (("a", "b"), [UpsertRows([(2, "x")])]),
     ]
 
@@ -172,7 +172,7 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
 def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() -> None:
     """A chunk has key 1 as X with TX; it moves to 9, another row comes under 1, and a later chunk
     has both: the TX of key 9 cannot be had from the row that is under 1 now."""
-    wide = replace(TABLE, columns=(*TABLE.columns, MirrorColumn(name="large", data_type="text")))
+    wide = replace(TABLE, columns=(*TABLE.columns, TargetColumn(name="large", data_type="text")))
     moved = {"operation": "UPDATE", "before": {"a": 1}, "unchanged": ["large"]}
     found = followed(replace(wide, last_point="00000000/00000020"))
     found.add(*message(9, "00000000/0000001F:0", **moved))
@@ -196,7 +196,7 @@ def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -
 
 def test_columns_in_another_order_are_other_columns() -> None:
     """`b` was dropped and added again: its old values are gone."""
-    columns = tuple(MirrorColumn(name=name, data_type="text") for name in "abc")
+    columns = tuple(TargetColumn(name=name, data_type="text") for name in "abc")
     table = replace(TABLE, columns=columns)
     schemas = {
         version: {"version": version, "columns": [
@@ -221,4 +221,4 @@ def test_tables_that_were_stored_before_can_be_read() -> None:
     """What a table calls its last point has another name in mirrors' databases."""
     stored = replace(TABLE, last_point="00000000/00000020").to_json()
     assert (stored["settled"], "last_point" in stored) == ("00000000/00000020", False)
-    assert MirrorTable.from_json(stored).last_point == "00000000/00000020"
+    assert TargetTable.from_json(stored).last_point == "00000000/00000020"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.consumer.mirror.mirrored import MirrorColumn, MirrorTable
-from penstock.consumer.mirror.targets import (
+from penstock.model.errors import LeaseLost, SettingsError
+from penstock.tables.target_table import TargetColumn, TargetTable
+from penstock.tables.targets import (
     AlterColumns,
     ClearRows,
     DeleteRows,
@@ -22,15 +23,14 @@ from penstock.consumer.mirror.targets import (
     Values,
     open_target,
 )
-from penstock.model.errors import LeaseLost, SettingsError
 from tests.consumer.mirror.world import execute, rows_of
 
 A, B, C = (
-    MirrorColumn(name="a", data_type="integer"),
-    MirrorColumn(name="b", data_type="text"),
-    MirrorColumn(name="c %", data_type="numeric(6,2)"),
+    TargetColumn(name="a", data_type="integer"),
+    TargetColumn(name="b", data_type="text"),
+    TargetColumn(name="c %", data_type="numeric(6,2)"),
 )
-TABLE = MirrorTable(
+TABLE = TargetTable(
     name="t", backend="", schema="public", table="t", target="t", columns=(A, B), key=("a",),
     snapshot_id="snap-1", stream="CDC", sequence=7,
 )  # fmt: skip
@@ -55,7 +55,7 @@ def one(made: Make) -> Iterator[Target]:
     found.close()
 
 
-def load(one: Target, table: MirrorTable, *rows: Values) -> MirrorTable:
+def load(one: Target, table: TargetTable, *rows: Values) -> TargetTable:
     """The table once readers see these rows in it."""
     one.begin(table)
     if rows:
@@ -146,7 +146,7 @@ def test_columns_change_between_rows(target: str, one: Target) -> None:
 
 
 def test_names_with_percent_signs(target: str, one: Target) -> None:
-    odd = [MirrorColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
+    odd = [TargetColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
     table = replace(TABLE, target="100%s", columns=(A, *odd))
     first = [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
     one.begin(table)
@@ -161,7 +161,7 @@ def test_names_with_percent_signs(target: str, one: Target) -> None:
 
 @pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "OID"], ["RowID", "_rowid_"]])
 def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], file: str) -> None:
-    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in (*names, "v"))
+    columns = tuple(TargetColumn(name=name, data_type="integer") for name in (*names, "v"))
     one, width = open_target(file), len(columns)
     one.open(["t"])
     table = replace(TABLE, columns=columns, key=())
@@ -173,7 +173,7 @@ def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], file: st
 
 def test_without_a_key_one_name_of_a_rows_number_is_left(file: str) -> None:
     names = ("rowid", "OID", "_rowid_", "v")
-    columns = tuple(MirrorColumn(name=name, data_type="integer") for name in names)
+    columns = tuple(TargetColumn(name=name, data_type="integer") for name in names)
     one, table = open_target(file), replace(TABLE, columns=columns, key=())
     one.open(["t"])
     with pytest.raises(SettingsError, match=r"t has no key, and columns called.*PostgreSQL"):
@@ -184,7 +184,7 @@ def test_without_a_key_one_name_of_a_rows_number_is_left(file: str) -> None:
 
 def test_columns_that_differ_by_case(target: str, one: Target) -> None:
     names = ("Name", "name", "NAME", "Änd", "änd")
-    columns = tuple(MirrorColumn(name=name, data_type="text") for name in names)
+    columns = tuple(TargetColumn(name=name, data_type="text") for name in names)
     table = replace(TABLE, columns=columns, key=("name",))
     if target.startswith("sqlite"):
         with pytest.raises(SettingsError, match=r"both columns Name and name of t.*PostgreSQL"):

@@ -1,7 +1,7 @@
 """A body is a change, or several, in a form that its headers tell; anything else is malformed. JSON
 that keeps its text reads as any parser reads it, and knows what was written.
 
-That all that the sink writes is read back: tests/sinks/encoding/test_encoders.py.
+That all that the sink writes is read back: tests/sinks/messages/test_encoders.py.
 """
 
 import json

@@ -20,9 +20,6 @@ from penstock.model.machine import step
 from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.publishing.fence import Fence
 from penstock.sinks.jetstream.publishing.flight import (
     TABLE,
@@ -40,6 +37,9 @@ from penstock.sinks.jetstream.publishing.frames import (
 )
 from penstock.sinks.jetstream.publishing.places import StoredPlaces
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import Template
 
 _WRONG_ID = 10070

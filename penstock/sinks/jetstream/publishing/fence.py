@@ -12,9 +12,10 @@ refuses such a batch while the one before it is in process (nats-server 2.15.1).
 
 from collections.abc import Iterator
 
-from penstock.sinks.encoding.message import Messages, Origin
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
 from penstock.sinks.jetstream.publishing.places import StreamState
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.part import Origin
 from penstock.sinks.subject import Template
 
 _STREAM = b"Nats-Expected-Last-Sequence: %d\r\n"

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.model.position import Place
-from penstock.sinks.encoding.message import Messages, Origin
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.rows.part import Origin
 
 LARGEST = 1000  # messages that the server takes in a batch
 

@@ -17,10 +17,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.sinks.encoding.columns import Values
-from penstock.sinks.encoding.message import EVENT_ID, Messages
-from penstock.sinks.encoding.pieces import Behind, Count, Edge, RawPiece
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID, edges, framed, framing
+from penstock.sinks.messages.message import EVENT_ID, Messages
+from penstock.sinks.messages.pieces import Behind, Count, Edge, RawPiece
+from penstock.sinks.rows.columns import Values
 
 # `edges` by fours: where the answer goes, and the batch's own header lines.
 _WHOLE = framing([Edge("edges")], [b"Nats-Batch-Sequence: ", Count(), Edge("edges", 4)], ("edges",))

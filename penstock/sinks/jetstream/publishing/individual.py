@@ -22,11 +22,11 @@ from penstock.model.errors import Unavailable
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
-from penstock.sinks.encoding.columns import Values
-from penstock.sinks.encoding.message import Messages
-from penstock.sinks.encoding.pieces import Behind, Count, Edge, Piece
-from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, framed, framing
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.messages.pieces import Behind, Count, Edge, Piece
+from penstock.sinks.rows.columns import Values
+from penstock.sinks.rows.flow import Flow
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))

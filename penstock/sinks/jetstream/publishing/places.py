@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.model.position import Mark, Place
 from penstock.nats.api import JetStream, Stored
-from penstock.sinks.encoding.message import Origin, OriginRun, read_bookmark, read_position
 from penstock.sinks.jetstream.owners import instances
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
 from penstock.sinks.jetstream.publishing.publisher import Tally
+from penstock.sinks.messages.message import read_bookmark, read_position
+from penstock.sinks.rows.part import Origin, OriginRun
 from penstock.sinks.subject import Template
 
 _START = Place("", 0)  # before every place

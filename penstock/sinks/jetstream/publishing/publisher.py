@@ -10,12 +10,12 @@ from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START, Msg
-from penstock.sinks.encoding.columns import Columns
-from penstock.sinks.encoding.formatter import Formatter
-from penstock.sinks.encoding.message import EVENT_ID, Framing, Messages
-from penstock.sinks.encoding.part import Part
-from penstock.sinks.encoding.pieces import Piece, RawPiece, Size
-from penstock.sinks.flow import Flow
+from penstock.sinks.messages.formatter import Formatter
+from penstock.sinks.messages.message import EVENT_ID, Framing, Messages
+from penstock.sinks.messages.pieces import Piece, RawPiece, Size
+from penstock.sinks.rows.columns import Columns
+from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.part import Part
 
 # The server drops a message whose id it has had inside its duplicate window.
 MSG_ID = "Nats-Msg-Id"

@@ -10,11 +10,11 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg
 from penstock.sinks import ignore
-from penstock.sinks.flow import Flow
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.stream import ensure
+from penstock.sinks.rows.flow import Flow
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats

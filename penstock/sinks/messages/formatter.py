@@ -1,0 +1,121 @@
+"""Rows of bytes out of columns, the same pieces in every row, in one pass.
+
+A `Formatter` is made once and run often: over all rows of some `Columns`, by the compiled kernel,
+or by `plain` where there is none.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import assert_never
+
+import pyarrow as pa
+
+from penstock.sinks.messages import plain
+from penstock.sinks.messages.pieces import (
+    Behind,
+    Const,
+    Count,
+    Edge,
+    Pick,
+    Piece,
+    PlacePiece,
+    RawPiece,
+    Size,
+    Strings,
+    TextPiece,
+    Time,
+    merged,
+)
+from penstock.sinks.messages.plain import LineBreak
+from penstock.sinks.rows import kernel as native
+from penstock.sinks.rows.columns import BINARY, ITEMS, Column, Columns, slot
+from penstock.sinks.rows.kernel import UNKNOWN, NativePiece
+
+# The enumerations of format.c.
+_KINDS = (Const, RawPiece, TextPiece, Pick, Time, PlacePiece, Strings, Size, Count, Edge, Behind)
+_FORMS = {"plain": 0, "line": 1, "msgpack": 2, "json": 3}
+_MOST = (1 << 31) - 1  # bytes that a column may have
+
+
+class Formatter:
+    """`extras` names the columns beside the batch's; with `batch` False there are no others."""
+
+    def __init__(
+        self, pieces: Sequence[Piece | bytes], extras: Sequence[str] = (), *, batch: bool = True
+    ) -> None:
+        sized = any(isinstance(piece, Size) for piece in pieces)
+        # A Size counts pieces: they have to stay where they are.
+        self.pieces = tuple(
+            [Const(one) if isinstance(one, bytes) else one for one in pieces]
+            if sized
+            else merged(*pieces)
+        )
+
+        def number(name: str) -> int:
+            return slot(name, extras, batch=batch)
+
+        self._native = (NativePiece * len(self.pieces))(
+            *(_compiled(piece, number) for piece in self.pieces)
+        )
+
+    def run(self, columns: Columns, first: int = 0) -> Column:
+        """A binary column. `Count` is `first` in its first row. Raises LineBreak."""
+        formatted = self._run(columns, first)
+        if formatted is None:
+            return pa.array(plain.lines(self.pieces, columns, first), BINARY)
+        ends, data, _ = formatted
+        return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
+
+    def bytes(self, columns: Columns, first: int = 0) -> pa.Buffer:
+        """All rows, one after the other. Raises LineBreak."""
+        formatted = self._run(columns, first)
+        if formatted is None:
+            return pa.py_buffer(b"".join(plain.lines(self.pieces, columns, first)))
+        _, data, size = formatted
+        return data.slice(0, size)
+
+    def _run(self, columns: Columns, first: int) -> tuple[pa.Buffer, pa.Buffer, int] | None:
+        """(where rows end, their bytes, how many); None when the kernel can't."""
+        kernel, rows = native.kernel(), columns.rows
+        if kernel is None or columns.native is None:
+            return None
+        count = len(self.pieces)
+        bound = kernel.penstock_format_bound(self._native, count, columns.native, rows)
+        if bound > _MOST:
+            return None
+        data, ends = pa.allocate_buffer(bound), pa.allocate_buffer(4 * (rows + 1))
+        size = kernel.penstock_format(
+            self._native, count, columns.native, rows, first, data.address, ends.address
+        )
+        if size == UNKNOWN:
+            return None
+        if size < 0:
+            raise LineBreak(-1 - size)
+        return ends, data, size
+
+
+def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:
+    kind = _KINDS.index(type(piece))
+    match piece:
+        case Const(data):
+            made = NativePiece(kind, 0, 0, 0, data, len(data))
+        case (
+            RawPiece(column, form, null) | TextPiece(column, form, null) | Time(column, form, null)
+        ):
+            made = NativePiece(kind, number(column), 0, _FORMS[form], null, len(null))
+        case Strings(column, form, null):
+            made = NativePiece(kind, number(column), ITEMS, _FORMS[form], null, len(null))
+        case PlacePiece(cursor, ordinal, form):
+            made = NativePiece(kind, number(cursor), number(ordinal), _FORMS[form], None, 0)
+        case Pick(one, other):
+            made = NativePiece(kind, number(one), number(other), 0, None, 0)
+        case Size(first, last):
+            made = NativePiece(kind, first, last, 0, None, 0)
+        case Edge(values, at):
+            made = NativePiece(kind, number(values), 0, at, None, 0)
+        case Behind(column, values, at):
+            made = NativePiece(kind, number(column), number(values), at, None, 0)
+        case Count():
+            made = NativePiece(kind, 0, 0, 0, None, 0)
+        case _:
+            assert_never(piece)
+    return made

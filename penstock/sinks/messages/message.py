@@ -1,0 +1,293 @@
+"""Messages: encoded changes, with the headers that say which they are.
+
+The headers are the event id (under the name that the sink's `Framing` has for it),
+`Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in subjects: what
+a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the position a
+bookmark), `Penstock-Table-Schema` (the version of the table's schema, where the source announces
+schemas), `Penstock-Schema` (the version of the body's format) and `Content-Type`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.errors import Malformed, Rejected
+from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.nats.subjects import escape, unescape
+from penstock.sinks.messages.formatter import Formatter
+from penstock.sinks.messages.pieces import Pick, Piece, PlacePiece, RawPiece
+from penstock.sinks.messages.plain import LineBreak
+from penstock.sinks.rows.columns import Column, Columns, Numbers, Values
+from penstock.sinks.rows.part import Origin, OriginRun, unstored
+
+EVENT_ID = "Penstock-Event-Id"
+POSITION = "Penstock-Position"
+MARK = "Penstock-Mark"
+SCHEMA = "Penstock-Schema"
+COUNT = "Penstock-Count"
+REPLAYED = "Penstock-Replayed"  # on what an operator published later: the change's own place
+_CACHED = 10_000  # origins whose names are kept
+
+Sizes = np.ndarray[Any, np.dtype[np.int64]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Framing:
+    """What a sink's system asks of messages. `start`: bytes before the first header. `event_id`:
+    the header with the event id. `limit`: bytes that headers and body may have together, and
+    `remedy`, what to do about a change that needs more."""
+
+    start: bytes = b""
+    event_id: str = EVENT_ID
+    limit: int
+    remedy: str = "leave the large column out"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Messages:
+    """Encoded changes of one or more origins, in the order in which they are to be stored. Columns
+    of the same length.
+
+    `runs` are the origins of the messages, without a gap; `cursors` and `ordinals` are the place of
+    a message's (last) change, `ids` its event id. `headers` begin as the sink's `Framing` says, and
+    lack the empty line at the end, so that a publisher can add its own; `sizes` are bytes of
+    headers and body. Where a message may have several changes, `counts` are their numbers, and
+    `ends` is true for a message after which no earlier change is missing: stored messages may end
+    only there. Without them each message is one change, and such an end.
+    """
+
+    runs: tuple[OriginRun, ...]
+    cursors: Column
+    ordinals: Column
+    ids: Column
+    subjects: Column
+    headers: Column
+    bodies: Column
+    sizes: Sizes
+    counts: Sizes | None = None
+    ends: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None
+
+    def __len__(self) -> int:
+        return len(self.bodies)
+
+    @property
+    def weight(self) -> int:
+        """Bytes of all headers and bodies."""
+        return int(np.add.reduce(self.sizes))
+
+    @property
+    def changes(self) -> int:
+        """How many changes are in the messages."""
+        return len(self) if self.counts is None else int(self.counts.sum())
+
+    def place(self, index: int) -> Place:
+        """The place of one message's (last) change."""
+        return Place(self.cursors[index].as_py(), self.ordinals[index].as_py())
+
+    def slice(self, start: int, stop: int) -> "Messages":
+        """Messages `start` to before `stop`, with no copy."""
+        if start == 0 and stop == len(self):
+            return self
+        return Messages(
+            tuple(self._runs(start, stop)),
+            *[column.slice(start, stop - start) for column in _COLUMNS(self)],
+            *[None if each is None else each[start:stop] for each in _NUMBERS(self)],
+        )
+
+    def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
+        for run in self.runs:
+            low, high = max(run.start, start), min(run.stop, stop)
+            if low < high:
+                first = run.first if low == run.start else self.place(low)
+                last = run.last if high == run.stop else self.place(high - 1)
+                yield OriginRun(run.origin, low - start, high - start, first, last)
+
+    def after(self, stored: Mapping[Origin, Place | None]) -> "Messages":
+        """Those after the stored places of their origins."""
+        spans = unstored(self.runs, stored, self.place)
+        if not spans:
+            return self.slice(0, 0)
+        left = self.slice(*spans[0]) if len(spans) == 1 else self._take(spans)
+        if left is self or left.ends is None:
+            return left
+        # What was dropped is stored: nothing is missing up to the last message.
+        ends = left.ends.copy()
+        ends[-1] = True
+        return replace(left, ends=ends)
+
+    def _take(self, spans: Sequence[tuple[int, int]]) -> "Messages":
+        rows = np.concatenate([np.arange(*span) for span in spans])
+        runs: list[OriginRun] = []
+        for span in spans:
+            at = runs[-1].stop if runs else 0
+            found = self._runs(*span)
+            runs += [run._replace(start=run.start + at, stop=run.stop + at) for run in found]
+        return Messages(
+            tuple(runs),
+            *[column.take(rows) for column in _COLUMNS(self)],
+            *[None if each is None else each[rows] for each in _NUMBERS(self)],
+        )
+
+    def whole(self, count: int) -> int:
+        """The largest number of first messages, up to `count`, after which what is stored may
+        end; 0 when there is none."""
+        if self.ends is None or not count:
+            return count
+        ends = np.flatnonzero(self.ends[:count])
+        return int(ends[-1]) + 1 if ends.size else 0
+
+    @property
+    def spread(self) -> int:
+        """How many different subjects the messages have."""
+        return int(pc.count_distinct(self.subjects).as_py())
+
+    def longest(self) -> int:
+        """The largest number of messages that must be stored together, or not at all."""
+        if self.ends is None or self.ends.all():
+            return min(len(self), 1)
+        ends = np.flatnonzero(self.ends)
+        return int(np.diff(ends, prepend=-1).max())
+
+    def least(self) -> int:
+        """The smallest number of first messages after which what is stored may end."""
+        return 1 if self.ends is None else int(self.ends.argmax()) + 1
+
+
+# Of Messages: what each has of its own, but for the runs.
+_COLUMNS: Any = attrgetter("cursors", "ordinals", "ids", "subjects", "headers", "bodies")
+_NUMBERS: Any = attrgetter("sizes", "counts", "ends")
+
+
+class Headers:
+    """Formats headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
+    any."""
+
+    def __init__(
+        self, framing: Framing, *, version: bytes, content_type: bytes, counted: bool
+    ) -> None:
+        self.framing = framing
+        self._start = framing.start + f"{framing.event_id}: ".encode()
+        schema = SCHEMA.encode()
+        self._rest = b"\r\n%b: %b\r\nContent-Type: %b\r\n" % (schema, version, content_type)
+        self._counted = counted
+        self._formatters: dict[tuple[Origin | None, bool, bool], Formatter] = {}
+        self._names: dict[Origin, bytes] = {}
+
+    def of(
+        self, runs: Sequence[OriginRun], columns: Columns, schemas: tuple[Numbers, Values] | None
+    ) -> Column:
+        """The headers of all rows, which have these origins. `schemas`: which of the lines that
+        name a table's schema each row has. Raises Rejected."""
+        origin = runs[0].origin if len(runs) == 1 else None
+        extras = {} if origin is not None else self._owners(runs)
+        marks = columns["mark"]
+        marked = marks.null_count < len(marks)
+        try:
+            if marked:
+                extras["mark_line"] = _mark_lines(marks)
+            if schemas is not None:
+                extras |= {"schema": schemas[0], "schema_lines": schemas[1]}
+            formatter = self._formatter(origin, marked=marked, named=schemas is not None)
+            return formatter.run(columns.with_extras(**extras) if extras else columns)
+        except LineBreak:
+            raise Rejected(
+                f"{runs[0].origin.partition} has a cursor, event id or mark with a line break",
+                hint="no feed of penstock makes one: look at the transform",
+            ) from None
+
+    def _owners(self, runs: Sequence[OriginRun]) -> dict[str, Any]:
+        """Which origin each row has, and how the position names it."""
+        owners = np.repeat(
+            np.arange(len(runs), dtype=np.int32), [run.stop - run.start for run in runs]
+        )
+        return {"owner": owners, "owners": Values([self._owner(run.origin) for run in runs])}
+
+    def _owner(self, origin: Origin) -> bytes:
+        known = self._names.get(origin)
+        if known is None:
+            if len(self._names) >= _CACHED:
+                self._names.clear()
+            names = f"{escape(origin.backend)} {escape(origin.partition)}"
+            known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
+        return known
+
+    def _formatter(self, origin: Origin | None, *, marked: bool, named: bool) -> Formatter:
+        """For rows of one origin, which most batches have: its name is a constant. None: of
+        several."""
+        key = origin, marked, named
+        formatter = self._formatters.get(key)
+        if formatter is None:
+            if len(self._formatters) >= _CACHED:
+                self._formatters.clear()
+            formatter = self._formatters[key] = self._made(*key)
+        return formatter
+
+    def _made(self, origin: Origin | None, marked: bool, named: bool) -> Formatter:
+        owner = Pick("owner", "owners") if origin is None else self._owner(origin)
+        pieces: list[Piece | bytes] = [
+            self._start,
+            RawPiece("event_id", "line"),
+            owner,
+            PlacePiece("cursor", "ordinal", "line"),
+        ]
+        names: tuple[str, ...] = ("owner", "owners") if origin is None else ()
+        if marked:
+            pieces.append(RawPiece("mark_line"))
+            names = (*names, "mark_line")
+        if named:
+            pieces.append(Pick("schema", "schema_lines"))
+            names = (*names, "schema", "schema_lines")
+        if not self._counted:
+            return Formatter([*pieces, self._rest], names)
+        names = (*_OF_GROUPS, *names)
+        count = f"\r\n{COUNT}: ".encode()
+        return Formatter([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
+
+
+# The columns of messages that may have several changes.
+_OF_GROUPS = ("event_id", "cursor", "ordinal", "mark", "count")
+_MARK_NAME = pa.scalar(f"\r\n{MARK}: ", pa.string())
+_EMPTY = pa.scalar("", pa.string())
+
+
+def _mark_lines(marks: Column) -> Column:
+    """The header's name before each mark; null where there is none. Raises LineBreak."""
+    broken: Any = pc.match_substring_regex(marks, r"[\r\n]")
+    if pc.any(broken).as_py():
+        raise LineBreak(broken.index(True).as_py())
+    return pc.binary_join_element_wise(_MARK_NAME, marks.cast(pa.string()), _EMPTY)
+
+
+_POSITION = re.compile(r"(\S+) (\S+) (.+)")
+
+
+def read_position(headers: Mapping[str, str]) -> tuple[Origin, Place] | None:
+    """What `Penstock-Position` says; None when the message is not one of ours."""
+    match = _POSITION.fullmatch(headers.get(POSITION, ""))
+    if match is None:
+        return None
+    try:
+        place = Place.parse(match[3])
+    except Malformed:
+        return None
+    return Origin(unescape(match[1]), PartitionId(unescape(match[2]))), place
+
+
+def read_bookmark(headers: Mapping[str, str]) -> tuple[Origin, Bookmark] | None:
+    """What `Penstock-Position` and `Penstock-Mark` say: a bookmark exactly after the message, with
+    an empty mark where its change has none. None when the message is not one of ours."""
+    position = read_position(headers)
+    if position is None:
+        return None
+    try:
+        mark = orjson.loads(headers.get(MARK, "{}"))
+    except orjson.JSONDecodeError:
+        return None
+    return (position[0], Bookmark(position[1], mark)) if isinstance(mark, dict) else None

@@ -1,0 +1,135 @@
+"""The columns that a formatter is run over: a batch's, and some more beside them.
+
+Where the compiled kernel is there, it gets the addresses of their bytes once, for all runs.
+"""
+
+import ctypes
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.model.change import COLUMNS
+from penstock.model.errors import SettingsError
+from penstock.sinks.rows import kernel as native
+from penstock.sinks.rows.kernel import ARROW_ARRAY, NativeColumn
+from penstock.wire.hash_partitions import MOST
+
+# An Arrow column.
+Column = Any
+Numbers = np.ndarray[Any, np.dtype[np.int32]]
+BINARY = pa.binary()
+# The kernel has the change's columns first, then the items of its one list, then what is added.
+_SLOTS = {name: number for number, name in enumerate(COLUMNS)}
+_FIRST_EXTRA = 2 * len(COLUMNS)
+ITEMS = len(COLUMNS)  # the kernel's number of the items of the change's one list
+
+
+class Values:
+    """A few values, for `Pick`, `Edge` and `Behind`."""
+
+    def __init__(self, values: Sequence[bytes]) -> None:
+        self.values = values
+        self._ends = array("i", accumulate(map(len, values), initial=0))
+        self._data = array("b", b"".join(values) or b"\0")  # so that it has an address
+        ends, data = self._ends.buffer_info()[0], self._data.buffer_info()[0]
+        self.native = NativeColumn(None, ends, data, 0, len(values))
+
+
+class Columns:
+    """The columns of a batch of changes, by name, and `extras`: binary or integer columns, numpy's
+    int32 or `Values`. Without a batch: extras only."""
+
+    def __init__(self, rows: int, batch: pa.RecordBatch | None = None, **extras: Any) -> None:
+        self.rows, self.batch, self.extras = rows, batch, extras
+        self.native: Any = None
+        kernel = native.kernel()
+        if kernel is None:
+            return
+        room = (_FIRST_EXTRA if batch is not None else 0) + len(extras)
+        self.native = (NativeColumn * room)()
+        if batch is not None:
+            array = (ctypes.c_byte * ARROW_ARRAY)()
+            batch._export_to_c(ctypes.addressof(array))
+            kernel.penstock_rows_columns(array, self.native)
+            # The addresses stay valid for as long as the batch is, which is held here.
+            kernel.penstock_rows_release(array)
+        for number, one in enumerate(extras.values(), room - len(extras)):
+            self.native[number] = _pointed(one)
+
+    def with_extras(self, **extras: Any) -> "Columns":
+        """The same and more."""
+        more = Columns.__new__(Columns)
+        more.rows, more.batch, more.extras = self.rows, self.batch, {**self.extras, **extras}
+        more.native = None
+        if self.native is not None:
+            known = len(self.native)
+            more.native = (NativeColumn * (known + len(extras)))()
+            ctypes.memmove(more.native, self.native, ctypes.sizeof(self.native))
+            for number, one in enumerate(extras.values(), known):
+                more.native[number] = _pointed(one)
+        return more
+
+    def __getitem__(self, name: str) -> Any:
+        if name in self.extras:
+            return self.extras[name]
+        assert self.batch is not None
+        return self.batch.column(name)
+
+    def pointer(self, name: str) -> Any:
+        """Where the kernel's description of a batch's column is."""
+        return ctypes.byref(self.native[_SLOTS[name]])
+
+
+def slot(name: str, extras: Sequence[str], *, batch: bool) -> int:
+    """The kernel's number of a column."""
+    if name in extras:
+        return (_FIRST_EXTRA if batch else 0) + extras.index(name)
+    return _SLOTS[name]
+
+
+def binary(values: Iterable[bytes]) -> Column:
+    """A binary column. Values are taken one at a time: a thousand results of orjson that are alive
+    together cost five times the time (each is cut out of a larger block of memory)."""
+    data, ends = bytearray(), array("i", [0])
+    for value in values:
+        data += value
+        ends.append(len(data))
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(BINARY, len(ends) - 1, buffers, 0)
+
+
+def hashes_of(column: Column) -> Numbers:
+    """Each row's hash partition, of the column `route`; 0 where none is set. Raises
+    SettingsError."""
+    if column.null_count == len(column):
+        return np.zeros(len(column), np.int32)
+    numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)
+    if numbers.view(np.uint32).max() >= MOST:  # negative ones are large there
+        wrong = next(number for number in numbers.tolist() if not 0 <= number < MOST)
+        raise SettingsError(
+            f"a change has the hash partition {wrong}",
+            hint=f"keep the column `route` between 0 and {MOST - 1} in the transform",
+        )
+    return numbers
+
+
+def address(numbers: "np.ndarray[Any, Any]") -> int:
+    """Where an array's numbers are."""
+    return int(numbers.__array_interface__["data"][0])
+
+
+def _pointed(column: Any) -> NativeColumn:
+    match column:
+        case Values():
+            return column.native
+        case np.ndarray():
+            return NativeColumn(None, None, address(column), 0, len(column))
+    buffers = [None if one is None else one.address for one in column.buffers()]
+    ends = buffers[1] if len(buffers) == 3 else None
+    return NativeColumn(
+        buffers[0] if column.null_count else None, ends, buffers[-1], column.offset, len(column)
+    )

@@ -1,0 +1,169 @@
+"""Tables in a SQLite file: `sqlite:///relative.db` or `sqlite:////absolute.db`.
+
+The log is written ahead (WAL), so that readers see whole transactions while the replica writes. A
+power failure may take the last of them away, rows and positions together: they come again.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.tables.sql import SqlTarget
+from penstock.tables.target_table import TargetColumn, TargetTable
+from penstock.tables.targets import Encoder, Values
+from penstock.tables.values import as_bytes, as_document, as_documents, as_text
+
+_BUSY_SECONDS = 10.0
+# Primary result code -> what to do about it.
+_ERRORS: dict[int, tuple[type[PenstockError], str]] = {
+    sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
+    sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
+    sqlite3.SQLITE_READONLY: (SettingsError, "make the file and its folder writable"),
+    sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
+    sqlite3.SQLITE_NOTADB: (SettingsError, "it is no SQLite file: name another"),
+    sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
+}
+_INTEGERS = ("smallint", "integer", "bigint")
+_KINDS = {
+    **dict.fromkeys((*_INTEGERS, "oid", "boolean"), "INTEGER"),
+    **dict.fromkeys(("real", "double precision"), "REAL"),
+    "bytea": "BLOB",
+}
+_ENCODERS: dict[str, Encoder] = {
+    "json": as_document, "jsonb": as_document, "json[]": as_documents, "jsonb[]": as_documents,
+}  # fmt: skip
+
+
+class SqliteTarget(SqlTarget):
+    """A `Target` in one file, which is made if missing; its folder must exist."""
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__()
+        self.path = Path(path)
+
+    @classmethod
+    def of_url(cls, url: str) -> "SqliteTarget":
+        """The target that a URL names. Raises SettingsError."""
+        path = url.removeprefix("sqlite:///")
+        if path in (url, ""):
+            hint = "write sqlite:///relative.db or sqlite:////absolute.db"
+            raise SettingsError("the target's URL names no SQLite file", hint=hint)
+        return cls(path)
+
+    def encoder(self, column: TargetColumn) -> Encoder:
+        """Booleans are 0 and 1 by themselves; numeric, NaN and times are text already."""
+        kind = column.type
+        if kind in _KINDS:
+            return as_bytes if kind == "bytea" else None
+        is_text = kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")
+        return _ENCODERS.get(kind, None if is_text else as_text)
+
+    def type_of(self, column: TargetColumn) -> str:
+        """A type by SQLite's affinity: what is text must not become a number."""
+        return _KINDS.get(column.type, "TEXT")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._translated():
+            connection = self._opened()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+
+    def _opened(self) -> Any:
+        if self._connection is None:
+            made = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                made.execute("PRAGMA journal_mode = WAL").fetchall()
+                made.execute("PRAGMA synchronous = NORMAL").fetchall()
+                made.execute("PRAGMA cache_size = -65536").fetchall()
+                # Views do not stand in the way of tables whose columns change.
+                made.execute("PRAGMA legacy_alter_table = ON").fetchall()
+            except BaseException:
+                made.close()
+                raise
+            self._connection = made
+        return self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+            kind, hint = _ERRORS.get(code, (SettingsError, "look at the file"))
+            raise kind(f"the mirror {self.path}: {error}", hint=hint) from error
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        with self._translated():
+            return list(self._opened().execute(statement, values))
+
+    def _many(self, statement: str, rows: Sequence[Values]) -> None:
+        self._opened().executemany(statement, rows)
+
+    def _fill(self, loading: str, table: TargetTable, rows: Sequence[Values]) -> None:
+        statement = self._insert(loading, table).replace("INSERT", "INSERT OR REPLACE", 1)
+        self._many(statement, rows)
+
+    def _create(self, table: TargetTable, name: str) -> None:
+        seen: dict[str, str] = {}
+        for column in table.names:
+            other = seen.setdefault(self._folded(column), column)
+            if other is not column:
+                raise SettingsError(
+                    f"SQLite cannot have both columns {other} and {column} of {table.target},"
+                    " which differ only by case",
+                    hint="mirror the table into PostgreSQL, or rename a column",
+                )
+        if not table.key:
+            self._row_id(table)
+        super()._create(table, name)
+
+    def _remove_one(self, target: str, table: TargetTable) -> str:
+        same = " AND ".join(f"{self.quote(one)} IS ?" for one in table.names) or "true"
+        row = self._row_id(table)
+        return (
+            f"DELETE FROM {target} WHERE {row} = (SELECT {row} FROM {target} WHERE {same} LIMIT 1)"
+        )
+
+    def _row_id(self, table: TargetTable) -> str:
+        """The name of a row's number: a column of the table hides the names that it has."""
+        taken = {self._folded(column.name) for column in (*table.columns, *table.kept)}
+        for name in ("_rowid_", "oid", "rowid"):
+            if name not in taken:
+                return name
+        raise SettingsError(
+            f"{table.target} has no key, and columns called _rowid_, oid and rowid: SQLite cannot"
+            " tell equal rows apart",
+            hint="give the table a key, or mirror it into PostgreSQL",
+        )
+
+    def _folded(self, name: str) -> str:
+        return name.encode().lower().decode()  # only ASCII letters
+
+    def _exists(self, name: str) -> bool:
+        found = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
+        return bool(self._run(found, [name]))
+
+    def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
+        rows = self._run(f"PRAGMA table_info({self.quote(name)})")
+        return [(row[1], row[2], row[5] - 1) for row in rows]
+
+
+# Types whose values are text in messages, whatever they are.
+_TEXTS = (
+    "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
+    "timestamp without time zone", "time without time zone", "interval",
+)  # fmt: skip

@@ -1,0 +1,211 @@
+"""The contract of a target: where a replica keeps its tables; and how one is found by its URL.
+
+Targets are plug-ins (group `penstock.targets`, by the scheme of the URL).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from penstock.model.errors import PenstockError, SettingsError
+from penstock.process.plugins import known, plugin
+from penstock.tables.target_table import TargetColumn, TargetTable
+
+# The values of some columns, in their order, as the target's encoders made them.
+Values = tuple[Any, ...]
+# None: the target takes the value of a message as it is.
+Encoder = Callable[[Any], Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClearRows:
+    """Removes all rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpsertRows:
+    """Rows by their key: each is new, or replaces the one that has its key."""
+
+    rows: Sequence[Values]
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateRows:
+    """Sets some columns, which may be those of the key, of the rows with these keys. A key without
+    a row changes nothing; a row that has the new key already makes room."""
+
+    columns: tuple[str, ...]
+    keys: Sequence[Values]
+    rows: Sequence[Values]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRows:
+    """Removes the rows with these keys."""
+
+    keys: Sequence[Values]
+
+
+@dataclass(frozen=True, slots=True)
+class InsertRows:
+    """Adds rows of a table without a key."""
+
+    rows: Sequence[Values]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveRows:
+    """Removes, for each of these, one row that equals it in all columns."""
+
+    rows: Sequence[Values]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterColumns:
+    """The table has other columns from here on: `added` are null, `dropped` go."""
+
+    added: Sequence[TargetColumn] = ()
+    dropped: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RestoreRows:
+    """Gives the rows with these keys, or all, the values that the snapshot's last point in the log
+    has of them. Keys without such a row stay as they are."""
+
+    keys: Sequence[Values] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetLate:
+    """Nothing is restored any more."""
+
+
+Step = (
+    ClearRows | UpsertRows | UpdateRows | DeleteRows | InsertRows | RemoveRows | AlterColumns
+    | RestoreRows | ForgetLate
+)  # fmt: skip
+
+
+class TableRefused(SettingsError):
+    """The target does not take something of one `table`; the others are not concerned."""
+
+    def __init__(self, message: str, *, hint: str = "", table: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.table = table
+
+
+def refused(
+    table: TargetTable, row: Mapping[str, Any], column: str, error: Exception
+) -> TableRefused:
+    """Names the column and the row, by its key, if there are any. No other value is in it: the text
+    of an error that is not ours may have some."""
+    ours = error if isinstance(error, PenstockError) else SettingsError(type(error).__name__)
+    key = ", ".join(f"{name}={row[name]}" for name in table.key if name in row)[:200]
+    what = ".".join(filter(None, (table.backend, table.schema, table.table)))
+    what = f"the row with the key {key} of {what}" if key else what
+    what = f"column {column} of {what}" if column else what
+    text, hint = f"{what} is refused: {ours.message}", ours.hint or _REMEDY
+    return TableRefused(text, hint=hint, table=table.name)
+
+
+_REMEDY = "mend it at the source, or make the table in the target fit; it is loaded again by itself"
+
+
+def single_rows(table: TargetTable, step: Step) -> Iterator[tuple[Step, Mapping[str, Any]]]:
+    """A step for each row of a step, and what is known of the row."""
+    match step:
+        case UpsertRows(rows) | InsertRows(rows) | RemoveRows(rows):
+            for row in rows:
+                yield type(step)([row]), dict(zip(table.names, row, strict=True))
+        case DeleteRows(keys):
+            for key in keys:
+                yield DeleteRows([key]), dict(zip(table.key, key, strict=True))
+        case UpdateRows(columns, keys, rows):
+            for key, row in zip(keys, rows, strict=True):
+                known = dict(zip((*table.key, *columns), (*key, *row), strict=True))
+                yield UpdateRows(columns, [key], [row]), known
+        case _:
+            yield step, {}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedChunk:
+    """A chunk that is in the rows that are being loaded."""
+
+    chunk: int
+    rows: int
+    crc32: int
+
+
+class Target(Protocol):
+    """Where a replica keeps its tables; used by one thread. Constructing one does no I/O.
+
+    Each method is one transaction of the target, and what it stores of the table (`TargetTable`) is
+    is in that transaction: after a crash a replica goes on from exactly there. Everything raises
+    Unavailable, SettingsError; LeaseLost once another replica has opened the same target; `load`,
+    `finish` and `apply` TableRefused for what is of one table.
+    """
+
+    def open(self, names: Collection[str]) -> Sequence[TargetTable]:
+        """Connects, and returns what it has of the tables of these names, whole or half loaded.
+        Those that it has besides stay as they are, until a replica names them."""
+        ...
+
+    def encoder(self, column: TargetColumn) -> Encoder:
+        """What makes a value of the target of a value of a message (not null)."""
+        ...
+
+    def begin(self, table: TargetTable) -> Sequence[LoadedChunk]:
+        """Prepares for the rows of the table's snapshot, beside the rows that readers see. Returns
+        what is loaded of this snapshot already; rows of another one are dropped. Raises
+        SettingsError for a name that something else has."""
+        ...
+
+    def load(
+        self,
+        table: TargetTable,
+        chunk: LoadedChunk,
+        rows: Sequence[Values],
+        *,
+        is_late: bool = False,
+    ) -> None:
+        """Adds the rows of a chunk. Those that are late, of the point `table.last_point` and not of
+        the first, are kept beside, too, for `RestoreRows`; those of earlier points are not."""
+        ...
+
+    def finish(self, table: TargetTable, rows: int | None = None) -> None:
+        """Readers see the loaded rows, all at once, instead of what was there before. Raises
+        TableRefused if they are not so many as `rows`."""
+        ...
+
+    def apply(self, work: Sequence[tuple[TargetTable, Sequence[Step]]], sequence: int) -> None:
+        """Changes of tables, in their order, and what is to be stored of them. All live tables that
+        are followed are at `sequence` then, unless they are past it already."""
+        ...
+
+    def count(self, table: TargetTable) -> int:
+        """How many rows it has."""
+        ...
+
+    def close(self) -> None:
+        """Disconnects."""
+        ...
+
+
+def open_target(url: str) -> Target:
+    """The target that a URL names; does no I/O. Raises SettingsError."""
+    scheme, separator, _ = url.partition("://")
+    if not separator:
+        kinds = ", ".join(known("targets"))
+        raise SettingsError(
+            "the target is no URL", hint=f"write sqlite:///mirror.db; known kinds: {kinds}"
+        )
+    found: Target = plugin("targets", scheme)(url)
+    return found
+
+
+def encoders(target: Target, columns: Sequence[TargetColumn]) -> Mapping[str, Encoder]:
+    """Those of the columns that need one."""
+    made = {column.name: target.encoder(column) for column in columns}
+    return {name: encode for name, encode in made.items() if encode is not None}
