@@ -115,9 +115,9 @@ class Backend(Settings):
         return self.model_copy(update={"settings": part})
 
     def feed(self) -> Feed:
-        """Builds the feed; does no I/O."""
+        """Builds the feed; does no I/O. Raises SettingsError for one that lacks methods."""
         found: FeedPlugin = plugin("feeds", self.type)
-        return found.build(self.settings)
+        return found.feed(self.settings)
 
 
 class SinkChoice(Settings):

@@ -26,7 +26,7 @@ from penstock.feeds.abilities import (
     TakesSnapshots,
 )
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PositionLost
+from penstock.model.errors import PositionLost, SettingsError
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, Mark, PartitionId, Place
@@ -59,6 +59,7 @@ __all__ = [
     "SnapshotWait",
     "TableSnapshot",
     "TakesSnapshots",
+    "complete",
 ]
 
 # Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a
@@ -395,3 +396,21 @@ class FeedPlugin:
     has_clock: bool = False
     connector: str = ""
     share: str = ""
+
+    def feed(self, settings: Settings) -> Feed:
+        """Builds the feed; does no I/O. Raises SettingsError as `complete` does."""
+        return complete(self.build(settings))
+
+
+def complete(feed: Feed) -> Feed:
+    """The feed itself. Raises SettingsError for one that lacks methods of the contract: it does not
+    inherit from `Feed`, so that it has no defaults."""
+    lacking = [name for name in vars(Feed) if name[0] != "_" and not hasattr(feed, name)]
+    if lacking:
+        kind = type(feed)
+        raise SettingsError(
+            f"the feed {kind.__module__}.{kind.__qualname__} lacks {', '.join(lacking)}",
+            hint="inherit from penstock.feeds.Feed, which has defaults; see"
+            " docs/how-to/write-a-feed.md and docs/how-to/upgrade.md",
+        )
+    return feed

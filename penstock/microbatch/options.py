@@ -11,7 +11,7 @@ import orjson
 from pydantic import Field, SecretStr
 
 from penstock.config import Checkpoint, options_from_settings, settings_from_options
-from penstock.feeds import Feed
+from penstock.feeds import Feed, FeedPlugin
 from penstock.microbatch.run_folder import BOARD, read_task_slots
 from penstock.model.change import Images, OnError
 from penstock.model.errors import SettingsError
@@ -164,9 +164,9 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
             hint="use penstock run with spark.trigger: realtime, or the option positions",
         )
     _preload("feeds", source.preload)
-    found = plugin("feeds", source.backend)
+    found: FeedPlugin = plugin("feeds", source.backend)
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}
-    return source, found.build(settings_from_options(found.settings, given))
+    return source, found.feed(settings_from_options(found.settings, given))
 
 
 def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:

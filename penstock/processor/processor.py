@@ -71,7 +71,7 @@ class Processor(Closes):
             )
         self.name = name
         self.host = host  # or drawn by `run`: this process may be forked before
-        self.feed = feed_of(kind, settings or {}) if isinstance(kind, str) else kind
+        self.feed = feed_of(kind, settings or {})
         if self.feed.on_gap == "resnapshot":
             raise SettingsError(
                 "on_gap: resnapshot needs snapshots, which a processor does not take",

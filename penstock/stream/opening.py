@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from penstock.config.problems import refused
-from penstock.feeds import Feed, FeedPlugin
+from penstock.feeds import Feed, FeedPlugin, complete
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.settings import Settings
@@ -40,7 +40,7 @@ def stream(
     errors, see `Stream`. Raises SettingsError for wrong settings.
     """
     table = table or table_of(model)
-    feed = kind if not isinstance(kind, str) else feed_of(kind, settings, table)
+    feed = feed_of(kind, settings, table)
     opened = Stream(feed, at=at, model=model, on_error=on_error, buffer=buffer)
     if isinstance(kind, str) and table is not None:
         _warn_of_no_table(feed, table)
@@ -59,9 +59,11 @@ def _warn_of_no_table(feed: Feed, table: str) -> None:
             )
 
 
-def feed_of(kind: str, settings: Mapping[str, Any], table: str | None = None) -> Feed:
-    """The feed of that name with these settings, and of one table if it is given. Does no I/O;
-    raises SettingsError."""
+def feed_of(kind: str | Feed, settings: Mapping[str, Any], table: str | None = None) -> Feed:
+    """The feed of that name with these settings, and of one table if it is given; or the feed that
+    is given. Does no I/O; raises SettingsError."""
+    if not isinstance(kind, str):
+        return complete(kind)
     found: FeedPlugin = plugin("feeds", kind)
     fields = dict(settings)
     if table is not None and not fields.get("stream"):  # an ARN names its table
@@ -71,7 +73,7 @@ def feed_of(kind: str, settings: Mapping[str, Any], table: str | None = None) ->
     except ValidationError as error:
         texts = [value for value in fields.values() if isinstance(value, str)]
         raise refused(error, found.settings, texts) from None
-    return found.build(made)
+    return found.feed(made)
 
 
 def _table(settings: type[Settings], kind: str, table: str) -> dict[str, Any]:

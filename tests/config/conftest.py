@@ -10,7 +10,7 @@ from penstock.process.plugins import plugin
 CODE = """
 from pydantic import field_validator
 
-from penstock.feeds import FeedPlugin
+from penstock.feeds import Feed, FeedPlugin
 from penstock.model.settings import Duration, Secret, Settings, Size
 from penstock.sinks import SinkPlugin
 
@@ -50,13 +50,24 @@ class Built:
         self.settings = settings
 
 
-POND = FeedPlugin(settings=Pond, build=Built)
+class Water(Built, Feed):
+    pass
+
+
+class Oil(Built):
+    def delays(self):
+        return iter((1.0,))
+
+
+OIL = FeedPlugin(settings=Pond, build=Oil)
+POND = FeedPlugin(settings=Pond, build=Water)
 LAKE = SinkPlugin(settings=Lake, build=Built)
 """
 
 POINTS = """\
 [penstock.feeds]
 pond = penstock_test_waters:POND
+oil = penstock_test_waters:OIL
 dry = penstock_test_desert:POND
 
 [penstock.sinks]

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.config import Pipeline, load_pipeline, parse_pipeline
+from penstock.microbatch.options import read_source
 from penstock.model.errors import SettingsError
+from penstock.process.plugins import plugin
+from penstock.stream.opening import feed_of
 
 # The example of the manual, with our own plug-ins.
 FILE = """\
@@ -81,6 +84,22 @@ def test_a_pipeline_builds_its_feeds_and_its_sink() -> None:
     found = read(FILE)
     assert found.backends[0].feed().settings == found.backends[0].settings  # type: ignore[attr-defined]
     assert found.sink.sink().settings == found.sink.settings  # type: ignore[attr-defined]
+
+
+def test_a_feed_that_lacks_defaults_is_told_to_inherit_them() -> None:
+    found = read(SMALL.replace("type: pond", "type: oil, name: oil")).backends[0]
+    for build in (
+        found.feed,
+        lambda: read_source({"backend": "oil", "name": "oil"}),
+        lambda: feed_of("oil", {"name": "oil"}),
+        lambda: feed_of(plugin("feeds", "oil").build(found.settings), {}),
+    ):
+        with pytest.raises(SettingsError) as error:
+            build()
+        assert error.value.message.startswith("the feed penstock_test_waters.Oil lacks backend, ")
+        assert error.value.message.endswith(", record_reader")
+        assert "delays" not in error.value.message
+        assert "inherit from penstock.feeds.Feed" in error.value.hint
 
 
 def test_an_unknown_key_of_a_feed_names_the_nearest() -> None:
