@@ -10,6 +10,7 @@ ids then drop.
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -81,7 +82,7 @@ class Lengths:
         return slots is not None and slots < self._groups
 
 
-class Epochs:
+class Epochs(ABC):
     """Plans epochs, and knows what is durable while they are open. The page server's threads report
     it, and one of them calls `watch`."""
 
@@ -124,16 +125,17 @@ class Epochs:
         """Whether the open epoch must end now; see `Lengths`."""
         return self._lengths.is_cut_short()
 
+    @abstractmethod
     def draw(self, group: int, groups: int) -> Draw:
         """What the task of one ticket gets."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, report: Report) -> None:
         """Takes in what a task reports."""
-        raise NotImplementedError
 
     def stop(self, timeout: float) -> None:
         """Reads no more, where this process does; waits at most `timeout` seconds."""
+        return
 
     def watch(self, timeout: float = 0.0) -> None:
         """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
@@ -181,6 +183,7 @@ class Epochs:
 
     def _end(self) -> None:
         """Ends partitions that have ended at the source, and are wholly durable."""
+        return
 
     def _released(self) -> int:
         """How many changes have become durable since the last call, where they are counted."""

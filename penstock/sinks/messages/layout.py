@@ -3,6 +3,7 @@
 docs/reference/messages.md has every field.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
@@ -30,7 +31,7 @@ EACH = (
 FIELDS = (EACH[0], *SHARED, *EACH[1:])
 
 
-class Layout:
+class Layout(ABC):
     """How a change, and how several of one kind, are a body; and how they are read back.
 
     A layout of one's own has at least `body` and `changes`; an instance of the class is named by
@@ -56,8 +57,9 @@ class Layout:
         return dialect.content_type
 
     def body(self, change: Mapping[str, Any]) -> Any:
-        """A change as a value that the encoding can write. Of several in a message: an element."""
-        raise NotImplementedError
+        """A change as a value that the encoding can write: by default, a map of the `fields`. Of
+        several in a message: an element."""
+        return change
 
     def around(self, values: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """What a body of several changes has beside its field `changes`, with the values that they
@@ -68,10 +70,10 @@ class Layout:
         """How many changes become bodies at once; None: `body` makes each."""
         return None
 
+    @abstractmethod
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
         """The changes of a decoded body, each with the fields of the layout `penstock`. May raise
         ValueError, LookupError, TypeError or AttributeError when the body is no such body."""
-        raise NotImplementedError
 
 
 class Penstock(Layout):
