@@ -133,5 +133,5 @@ def parents_of(bookmark: Bookmark) -> list[Bookmark]:
 
 def is_before(created: float, since: float) -> bool:
     """Whether a record was surely created before `since`. Services cut times to the second, and
-    DynamoDB Local to the minute: rather one too many than one too few."""
-    return created + (60 if created % 60 == 0 else 1) <= since
+    DynamoDB Local to the minute: rather one too many than one too few. 0 is not known."""
+    return 0 < created <= since - (60 if created % 60 == 0 else 1)

@@ -5,7 +5,7 @@ Its context is JSON: `{"table": name, "skip": number}`; the first `skip` records
 
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,7 @@ from penstock.wire.dynamodb.values import Item
 
 _DIGITS = 40
 _SHORTEST = 21
+_LATEST = 253_402_300_799  # the last second that a datetime has, in the year 9999
 _TIME_TO_LIVE = ("Service", "dynamodb.amazonaws.com")
 
 
@@ -55,8 +56,9 @@ class RecordHead(msgspec.Struct):
 
     @property
     def created(self) -> float:
-        """Seconds since 1970."""
-        return self.dynamodb.ApproximateCreationDateTime
+        """Seconds since 1970; 0 where the record has no time that a datetime can be."""
+        created = self.dynamodb.ApproximateCreationDateTime
+        return created if 0 <= created <= _LATEST else 0.0
 
     @property
     def created_at(self) -> datetime:
@@ -72,6 +74,7 @@ class Answer(msgspec.Struct):
 
 
 class _Fields(_HeadFields, kw_only=True):
+    ApproximateCreationDateTime: Annotated[float, msgspec.Meta(ge=0, le=_LATEST)] = 0.0
     Keys: dict[str, Any]
     NewImage: dict[str, Any] | None = None
     OldImage: dict[str, Any] | None = None

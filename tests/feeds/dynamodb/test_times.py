@@ -73,6 +73,15 @@ def test_a_time_is_asked_for_in_whole_seconds(
     assert asked(server) == [second]
 
 
+def test_a_record_whose_time_no_clock_has_is_neither_passed_over_nor_dated(
+    server: StreamsServer, stream: Stream, shard: Shard
+) -> None:
+    stream.put(shard, "a", at=253_402_300_800.0)
+    walking = Walking(server, stream, shard, ShardBeginning(since=server.now - 100))
+    assert read(walking) == 1
+    assert walking.following.status()["details"]["last_record"] is None
+
+
 def test_a_time_in_the_future_is_no_unknown_kind_of_iterator(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:

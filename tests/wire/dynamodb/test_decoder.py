@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.feeds.dynamodb.native import native_reader
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
@@ -206,6 +207,18 @@ def test_a_record_of_another_shape_does_not_spoil_its_page() -> None:
     bad["dynamodb"]["Keys"] = "gone"
     rows = decoded(answer(good, bad), "msgpack", on_error="dead-letter")
     assert [row["operation"] for row in rows] == ["INSERT", "ERROR"]
+
+
+@pytest.mark.parametrize("at", [-1.0, 253_402_300_800.0, 1e300])
+def test_a_time_that_no_clock_has_makes_its_record_unreadable(at: float) -> None:
+    good, bad, *_ = records_of()
+    bad["dynamodb"]["ApproximateCreationDateTime"] = at
+    with pytest.raises(Malformed, match="ApproximateCreationDateTime"):
+        decoded(answer(good, bad))
+    rows = decoded(answer(good, bad), on_error="dead-letter")
+    assert [row["operation"] for row in rows] == ["INSERT", "ERROR"]
+    read = native_reader("dead-letter")(page_of(answer(good, bad)))
+    assert [each.record["meta"]["operation"] for each in read] == ["INSERT", "ERROR"]
 
 
 def test_the_head_of_a_page_is_passed_over() -> None:
