@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -65,15 +65,6 @@ def follow(feed: MongoFeed, bookmark: Bookmark) -> Iterator[Following]:
         yield found
     finally:
         found.close()
-
-
-def eventually(check: Callable[[], Any], *, seconds: float = 60) -> Any:
-    """Waits until `check()` is true; returns what it gave."""
-    deadline = time.monotonic() + seconds
-    while not (found := check()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def pages(following: Following, count: int, *, seconds: float = 60) -> list[Page]:

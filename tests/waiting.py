@@ -1,4 +1,4 @@
-"""Waits for what another thread, process or server does."""
+"""Time in tests: waits for what another thread, process or server does, and a clock."""
 
 import time
 from collections.abc import Callable
@@ -7,10 +7,20 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def until(true: Callable[[], Found], seconds: float = 60.0) -> Found:
+class Clock:
+    """Time that a test advances."""
+
+    def __init__(self, now: float = 100.0) -> None:
+        self.now = now
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def until(true: Callable[[], Found], seconds: float = 240.0) -> Found:
     """What `true` gives, once that is true; fails after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
         assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.02)
+        time.sleep(0.01)
     return found

@@ -4,7 +4,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from penstock.cli.process import observer_of
 from penstock.config import load_file
 from penstock.model.errors import SettingsError
 from penstock.processor.settings import ProcessorFile
+from tests.waiting import until
 
 OBSERVERS = """\
 from penstock import Observer
@@ -91,18 +91,10 @@ def ask(url: str) -> Any:
         return json.load(error)
 
 
-def eventually(true: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + 60
-    while not (found := true()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
-
-
 def test_it_processes_and_shows_it_and_ends_in_order(folder: Path, start: Start) -> None:
     process = start()
     url = url_of(process)
-    status = eventually(lambda: (s := ask(f"{url}/status"))["backends"][0]["events"] == 150 and s)
+    status = until(lambda: (s := ask(f"{url}/status"))["backends"][0]["events"] == 150 and s)
     backend = status["backends"][0]
     assert (status["health"], status["ready"], backend["partition_count"]) == ("ok", True, 3)
     assert backend["details"]["leases"] == 3 and backend["details"]["unowned"] == 0
@@ -124,7 +116,7 @@ def test_a_host_that_has_nothing_to_do_is_on_standby(start: Start) -> None:
     def states() -> list[str]:
         return sorted(ask(f"{url}/health")["health"] for url in urls)
 
-    eventually(lambda: states() == ["ok", "ok", "ok", "standby"])
+    until(lambda: states() == ["ok", "ok", "ok", "standby"])
 
 
 def test_what_the_operator_must_act_on_is_an_exit_code(folder: Path, start: Start) -> None:

@@ -1,8 +1,7 @@
 """The consumer takes the whole stream in, whenever it starts, and says what it could not read."""
 
 import asyncio
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +12,7 @@ from nats.js.api import StreamConfig
 
 from penstock.demo.consumer import Consumer
 from tests.servers import Nats
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -48,13 +48,6 @@ def publish(server: Nats, stream: str, bodies: list[bytes]) -> None:
     asyncio.run(work())
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.02)
-
-
 @pytest.fixture
 def consumer(nats: Nats, stream: str) -> Iterator[Consumer]:
     """A consumer of a stream that is not there yet."""
@@ -67,9 +60,9 @@ def consumer(nats: Nats, stream: str) -> Iterator[Consumer]:
 def test_a_stream_that_is_made_later_is_read_from_its_beginning(
     consumer: Consumer, nats: Nats, stream: str
 ) -> None:
-    wait_for(lambda: consumer.error is not None)
+    until(lambda: consumer.error is not None)
     publish(nats, stream, [insert(number) for number in range(1, 4)])
-    wait_for(lambda: consumer.read_to == 3)
+    until(lambda: consumer.read_to == 3)
     assert consumer.replica.count == 3
     assert consumer.replica.tables["users"] == {(n,): {"id": n} for n in (1, 2, 3)}
     assert [message.sequence for message in consumer.latest] == [1, 2, 3]
@@ -86,7 +79,7 @@ def test_finishing_reads_everything_that_is_there(nats: Nats, stream: str) -> No
 def test_latency_is_from_commit_to_stored(consumer: Consumer, nats: Nats, stream: str) -> None:
     publish(nats, stream, [])
     publish(nats, stream, [insert(1)])
-    wait_for(lambda: consumer.read_to == 1)
+    until(lambda: consumer.read_to == 1)
     latency = consumer.meter.recent(0.0, 1.0)
     assert latency is not None
     assert 0 <= latency < 60
@@ -96,6 +89,6 @@ def test_a_message_that_is_no_change_is_told_to_the_verdict(
     consumer: Consumer, nats: Nats, stream: str
 ) -> None:
     publish(nats, stream, [insert(1), b"hello", insert(2)])
-    wait_for(lambda: consumer.read_to == 3)
+    until(lambda: consumer.read_to == 3)
     [problem] = consumer.replica.impossible
     assert "5 bytes" in problem

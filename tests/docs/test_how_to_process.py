@@ -10,7 +10,7 @@ import penstock
 from penstock.config import load_file
 from penstock.processor.settings import ProcessorFile
 from tests.docs.pages import DOCS, blocks
-from tests.reading.made import until
+from tests.waiting import until
 
 
 def test_the_observer_and_the_processor_of_the_page_run(

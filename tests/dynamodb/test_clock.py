@@ -21,10 +21,10 @@ from penstock.stream import Stream
 from tests.dynamodb.consumers import Pipeline
 from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
 from tests.dynamodb.test_local import feed_of, only, rows
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
-PATIENCE = 240.0
 Answer = TypeVar("Answer")
 
 
@@ -40,13 +40,6 @@ def jumping() -> Iterator[DynamodbLocal]:
     """Its clock goes as ours does, and jumps when a test says so."""
     with started(1) as server:
         yield server
-
-
-def wait_for(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def answered(call: Callable[[], Answer]) -> Answer:
@@ -99,8 +92,8 @@ def test_a_shard_that_rolls_is_read_before_its_child_and_once() -> None:
             return len({shard for shard, _ in reading.found}) >= 2
 
         try:
-            wait_for(rolled)
-            wait_for(read)
+            until(rolled)
+            until(read)
             parents = {each.partition: each.parents for each in answered(feed.partitions)}
         finally:
             reading.stop()
@@ -120,7 +113,7 @@ def drained(following: DynamodbFollowing, count: int) -> list[Page]:
         pages.extend(following.read(0.1))
         return sum(page.count for page in pages) >= count
 
-    wait_for(read)
+    until(read)
     return pages
 
 
@@ -146,7 +139,7 @@ def test_an_expired_iterator_is_made_again_silently(
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5)]
     probe = make(following._arn, following._shard.id, "TRIM_HORIZON")
     jumping.advance(16 * 60)
-    wait_for(lambda: expired(client, probe))
+    until(lambda: expired(client, probe))
     table.fill(5, start=5)
     assert keys(feed, drained(following, 5)) == [f"r{n}" for n in range(5, 10)]
     assert kinds == ["TRIM_HORIZON", "AFTER_SEQUENCE_NUMBER"]
@@ -170,7 +163,7 @@ def test_records_that_the_server_trimmed_are_a_gap(jumping: DynamodbLocal) -> No
     pages = drained(following, 5)
     first = following.bookmark(pages[0].first)
     jumping.advance(25 * 3600)
-    wait_for(lambda: trimmed(feed, partition, first))
+    until(lambda: trimmed(feed, partition, first))
     table.fill(5, start=5)
     with pytest.raises(HistoryLost) as error:
         feed.follow(partition, first).read(0.0)

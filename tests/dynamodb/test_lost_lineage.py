@@ -22,7 +22,7 @@ from tests.dynamodb.consumers import some, until
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, sequence
 from tests.dynamodb.streams import Stream as Served
-from tests.reading.made import Clock
+from tests.waiting import Clock
 
 pytestmark = pytest.mark.slow  # two listings, some seconds apart
 

@@ -35,8 +35,9 @@ from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.mongo import Shop, mongodb, shop_on
-from tests.reading.made import Clock, confirmed
+from tests.reading.made import confirmed
 from tests.servers import Postgres
+from tests.waiting import Clock
 
 Change = tuple[str, ...]
 

@@ -27,9 +27,10 @@ from tests.mongo import mongodb, shop_on
 from tests.mongodb.history import History
 from tests.mongodb.reading import feed_of as mongodb_feed
 from tests.mongodb.server import ScriptedMongod
-from tests.reading.made import Clock, confirmed
+from tests.reading.made import confirmed
 from tests.servers import Postgres
 from tests.slots import drop_slot
+from tests.waiting import Clock
 
 
 @dataclass

@@ -12,7 +12,7 @@ from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.host_positions import HostPositions
-from tests.reading.made import Clock
+from tests.waiting import Clock
 
 
 class Store(MemoryStore):

@@ -11,7 +11,8 @@ from penstock.leases.holder import RENEW, TERM, LeaseHolder, instance_name
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.process.processes import Machine
-from tests.reading.made import Clock, FaultyStore, until
+from tests.reading.made import FaultyStore
+from tests.waiting import Clock, until
 
 NAMES = [f"shop/p{number:03}" for number in range(1000)]
 

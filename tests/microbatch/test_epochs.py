@@ -17,7 +17,8 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.positions import Positions
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import P0, P1, Clock, Made, feed_of, made, options_of, place, until
+from tests.reading.made import P0, P1, Made, feed_of, made, options_of, place
+from tests.waiting import Clock, until
 
 
 class Saving(Positions):

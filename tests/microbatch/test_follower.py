@@ -21,7 +21,8 @@ from penstock.reading.positions import Positions
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, options_of, place, positions_of, until
+from tests.reading.made import P0, options_of, place, positions_of
+from tests.waiting import until
 
 P1 = PartitionId("p1")
 

@@ -32,7 +32,8 @@ from penstock.process.connections import Server
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, Made, options_of, positions_of, until
+from tests.reading.made import P0, Made, options_of, positions_of
+from tests.waiting import until
 
 CHANGES = 500
 END = Place("p0-000000000499", 0)

@@ -12,7 +12,8 @@ from penstock.microbatch.ticket import Split, bounded
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, PartitionId, Place
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import P0, made, positions_of, until
+from tests.reading.made import P0, made, positions_of
+from tests.waiting import until
 
 Offset = dict[PartitionId, Bookmark]
 

@@ -25,7 +25,8 @@ from penstock.reading.roster import Roster
 from penstock.sinks import Progress, Receipt, ignore
 from penstock.sinks.memory import MemorySink, MemorySinkSettings
 from tests.microbatch.opened import Opened
-from tests.reading.made import P0, Made, feed_of, made, options_of, place, positions_of, until
+from tests.reading.made import P0, Made, feed_of, made, options_of, place, positions_of
+from tests.waiting import until
 
 PLACE = Place("1", 0)
 PAGE = Page(

@@ -6,7 +6,7 @@ import pickle
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,14 +18,7 @@ from hypothesis import strategies as st
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board, Entry
 from penstock.ops.reporter import Reporter
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.waiting import Clock, until
 
 
 @pytest.fixture
@@ -37,13 +30,6 @@ def clock() -> Clock:
 def board(tmp_path: Path, clock: Clock) -> Iterator[Board]:
     with Board(tmp_path / "run" / "board", clock=clock, bounds={"lag_bytes": 1000}) as found:
         yield found
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def entry(board: Board, name: str = "a") -> Entry:

@@ -4,7 +4,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 from penstock.ops.board import Board
 from penstock.ops.reporter import Reporter
 from penstock.process.connections import Server
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -33,13 +34,6 @@ def serving(board: Board, port: int = 0) -> Iterator[Server]:
 
 def reporter_to(server: Server) -> Reporter:
     return Reporter(server.address, server.key)
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def test_a_report_arrives_over_tcp(board: Board) -> None:

@@ -11,17 +11,10 @@ from penstock.ops.board import Board, Entry
 from penstock.ops.health import Health, Thresholds
 from penstock.ops.partitions import at_risk
 from penstock.ops.status import Status, assess
+from tests.waiting import Clock
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 FINE = {"connected": True, "lag_bytes": 0, "buffered_events": 0, "confirmed": "0/1"}
-
-
-@dataclass
-class Clock:
-    now: float = 0.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass(frozen=True)
@@ -177,7 +170,7 @@ CASES = [
 
 
 def status(case_reports: list[tuple[float, str, str, Mapping[str, Any]]], at: float) -> Status:
-    clock = Clock()
+    clock = Clock(0.0)
     board = Board("/nowhere", clock=clock, bounds=LIMITS.bounds)
     for now, kind, name, fields in sorted(case_reports, key=lambda report: report[0]):
         clock.now = now
@@ -205,7 +198,7 @@ def test_health(case: Case) -> None:
 
 
 def test_one_backend_is_enough_to_be_unhealthy() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     board = Board("/nowhere", clock=clock)
     board.post("source", "a", FINE)
     board.post("source", "b", FINE | {"stopped": True})
@@ -214,7 +207,7 @@ def test_one_backend_is_enough_to_be_unhealthy() -> None:
 
 
 def test_a_shared_sink_that_moves_does_not_excuse_a_backend_that_does_not() -> None:
-    clock = Clock()
+    clock = Clock(0.0)
     board = Board("/nowhere", clock=clock)
     for now in range(40):
         clock.now = float(now)

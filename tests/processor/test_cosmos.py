@@ -9,7 +9,7 @@ from penstock.leases.cosmos import CosmosStore
 from penstock.leases.memory import MemoryStore
 from tests.cosmos.reading import settings_of, store_url
 from tests.cosmos.server import CosmosServer
-from tests.reading.made import until
+from tests.waiting import until
 
 
 class Ids(Observer):

@@ -13,8 +13,8 @@ from penstock.leases.memory import MemoryStore
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.local import Table
 from tests.mongo import mongodb, shop_on
-from tests.reading.made import until
 from tests.servers import Database, Moto
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live]
 

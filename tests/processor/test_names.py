@@ -17,7 +17,8 @@ from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Ownership
 from tests.processor.world import World, memory
-from tests.reading.made import Clock, place
+from tests.reading.made import place
+from tests.waiting import Clock
 
 P0 = PartitionId("p0")
 

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from tests.processor.worker import INTERVALS
+from tests.waiting import until
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 120.0
 
 
 class Hosts:
@@ -91,13 +91,6 @@ class Hosts:
     def done(self) -> float:
         """The share of the changes that were processed."""
         return sum(map(len, self.processed().values())) / (self.partitions * self.changes)
-
-
-def until(true: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.process.processes import StopRequest
 from tests.feeds.staged import StagedFeed
 from tests.processor.world import memory
-from tests.reading.made import until
+from tests.waiting import until
 
 FAST = {"renew": 0.2, "acquire": 0.1, "expire": 1.0, "poll": 0.05}
 

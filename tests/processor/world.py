@@ -8,7 +8,7 @@ from penstock.leases.memory import MemoryStore
 from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
 from penstock.processor.processor import Processor
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import Clock
+from tests.waiting import Clock
 
 
 class World:

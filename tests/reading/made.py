@@ -20,18 +20,9 @@ from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
+from tests.waiting import Clock
 
 P0, P1 = PartitionId("p0"), PartitionId("p1")
-
-
-class Clock:
-    """Time that a test advances."""
-
-    def __init__(self, now: float = 100.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class FaultyStore(MemoryStore):
@@ -140,11 +131,3 @@ def made(feed: StagedFeed, **given: Any) -> Iterator[Made]:
         yield parts
     finally:
         parts.reservoir.stop(5.0)
-
-
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "it never came true"
-        time.sleep(0.005)

@@ -12,7 +12,8 @@ from penstock.model.position import START, Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import P0, Clock, positions_of, until
+from tests.reading.made import P0, positions_of
+from tests.waiting import Clock, until
 
 
 class Lossy(StagedFeed):

@@ -15,7 +15,8 @@ from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings, bookmark_at
-from tests.reading.made import P0, Clock, FaultyStore, place, positions_of, until
+from tests.reading.made import P0, FaultyStore, place, positions_of
+from tests.waiting import Clock, until
 
 
 class Knowing(StagedFollowing):

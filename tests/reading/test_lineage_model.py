@@ -15,7 +15,7 @@ from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Pla
 from penstock.reading.reader import PartitionReader
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import Clock
+from tests.waiting import Clock
 from tests.wire.cells import examples
 
 _EACH = 6  # changes of a partition

@@ -12,7 +12,7 @@ from penstock.model.errors import LeaseLost, Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.host_positions import HostPositions
 from penstock.reading.positions import PAUSE, Positions
-from tests.reading.made import Clock
+from tests.waiting import Clock
 
 SLOT, OTHER = PartitionId("slot"), PartitionId("other")
 FIRST, SECOND, THIRD = Place("0A", 0), Place("0A", 1), Place("0B", 0)

@@ -17,7 +17,8 @@ from penstock.reading.gaps import GapLog
 from penstock.reading.passed_gaps import BLOCKED, CONFIRMED
 from penstock.reading.reader import PartitionReader, Step
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import P0, Clock, confirmed, feed_of, place
+from tests.reading.made import P0, confirmed, feed_of, place
+from tests.waiting import Clock
 
 
 class Recorder:

@@ -8,7 +8,8 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.reading.remaining import Remaining
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import P0, P1, feed_of, place, until
+from tests.reading.made import P0, P1, feed_of, place
+from tests.waiting import until
 
 GONE = PartitionId("p2")
 

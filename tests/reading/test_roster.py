@@ -12,7 +12,8 @@ from penstock.model.errors import PositionLost
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.reading.roster import AGAIN, LOOKUP, Absences, Roster, openings
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.reading.made import Clock, made, place
+from tests.reading.made import made, place
+from tests.waiting import Clock
 
 READ = Bookmark(place(3), {})
 DONE = Bookmark(place(9), {}, ended=True)

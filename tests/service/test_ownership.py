@@ -14,17 +14,9 @@ from penstock.leases.holder import RENEW, TERM, instance_name
 from penstock.leases.memory import MemoryStore
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.service.ownership import Owner, Ownership
+from tests.waiting import Clock
 
 NAME = "owner:shop"
-
-
-class Clock:
-    """Time that a test advances."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Instances:

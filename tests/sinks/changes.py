@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -116,13 +115,6 @@ def read(url: str, stream: str) -> list[Read]:
 def ids_in(url: str, stream: str) -> list[str]:
     """The event ids of a stream's messages."""
     return [message.event_id for message in read(url, stream)]
-
-
-def wait_until(true: Callable[[], Any], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 def interrupted(

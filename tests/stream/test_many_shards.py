@@ -22,6 +22,7 @@ from penstock.stream.side_by_side import THREADS, SideBySide
 from penstock.wire.dynamodb.records import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.stream.taking import PATIENCE, ids, saved, some
+from tests.waiting import until
 
 
 class SlowServer(StreamsServer):
@@ -55,13 +56,6 @@ def server() -> Iterator[SlowServer]:
 
 def opened(server: StreamsServer, at: Any = "trim_horizon", **more: Any) -> Stream:
     return Stream(DynamodbFeed(settings_of(server, reads=1000, poll=0.001)), at=at, **more)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
 
 
 def test_shards_are_read_side_by_side_by_few_threads(server: SlowServer) -> None:

@@ -35,8 +35,8 @@ from penstock.stream import Stream
 from penstock.stream.coordinator import LISTING
 from penstock.stream.records import record_reader
 from penstock.stream.shard import Shard
-from tests.reading.made import Clock
 from tests.stream.scripted import ScriptedFeed, tree
+from tests.waiting import Clock
 
 
 def name(record: dict[str, Any] | None) -> str | None:

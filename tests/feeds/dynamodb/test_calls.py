@@ -25,7 +25,7 @@ from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard
 from tests.dynamodb.streams import Stream as Served
 from tests.feeds.dynamodb.walking import Walking
-from tests.reading.made import Clock
+from tests.waiting import Clock
 
 LIMITS = {"GetRecords": 5, "ListStreams": 5, "DescribeStream": 10}
 

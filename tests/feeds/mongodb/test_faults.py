@@ -9,10 +9,11 @@ import pytest
 from penstock.feeds.mongodb.cluster import hello_of, is_sharded
 from penstock.feeds.mongodb.failures import RESUMABLE
 from tests.chaos.proxy import Proxy, Weather
-from tests.mongo import REAL, Shop, eventually, shop_on
+from tests.mongo import REAL, Shop, shop_on
 from tests.mongodb.reading import Read, feed_of
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Secantus
+from tests.waiting import until
 
 on_a_real_one = pytest.mark.skipif(
     not REAL, reason="needs a real replica set or sharded cluster: PENSTOCK_MONGODB_URL"
@@ -85,7 +86,7 @@ def test_an_election_loses_and_repeats_nothing(shop: Shop, reading: Read) -> Non
     reader.read(1)
     with suppress(pymongo.errors.AutoReconnect):  # the old primary closes its connections
         shop.client.admin.command({"replSetStepDown": 10, "force": True})
-    eventually(lambda: _inserted(shop, 2))
+    until(lambda: _inserted(shop, 2))
     assert reader.read(2) == ["1", "2"]
 
 

@@ -14,9 +14,10 @@ from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import START, Bookmark, PartitionId, Place
-from tests.mongo import REAL, Shop, eventually, follow, mongodb, pages, rows, shop_on
+from tests.mongo import REAL, Shop, follow, mongodb, pages, rows, shop_on
 from tests.mongodb.reading import Read, feed_of
 from tests.mongodb.server import ScriptedMongod
+from tests.waiting import until
 
 
 def begun(feed: MongoFeed, at: Any = None) -> Bookmark:
@@ -102,7 +103,7 @@ def test_the_clock_and_the_token_of_an_idle_stream_move(shop: Shop) -> None:
             assert not following.read(0.1)
             return bool(following.status()["token"] != status["token"])
 
-        eventually(moved)
+        until(moved)
         assert following.status()["clock"] >= status["clock"] > 1_700_000_000
 
 
@@ -256,14 +257,14 @@ def test_there_is_one_cursor_and_one_connection(mongo: str) -> None:
         own = 2  # of the test's client: one, and its watch
         before = cursors()
         bookmark = begun(feed)
-        eventually(lambda: (cursors(), connections()) == (before, own))
+        until(lambda: (cursors(), connections()) == (before, own))
         with follow(feed, bookmark) as following:
             for number in range(50):
                 shop.db.users.insert_one({"_id": number})
                 following.read(0.01)
-            eventually(lambda: (cursors() - before, connections() - own) == (1, 2))
-        assert eventually(lambda: cursors() == before)
-        assert eventually(lambda: connections() == own)
+            until(lambda: (cursors() - before, connections() - own) == (1, 2))
+        assert until(lambda: cursors() == before)
+        assert until(lambda: connections() == own)
 
 
 @pytest.fixture

@@ -16,11 +16,10 @@ from penstock.feeds.mongodb import lag
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.mongodb.lag import EVERY, FAILURES, Lag, OplogWindow, time_of_mark
 from penstock.model.errors import PenstockError, Unavailable
-from tests.mongo import eventually
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Reading, Serve, feed_of
 from tests.mongodb.server import ScriptedMongod
-from tests.reading.made import Clock
+from tests.waiting import Clock, until
 
 HOUR = 3600
 
@@ -158,7 +157,7 @@ def test_the_oldest_entry_is_asked_for_until_nothing_refers_to_the_window(
         window.open()
         window.open()
         (thread,) = set(threading.enumerate()) - before
-        eventually(lambda: window.oldest == at(7))
+        until(lambda: window.oldest == at(7))
         return thread
 
     thread = opened()
@@ -213,7 +212,7 @@ def test_a_following_knows_when_its_position_leaves_the_oplog(
     server.history.insert(2)
     there = reading(feed_of(server), begun)
     there.read(1)
-    eventually(lambda: status_of(there)["window_seconds"] is not None)
+    until(lambda: status_of(there)["window_seconds"] is not None)
     found = status_of(there)
     assert 4 * HOUR <= found["window_seconds"] < 4 * HOUR + 60
     assert HOUR - 60 < found["window_left_seconds"] <= HOUR
@@ -230,7 +229,7 @@ def test_where_the_oplog_may_not_be_read_the_window_is_unknown_and_says_why(
     there = reading(feed_of(server))
     server.history.insert(1)
     there.read(1)
-    why = eventually(lambda: status_of(there)["details"]["window"])
+    why = until(lambda: status_of(there)["details"]["window"])
     assert ("mongos" in why) == (kind == "mongos")
     assert status_of(there)["window_seconds"] is None
     assert status_of(there)["window_left_seconds"] is None

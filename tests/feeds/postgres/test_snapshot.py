@@ -4,7 +4,7 @@ import pickle
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -22,6 +22,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Bookmark
 from tests.feeds.postgres.reading import Reader, Row
 from tests.servers import Postgres
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -50,13 +51,6 @@ def rows_of(
     source = pickle.loads(pickle.dumps(snapshot.source))
     with source.opened() as pages:
         return [reader.decode(list(pages(part, rows, size))) for part in snapshot.plan(rows, size)]
-
-
-def until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def flat(ranges: list[list[Row]]) -> list[Any]:

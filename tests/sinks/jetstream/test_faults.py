@@ -14,8 +14,9 @@ from penstock.nats.api import JetStream
 from penstock.sinks import ignore
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read, wait_until
+from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.fault]
 
@@ -105,7 +106,7 @@ def losing(
     half = len(batches) // 2
     yield from batches[:half]
     last = batches[half - 1].column("cursor")[-1].as_py()
-    wait_until(lambda: "shop" in told.position and told.position["shop"].cursor == last)
+    until(lambda: "shop" in told.position and told.position["shop"].cursor == last)
     between.trigger, between.remaining = trigger, 10**6
     yield from batches[half:]
 

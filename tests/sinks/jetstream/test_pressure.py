@@ -17,8 +17,9 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from tests.progress import Noted
 from tests.servers import Nats, free_port
-from tests.sinks.changes import batch_of, frozen, ids_in, ids_of, read, wait_until
+from tests.sinks.changes import batch_of, frozen, ids_in, ids_of, read
 from tests.sinks.jetstream.raw import publishing
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -73,7 +74,7 @@ def writing(sink_of: Any) -> Iterator[Callable[..., Writing]]:
         sink = sink_of(url, **{"timeout": "2s", **settings})
         one = Writing(sink, batch_of, size)
         started.append(one)
-        wait_until(lambda: one.told)
+        until(lambda: one.told)
         return one
 
     yield make
@@ -109,7 +110,7 @@ def test_a_server_that_stutters_is_given_rest_and_gets_everything(
         with frozen(server.pid):
             time.sleep(0.7)
         time.sleep(0.0005)
-    wait_until(lambda: write.said("pressure")[-1] == "normal")
+    until(lambda: write.said("pressure")[-1] == "normal")
     receipt = write.finish()
     assert receipt.numbers["pressure"] == "normal"
     assert ids_in(server.url, stream) == ids_of(*write.batches)
@@ -131,12 +132,12 @@ def test_what_a_pause_kept_back_goes_when_it_is_over_and_not_with_the_next_chang
 
     def changes() -> Iterator[pa.RecordBatch]:
         yield batches[0]
-        wait_until(lambda: any(note.get("published") == 100 for note in told))
+        until(lambda: any(note.get("published") == 100 for note in told))
         with frozen(server.pid):
-            wait_until(lambda: is_stopped(server.pid))  # else it may still answer all of it
+            until(lambda: is_stopped(server.pid))  # else it may still answer all of it
             yield from batches[1:]
-            wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
-        wait_until(stored)
+            until(lambda: any(note.get("pressure") == "critical" for note in told))
+        until(stored)
 
     sink = sink_of(server.url, delivery=delivery, messages=messages, timeout="60s",
             pressure={"pause": "3s"},)  # fmt: skip
@@ -151,11 +152,11 @@ def test_a_server_that_hangs_is_critical_before_it_counts_as_gone(
 ) -> None:
     server: Nats = own_nats()
     write = writing(server.url, delivery=delivery, timeout="20s", pressure={"pause": "100ms"})
-    wait_until(lambda: len(write.batches) > 30)
+    until(lambda: len(write.batches) > 30)
     with frozen(server.pid):
-        wait_until(lambda: "critical" in write.said("pressure"))
+        until(lambda: "critical" in write.said("pressure"))
     assert any("hardly answers" in note.get("pressure_reason", "") for note in write.told)
-    wait_until(lambda: write.said("pressure")[-1] == "normal")
+    until(lambda: write.said("pressure")[-1] == "normal")
     write.finish()
     assert not write.told.outages
     assert ids_in(server.url, stream) == ids_of(*write.batches)
@@ -177,7 +178,7 @@ def test_a_server_that_hangs_before_anything_is_sent_is_critical_too(
     thread = threading.Thread(target=write)
     with frozen(server.pid):
         thread.start()
-        wait_until(lambda: any(note.get("pressure") == "critical" for note in told))
+        until(lambda: any(note.get("pressure") == "critical" for note in told))
     thread.join(60)
     assert [receipt.published for receipt in receipts] == [1]
     assert not (connected and told.outages)
@@ -190,18 +191,18 @@ def test_a_breaker_opens_on_a_dead_server_and_the_first_good_probe_closes_it(
     """Under load: what is waiting does not pile up, and everything is delivered afterwards."""
     server: Nats = own_nats()
     write = writing(server.url, delivery=delivery, breaker={"threshold": 3, "timeout": "1s"})
-    wait_until(lambda: len(write.batches) > 30)
+    until(lambda: len(write.batches) > 30)
     server.kill()
-    wait_until(lambda: "half-open" in write.said("breaker"))
+    until(lambda: "half-open" in write.said("breaker"))
     waiting, memory = len(write.batches), psutil.Process().memory_info().rss
-    wait_until(lambda: write.said("breaker").count("half-open") >= 3)
+    until(lambda: write.said("breaker").count("half-open") >= 3)
     # Nobody takes more from the source: it keeps its log.
     assert len(write.batches) - waiting <= 6
     assert psutil.Process().memory_info().rss - memory < 50 << 20
     server.start()
-    wait_until(lambda: write.said("breaker")[-1] == "closed")
+    until(lambda: write.said("breaker")[-1] == "closed")
     at = len(write.batches)
-    wait_until(lambda: len(write.batches) > at + 5)
+    until(lambda: len(write.batches) > at + 5)
     receipt = write.finish()
     said = write.said("breaker")
     assert said[:2] == ["open", "half-open"]

@@ -21,8 +21,9 @@ from penstock.sinks.poison.quarantine import now
 from penstock.sinks.poison.suspension import Event, Suspension, Table
 from tests.progress import Noted
 from tests.servers import Nats
-from tests.sinks.changes import batch_of, read, wait_until
+from tests.sinks.changes import batch_of, read
 from tests.sinks.jetstream.raw import Raw
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -216,7 +217,7 @@ def test_while_the_dead_letters_cannot_be_stored_nothing_is_acknowledged(
         target=lambda: receipts.append(sink.write(batches, told)), daemon=True
     )
     writing.start()
-    wait_until(lambda: len(told.outages) >= 3)
+    until(lambda: len(told.outages) >= 3)
     assert not receipts
     assert aside.places() == ["0"]
     assert any("dead letter default:00000000/00000002:1" in n.get("error", "") for n in told)

@@ -23,6 +23,7 @@ from penstock.sinks.rows.flow import (
     PressureState,
 )
 from penstock.sinks.settings import PressureSettings
+from tests.waiting import Clock
 
 NORMAL, SLOW, CRITICAL = PressureState
 BRISK, DRAGGING, CHOKING, RESTED = PressureEvent
@@ -126,14 +127,6 @@ def test_the_thresholds_can_be_set() -> None:
 
 
 # What publishers report, with the clock.
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture
