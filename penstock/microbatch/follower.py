@@ -28,6 +28,7 @@ from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.process.connections import hang_up
 from penstock.reading.passed_gaps import Doubts
 from penstock.reading.reservoir import Reservoir
 
@@ -62,8 +63,8 @@ class Follower(PageClient):
         """As they come, until the ticket ends; of each partition in order. Raises Unavailable when
         the reader process is gone, and what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
-        self._send(self._ticket.pack())
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
+        self._send(self._ticket.pack())
         while not self._over.is_set():
             yield from self._arrived()
             self._end()
@@ -134,8 +135,12 @@ class Follower(PageClient):
         release(self._ticket, connection)
 
     def close(self) -> None:
-        """The task is over: stops reading."""
+        """The task is over: stops reading, and breaks off a conversation as `PageClient` does."""
         self._reservoir.stop(0.0)
+        if self._connection is not None:
+            hang_up(self._connection)
+            self._over.wait()
+        super().close()
 
     def _report(self, done: Position) -> None:
         """Releases pages, and reports bookmarks."""

@@ -124,6 +124,12 @@ def connect(address: str, key: bytes, *, answers_within: float = 0.0) -> Connect
     return connection
 
 
+def hang_up(connection: Connection) -> None:
+    """Ends a connection that another thread reads; closing it would not wake that thread."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as ended:
+        ended.shutdown(socket.SHUT_RDWR)
+
+
 def _bound(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     deadline = time.monotonic() + _PORT_PATIENCE

@@ -237,6 +237,15 @@ def test_a_gap_that_is_recorded_after_the_end_of_the_epoch_is_no_unknown_message
         assert made.got == events("p0")[40:]
 
 
+def test_a_task_that_fails_in_mid_epoch_leaves_no_thread_and_no_conversation() -> None:
+    with world({}) as made:
+        others = set(threading.enumerate())
+        client = Follower(made.ticket())
+        next(client.pages())
+        client.close()
+        until(lambda: set(threading.enumerate()) <= others)
+
+
 def test_late_reports_take_nothing_back() -> None:
     with world({}) as made:
         made.epochs.stored({P0: Bookmark(place(50), {})})
