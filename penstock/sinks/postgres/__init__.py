@@ -1,0 +1,11 @@
+"""One PostgreSQL database that many sources flow into, table by table, as the map says.
+
+The task of a query writes: `write` divides changes among workers by their tables, a `worker` is a
+thread with a connection that applies them (`penstock/tables`), each commit with its ledger rows.
+"""
+
+from penstock.sinks import SinkPlugin
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.sink import PostgresSink
+
+PLUGIN = SinkPlugin(settings=PostgresSinkSettings, build=PostgresSink)

@@ -1,0 +1,87 @@
+"""Which tables of which sources are in the map, with their rows of the ledger."""
+
+import re
+from collections import defaultdict
+from typing import Any
+
+from penstock.model.position import PartitionId
+from penstock.process.closing import Closes
+from penstock.sinks.poison.dead_letter import Letter
+from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.followed import FollowedTable
+from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
+from penstock.tables.ledger import Ledger
+
+LETTER = 1 << 20  # bytes of a dead letter at most
+
+
+class Followed(Closes):
+    """Finds tables; one that comes for the first time gets its row of the ledger."""
+
+    def __init__(self, settings: PostgresSinkSettings) -> None:
+        self._settings, self._ledger = settings, Ledger(settings.ledger)
+        self._named: dict[tuple[str, str, str], MappedTable] = {}
+        self._patterns: defaultdict[str, list[tuple[re.Pattern[str], MappedTable]]]
+        self._patterns = defaultdict(list)
+        for table in settings.tables():
+            if table.options.partitions:
+                pattern = re.compile(table.options.partitions)
+                self._patterns[table.backend].append((pattern, table))
+            else:
+                self._named[table.backend, table.schema_name, table.table] = table
+        self._known: dict[tuple[str, str, str, str], FollowedTable | None] = {}
+        self._entered: dict[tuple[str, str, str], FollowedTable] = {}
+        self._connection: Any = None
+
+    def find(
+        self, backend: str, sid: PartitionId, schema: str | None, table: str | None
+    ) -> FollowedTable | None:
+        """The table of the map that a source's table is, or is a partition of; None if there is
+        none. Raises Unavailable, SettingsError."""
+        key = backend, str(sid), schema or "", table or ""
+        if key not in self._known:
+            mapped = self._mapped(backend, schema or "", table or "")
+            self._known[key] = None if mapped is None else self._enter(mapped, sid)
+        return self._known[key]
+
+    def keep_letter(self, letter: Letter) -> None:
+        """Stores a dead letter. Raises Unavailable, SettingsError."""
+        with translated("storing a dead letter"), self._opened().transaction():
+            text = letter.body(LETTER).decode()
+            self._ledger.keep_letters(self._connection.cursor(), [(letter.event_id, text)])
+
+    def close(self) -> None:
+        """Disconnects."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def _mapped(self, backend: str, schema: str, table: str) -> MappedTable | None:
+        named = self._named.get((backend, schema, table))
+        if named is not None:
+            return named
+        return next(
+            (
+                mapped for pattern, mapped in self._patterns[backend]
+                if mapped.schema_name == schema and pattern.fullmatch(table)
+            ),
+            None,
+        )  # fmt: skip
+
+    def _enter(self, mapped: MappedTable, sid: str) -> FollowedTable:
+        key = mapped.backend, mapped.source, sid
+        if key not in self._entered:
+            with translated("reading the ledger"), self._opened().transaction():
+                cursor = self._connection.cursor()
+                self._ledger.make(cursor)
+                row = self._ledger.enter(
+                    cursor, (mapped.backend, sid, mapped.schema_name, mapped.table),
+                    f"{mapped.target_schema}.{mapped.target}", "live",
+                )  # fmt: skip
+            self._entered[key] = FollowedTable(mapped=mapped, sid=sid, id=row.id)
+        return self._entered[key]
+
+    def _opened(self) -> Any:
+        if self._connection is None or self._connection.closed:
+            self._connection = connect(self._settings)
+        return self._connection

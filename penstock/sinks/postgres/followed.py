@@ -1,0 +1,142 @@
+"""A table of one source, and how its changes become rows of its target."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+from zlib import crc32
+
+import psycopg
+from psycopg import sql
+
+from penstock.model.errors import SettingsError
+from penstock.sinks.poison.dead_letter import Letter, row_letter
+from penstock.sinks.postgres.settings import MappedTable
+from penstock.tables.lines import UNSENT, LineChange, LineFold, Relation
+from penstock.tables.staging import (
+    SID,
+    Destination,
+    RowMapping,
+    StagedTable,
+    find_destination,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FollowedTable:
+    """A table of the map, of the source `sid`; `id` is its row of the ledger."""
+
+    mapped: MappedTable
+    sid: str
+    id: int
+
+    @property
+    def name(self) -> str:
+        """What logs and errors call it."""
+        return f"{self.mapped.source} of {self.mapped.backend}/{self.sid}"
+
+    @property
+    def target(self) -> str:
+        """`schema.table` at the destination."""
+        return f"{self.mapped.target_schema}.{self.mapped.target}"
+
+    def worker(self, workers: int) -> int:
+        """Which worker has it: all sources of a target have one, so that none waits for another."""
+        return crc32(self.target.encode()) % workers
+
+    def staged(self, cursor: Any, relation: Relation, number: int) -> StagedTable:
+        """How lines of the relation are written. Raises SettingsError, and psycopg's errors."""
+        options = self.mapped.options
+        found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
+        if found is None and options.create:
+            self._create(cursor, relation)
+            found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
+        if found is None:
+            raise SettingsError(
+                f"{self.name}: there is no table {self.target} at the destination",
+                hint="create it, or set `create: true` for it in the map",
+            )
+        mapping = RowMapping(
+            sid=self.sid if SID in found.columns else None, columns=options.columns,
+            computed=options.set, filter=options.filter,
+        )  # fmt: skip
+        staged = StagedTable(relation, found, mapping, number)
+        self._refuse_loose(staged, found)
+        return staged
+
+    def apply(self, cursor: Any, staged: StagedTable, changes: Sequence[LineChange]) -> None:
+        """Applies changes in the transaction of the cursor. Raises psycopg's errors."""
+        if staged.takes_lines and all(one.operation in ("INSERT", "READ") for one in changes):
+            lines = [one.after or "" for one in changes]
+            try:
+                with cursor.connection.transaction():
+                    staged.copy(cursor, lines)
+            except psycopg.errors.UniqueViolation:
+                pass  # some are there: below they replace the rows with their keys
+            else:
+                return
+        keeps = self.mapped.options.type == "append"
+        fold = LineFold(staged.relation, moves=staged.moves, keeps=keeps)
+        for one in changes:
+            fold.add(_with_meta(one) if staged.mapping.has_expressions else one)
+        staged.apply(cursor, fold.steps())
+
+    def letter(self, change: LineChange, error: str) -> Letter:
+        """A dead letter of a change that the destination refuses."""
+        at = change.committed_at
+        values = {
+            "event_id": change.event_id, "backend": self.mapped.backend, "partition": self.sid,
+            "cursor": change.cursor, "ordinal": change.ordinal, "database": None,
+            "namespace": self.mapped.schema_name, "collection": self.mapped.table,
+            "relation_id": None, "transaction": None, "captured_at": None,
+            "committed_at": None if at is None else datetime.fromtimestamp(at / 1e6, UTC),
+            "operation": change.operation, "key": change.key, "before": change.before,
+            "after": change.after,
+        }  # fmt: skip
+        return row_letter(values, "text", "refused", error)
+
+    def _create(self, cursor: Any, relation: Relation) -> None:
+        """Makes the target with the source's columns and key; types that this database lacks are
+        text."""
+        parts, key = [], [relation.columns[number].name for number in relation.key]
+        for column in relation.columns:
+            known = cursor.execute("SELECT to_regtype(%s) IS NOT NULL", [column.type]).fetchone()
+            kind = column.type if known[0] else "text"
+            parts.append(sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(kind)))
+        if key:
+            names = sql.SQL(", ").join(map(sql.Identifier, key))
+            parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
+        cursor.execute(
+            sql.SQL("CREATE TABLE {} ({})").format(
+                sql.Identifier(self.mapped.target_schema, self.mapped.target),
+                sql.SQL(", ").join(parts),
+            )
+        )
+
+    def _refuse_loose(self, staged: StagedTable, found: Destination) -> None:
+        """Raises SettingsError where a key of the source is not one of the target."""
+        if not staged.key:
+            return
+        key = {*staged.key, *([] if staged.mapping.sid is None else [SID])}
+        if missing := sorted(key - found.columns.keys()):
+            raise SettingsError(
+                f"{self.name}: {self.target} has no column {missing[0]}, which is in the key",
+                hint="add it to the target, or map the table with `set`",
+            )
+        if frozenset(key) not in found.keys:
+            names = ", ".join(sorted(key))
+            raise SettingsError(
+                f"{self.name}: no unique index of {self.target} has exactly ({names})",
+                hint=f"ALTER TABLE {self.target} ADD PRIMARY KEY ({names});",
+            )
+
+
+def _with_meta(change: LineChange) -> LineChange:
+    """The change with the columns `META` in its lines."""
+    at = change.committed_at
+    time = "\\N" if at is None else datetime.fromtimestamp(at / 1e6, UTC).isoformat()
+    head = f"{change.operation}\t{time}\t"
+    return change._replace(
+        before=None if change.before is None else f"{UNSENT}\t{UNSENT}\t{change.before}",
+        after=None if change.after is None else head + change.after,
+    )

@@ -1,0 +1,149 @@
+"""What a pipeline file may say about a PostgreSQL destination, and its map of tables."""
+
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from penstock.model.change import OnError
+from penstock.model.settings import Duration, Secret, Settings
+
+# The name is what users write; pydantic has a method of that name, which nothing here calls.
+warnings.filterwarnings("ignore", message='Field name "schema" in "PostgresSinkSettings"')
+
+# How a table is kept: as it is at the source, or without deletes.
+Kind = Literal["clone", "append"]
+
+
+class TableOptions(Settings):
+    """How one table of the map is written; each option has a default."""
+
+    type: Kind = "clone"
+    target: str = ""
+    """`schema.table` or `table`; default: the source's name, in the sink's `schema`."""
+    columns: tuple[str, ...] | None = None
+    """The columns that are written; default: all that the target has, too."""
+    filter: str = ""
+    """SQL over the source's columns: rows for which it is not true are not in the target."""
+    set: dict[str, str] = Field(default_factory=dict)
+    """Column of the target -> SQL over the source's columns; only these are written then."""
+    partitions: str = ""
+    """A regular expression over names in the source's schema: all go into this one target."""
+    create: bool = False
+    """Make the target, with the source's columns and key, if it is missing."""
+    schema_changes: Literal["add", "ignore", "ask"] | None = None
+    """What becomes of columns that are new at the source; default: `add` with `create`, else
+    `ignore`."""
+    existing: Literal["refuse", "keep", "replace"] = "refuse"
+    """What becomes of rows (of this source) that the target has before its first load."""
+
+    @field_validator("partitions")
+    @classmethod
+    def _is_a_pattern(cls, value: str) -> str:
+        try:
+            re.compile(value)
+        except re.error as error:
+            raise ValueError(f"no regular expression: {error}") from None
+        return value
+
+
+class MapEntry(Settings):
+    """The tables of one backend: `table` or `schema.table` -> options."""
+
+    backend: str
+    tables: dict[str, TableOptions] = Field(default_factory=dict)
+
+    @field_validator("tables", mode="before")
+    @classmethod
+    def _defaults(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: {} if options is None else options for name, options in value.items()}
+        return value
+
+
+class CommitSettings(Settings):
+    """When a worker commits: whichever is reached first."""
+
+    rows: int = Field(default=20_000, ge=1)
+    wait: Duration = Field(default=0.2, ge=0)  # seconds that a change may wait for more
+
+
+class MappedTable(Settings):
+    """A table of the map, with its names in full."""
+
+    backend: str
+    schema_name: str
+    table: str
+    target_schema: str
+    target: str
+    options: TableOptions
+
+    @property
+    def source(self) -> str:
+        """`schema.table` at the source."""
+        return f"{self.schema_name}.{self.table}"
+
+
+class PostgresSinkSettings(Settings):
+    """One destination database. Constructing it does no I/O."""
+
+    type: Literal["postgres"] = "postgres"
+    connection: Secret
+    """`postgresql://user:password@host:port/database?key=value`, as libpq reads it."""
+    schema: str = Field(default="public", min_length=1)  # type: ignore[assignment]
+    """Where targets are that name no schema."""
+    map: tuple[MapEntry, ...] = Field(min_length=1)
+    workers: int = Field(default=2, ge=1, le=64)
+    """Connections that apply changes; tables are divided among them by their target's name."""
+    commit: CommitSettings = CommitSettings()
+    ledger: str = Field(default="penstock", min_length=1)
+    """The schema with what is known of each table: its place, its state, its dead letters."""
+    replica_role: bool = False
+    """Set `session_replication_role`, so that triggers and foreign keys of targets do not run."""
+
+    # What becomes of a change that cannot be stored; `penstock run` has one for each backend.
+    on_error: OnError = "stop"
+
+    @model_validator(mode="after")
+    def _is_one_table_each(self) -> "PostgresSinkSettings":
+        seen: set[tuple[str, str]] = set()
+        for table in self.tables():
+            key = table.backend, table.source
+            if key in seen:
+                raise ValueError(
+                    f"map: {table.source} of the backend {table.backend} is there twice"
+                )
+            seen.add(key)
+        return self
+
+    def tables(self, backend: str | None = None) -> Sequence[MappedTable]:
+        """The tables of the map, of one backend or all."""
+        return [
+            table for entry in self.map if backend in (None, entry.backend)
+            for table in self._mapped(entry)
+        ]  # fmt: skip
+
+    def _mapped(self, entry: MapEntry) -> Iterator[MappedTable]:
+        for name, options in entry.tables.items():
+            schema, table = _split(name, "public")
+            target_schema, target = _split(options.target or table, self.schema)
+            yield MappedTable(
+                backend=entry.backend, schema_name=schema, table=table,
+                target_schema=target_schema, target=target, options=options,
+            )  # fmt: skip
+
+
+def _split(name: str, schema: str) -> tuple[str, str]:
+    """`schema.table` -> both; the first dot separates."""
+    before, dot, after = name.partition(".")
+    return (before, after) if dot else (schema, name)
+
+
+def patterns(tables: Sequence[MappedTable]) -> tuple[str, ...]:
+    """What a PostgreSQL backend's `tables` are for these tables."""
+    return tuple(
+        f"{each.schema_name}.~{each.options.partitions}" if each.options.partitions else each.source
+        for each in tables
+    )

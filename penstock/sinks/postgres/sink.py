@@ -1,0 +1,63 @@
+"""The PostgreSQL sink: changes in, rows of its tables out, each commit with its ledger rows."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.model.change import Images
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, finding
+from penstock.model.position import PartitionId
+from penstock.sinks import Progress, Receipt, Record
+from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.write import TableWrite
+from penstock.tables.ledger import Ledger
+
+
+class PostgresSink:
+    """A `penstock.sinks.Sink` of rows; see `settings` for what it can do."""
+
+    images: Images = "text"  # type: ignore[assignment]
+
+    def __init__(self, settings: PostgresSinkSettings) -> None:
+        self.settings = settings
+
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
+        """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
+        return TableWrite(self.settings, progress).run(changes)
+
+    def prepare(self) -> None:
+        """Makes the ledger. Raises SettingsError, Unavailable."""
+        with self._reading("making the ledger") as cursor:
+            Ledger(self.settings.ledger).make(cursor)
+
+    def records(
+        self, backend: str, partitions: Sequence[PartitionId]
+    ) -> Mapping[PartitionId, Record]:
+        """See `ReportsPositions`: the ledger knows which sources it has something of; how far each
+        is, it knows by table."""
+        with self._reading("reading the ledger") as cursor:
+            ledger = Ledger(self.settings.ledger)
+            ledger.make(cursor)
+            begun = ledger.begun(cursor, backend)
+        return {name: Record(begun=name in begun) for name in partitions}
+
+    def check(self) -> Sequence[Finding]:
+        """See `Sink.check`."""
+        try:
+            with closing(connect(self.settings)):
+                return [finding("ok", "sink postgres", "the destination answers")]
+        except PenstockError as error:
+            return [finding("error", "sink postgres", error.message, error.hint)]
+
+    @contextmanager
+    def _reading(self, doing: str) -> Iterator[Any]:
+        with (
+            closing(connect(self.settings)) as connection,
+            translated(doing),
+            connection.transaction(),
+        ):
+            yield connection.cursor()

@@ -1,0 +1,297 @@
+"""A worker: a thread and a connection that apply the changes of some tables, a commit at a time.
+
+A commit takes whole transactions of the sources. It locks the ledger rows of its tables, leaves out
+what is stored already, and writes rows and ledger together. So a commit whose answer was lost, or
+an instance that was thought dead, repeats nothing.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import psycopg
+import pyarrow as pa
+
+from penstock.model.change import OnError
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.position import Place
+from penstock.process.backoff import delays
+from penstock.sinks.postgres.connect import connect, translated, translation
+from penstock.sinks.postgres.followed import FollowedTable
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.tracker import Entry
+from penstock.tables.ledger import Ledger, LedgerRow
+from penstock.tables.lines import LineChange, Relation, changes_of
+from penstock.tables.staging import StagedTable
+
+_LETTER = 1 << 20  # bytes of a dead letter at most
+_LOOK = 1.0  # seconds between two looks for tables whose rows were loaded
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Changes of one table in their order, of one relation."""
+
+    table: FollowedTable
+    relation: Relation
+    batch: pa.RecordBatch
+
+    def after(self, row: LedgerRow) -> pa.RecordBatch:
+        """The changes that are not stored yet."""
+        cursors, ordinals = self.batch.column("cursor"), self.batch.column("ordinal")
+        low, high = 0, len(self.batch)
+        while low < high:
+            middle = (low + high) // 2
+            place = Place(cursors[middle].as_py(), ordinals[middle].as_py())
+            low, high = (low, middle) if row.is_new(place) else (middle + 1, high)
+        return self.batch.slice(low)
+
+    @property
+    def last(self) -> Place:
+        """The place of its last change."""
+        row = len(self.batch) - 1
+        return Place(
+            self.batch.column("cursor")[row].as_py(), self.batch.column("ordinal")[row].as_py()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Chunks that are committed together, `since` when (monotonic seconds); `entry` counts them."""
+
+    chunks: Sequence[Chunk]
+    rows: int
+    since: float
+    entry: Entry
+
+
+@dataclass(slots=True)
+class WorkerReport:
+    """What a worker did since it was asked last."""
+
+    applied: int = 0
+    known: int = 0  # changes that were stored already
+    letters: int = 0
+    commits: int = 0
+    seconds: float = 0.0  # that commits took
+    error: str = ""  # why it cannot commit now
+
+
+class Worker:
+    """`add` work, and ask for `failure` and `report`; `close` leaves what is not committed.
+
+    `_pending`: work in its order. `_staged`: temporary tables of this session, by table and
+    relation.
+    """
+
+    def __init__(self, settings: PostgresSinkSettings, number: int, on_error: OnError) -> None:
+        self.failure: PenstockError | None = None
+        self._settings, self._on_error = settings, on_error
+        self._ledger = Ledger(settings.ledger)
+        self._pending: deque[Work] = deque()
+        self._rows = 0  # that are pending
+        self._report = WorkerReport()
+        self._connection: Any = None
+        self._staged: dict[tuple[int, Relation], StagedTable] = {}
+        self._changed = threading.Condition()
+        self._is_closed = self._is_drained = False
+        self._thread = threading.Thread(
+            target=self._run, name=f"penstock-apply-{number}", daemon=True
+        )
+        self._thread.start()
+
+    def add(self, work: Work) -> None:
+        """Takes work; waits while there is much of it."""
+        limit = 2 * self._settings.commit.rows
+        with self._changed:
+            self._changed.wait_for(lambda: self._rows < limit or self.failure or self._is_closed)
+            self._pending.append(work)
+            self._rows += work.rows
+            self._changed.notify_all()
+
+    def drain(self, timeout: float) -> bool:
+        """Commits what there is without waiting for more; whether all was committed in time."""
+        with self._changed:
+            self._is_drained = True
+            self._changed.notify_all()
+            done = self._changed.wait_for(lambda: not self._pending or self.failure, timeout)
+            self._is_drained = False
+            return bool(done)
+
+    def take_report(self) -> WorkerReport:
+        """What was done since the last call."""
+        with self._changed:
+            found, self._report = self._report, WorkerReport(error=self._report.error)
+            return found
+
+    def close(self) -> None:
+        """Ends the thread, after its commit."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        waits = delays(first=0.2)
+        try:
+            while (works := self._due()) is not None:
+                try:
+                    self._commit(works)
+                except Unavailable as error:
+                    self._disconnect()
+                    self._say(error.message)
+                    self._pause(next(waits))
+                else:
+                    waits = delays(first=0.2)
+                    self._done(works)
+        except Exception as error:
+            with self._changed:
+                self.failure = PenstockError.of(error, "applying changes")
+                self._changed.notify_all()
+        finally:
+            self._disconnect()
+
+    def _due(self) -> Sequence[Work] | None:
+        """The work of the next commit; waits for it. None at the end."""
+        settings = self._settings.commit
+        with self._changed:
+            while True:
+                if self._is_closed:
+                    return None
+                now = time.monotonic()
+                left = self._pending[0].since + settings.wait - now if self._pending else None
+                if self._pending and (
+                    self._rows >= settings.rows or self._is_drained or (left or 0) <= 0
+                ):
+                    break
+                self._changed.wait(left)
+            works: list[Work] = []
+            rows = 0
+            for work in self._pending:
+                if works and rows + work.rows > settings.rows:
+                    break
+                works.append(work)
+                rows += work.rows
+            return works
+
+    def _pause(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closed, seconds)
+
+    def _say(self, error: str) -> None:
+        with self._changed:
+            self._report.error = error
+
+    def _done(self, works: Sequence[Work]) -> None:
+        with self._changed:
+            for work in works:
+                self._pending.popleft()
+                self._rows -= work.rows
+                work.entry.finish()
+            self._report.error = ""
+            self._changed.notify_all()
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        self._staged.clear()
+        if connection is not None:
+            connection.close()
+
+    def _commit(self, works: Sequence[Work]) -> None:
+        begun, counted = time.monotonic(), WorkerReport()
+        chunks = [chunk for work in works for chunk in work.chunks]
+        if self._connection is None:
+            self._connection = connect(self._settings)
+        with translated("writing"), self._connection.transaction():
+            cursor = self._connection.cursor()
+            rows = self._ledger.lock(cursor, {chunk.table.id for chunk in chunks})
+            places: dict[int, Place] = {}
+            for table, same in _by_table(chunks).items():
+                row = rows.get(table.id)
+                if row is None:
+                    raise SettingsError(
+                        f"the ledger has no row of {table.name} any more",
+                        hint="somebody deleted it; restart the pipeline to make it anew",
+                    )
+                for relation, changes in _joined(same, row):
+                    if row.state != "live":
+                        self._ledger.hold(cursor, row.id, relation, changes)
+                        continue
+                    bad = self._isolate(
+                        cursor, table, self._stage(cursor, table, relation), changes
+                    )
+                    counted.letters += bad
+                    counted.applied += len(changes) - bad
+                if row.is_new(last := same[-1].last):
+                    places[table.id] = last
+            if places:
+                self._ledger.advance(cursor, places)
+        total = sum(len(chunk.batch) for chunk in chunks)
+        with self._changed:
+            report = self._report
+            report.applied += counted.applied
+            report.known += total - counted.applied - counted.letters
+            report.letters += counted.letters
+            report.commits += 1
+            report.seconds += time.monotonic() - begun
+
+    def _stage(self, cursor: Any, table: FollowedTable, relation: Relation) -> StagedTable:
+        key = table.id, relation
+        found = self._staged.get(key)
+        if found is None:
+            found = self._staged[key] = table.staged(cursor, relation, len(self._staged))
+        return found
+
+    def _isolate(
+        self, cursor: Any, table: FollowedTable, staged: StagedTable, changes: Sequence[LineChange]
+    ) -> int:
+        """Applies what can be applied, in halves where it has to be; a change that fails alone is
+        set aside. Returns how many were."""
+        error = self._refusal(cursor, table, staged, changes)
+        if error is None:
+            return 0
+        if len(changes) > 1:
+            middle = len(changes) // 2
+            return sum(
+                self._isolate(cursor, table, staged, half)
+                for half in (changes[:middle], changes[middle:])
+            )
+        if self._on_error == "stop":
+            raise error
+        letter = table.letter(changes[0], error.message)
+        self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(_LETTER).decode())])
+        return 1
+
+    def _refusal(
+        self, cursor: Any, table: FollowedTable, staged: StagedTable, changes: Sequence[LineChange]
+    ) -> Rejected | None:
+        """Applies changes in a savepoint; why they are refused, if they are."""
+        try:
+            with self._connection.transaction():
+                table.apply(cursor, staged, changes)
+        except psycopg.Error as error:
+            found = translation(error, f"writing to {table.target}")
+            if not isinstance(found, Rejected):
+                raise found from error
+            return found
+        return None
+
+
+def _by_table(chunks: Sequence[Chunk]) -> Mapping[FollowedTable, list[Chunk]]:
+    found: dict[FollowedTable, list[Chunk]] = {}
+    for chunk in chunks:
+        found.setdefault(chunk.table, []).append(chunk)
+    return found
+
+
+def _joined(
+    chunks: Sequence[Chunk], row: LedgerRow
+) -> Iterator[tuple[Relation, Sequence[LineChange]]]:
+    """What is new of a table's chunks, together for each relation in their order."""
+    for relation, same in groupby(chunks, key=lambda chunk: chunk.relation):
+        changes = [change for chunk in same for change in changes_of(chunk.after(row))]
+        if changes:
+            yield relation, changes

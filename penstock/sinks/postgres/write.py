@@ -1,0 +1,242 @@
+"""One call of `write`: changes go to the workers of their tables, whole transactions at a time."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.model.change import unreadable
+from penstock.model.errors import Rejected
+from penstock.model.position import PartitionId, Place
+from penstock.sinks import Progress, Receipt
+from penstock.sinks.poison.dead_letter import error_letter
+from penstock.sinks.postgres.catalog import Followed
+from penstock.sinks.postgres.followed import FollowedTable
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.tracker import Tracker
+from penstock.sinks.postgres.worker import Chunk, Work, Worker
+from penstock.sinks.rows.intake import Order, Prefetch
+from penstock.sinks.rows.part import place_of
+from penstock.tables.lines import Relation
+
+_PART = 8000  # rows that are divided at once
+_LOOK = 0.05  # seconds between two looks at what was committed
+_DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
+
+
+@dataclass(slots=True)
+class _Tail:
+    """The last changes of a partition, whose transaction may go on; `since` when (monotonic)."""
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    since: float = 0.0
+
+
+class TableWrite:
+    """One call of `write`. `_relations`: of the partition's lines, by their table's number."""
+
+    def __init__(self, settings: PostgresSinkSettings, progress: Progress) -> None:
+        self._settings, self._progress = settings, progress
+        self._workers = [
+            Worker(settings, number, settings.on_error) for number in range(settings.workers)
+        ]
+        self._followed = Followed(settings)
+        self._order, self._tracker = Order(_PART), Tracker()
+        self._relations: dict[tuple[str, int], Relation] = {}
+        self._tails: dict[PartitionId, _Tail] = {}
+        self._receipt = Receipt()
+        self._position: dict[PartitionId, Place] = {}
+        self._applied = self._known = 0
+
+    def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
+        """Writes it all; see `Sink.write`."""
+        try:
+            with Prefetch(changes) as prefetch:
+                while True:
+                    try:
+                        batches = prefetch.take(self._until())
+                    except StopIteration:
+                        break
+                    now = time.monotonic()
+                    for batch in batches:
+                        if len(batch):
+                            self._take(batch, now)
+                    self._release(now)
+                    self._report()
+            self._release(float("inf"))
+            while not all([worker.drain(_DRAINED) for worker in self._workers]):  # noqa: C419
+                self._report()
+            self._report()
+        finally:
+            for worker in self._workers:
+                worker.close()
+            self._followed.close()
+        return Receipt(
+            position=self._position, published=self._applied, duplicates=self._known,
+            numbers={"workers": len(self._workers)},
+        )  # fmt: skip
+
+    def _until(self) -> float | None:
+        """How long to wait for the source at most."""
+        return None if self._tracker.is_idle and not self._tails else _LOOK
+
+    def _take(self, batch: pa.RecordBatch, now: float) -> None:
+        for part in self._order.arrange(batch):
+            for run in part.runs:
+                rows = part.batch.slice(run.start, run.stop - run.start)
+                self._learn(run.origin.partition, rows)
+                self._divide(run.origin.partition, rows, now)
+
+    def _learn(self, partition: PartitionId, rows: pa.RecordBatch) -> None:
+        """The first change of a relation in a page says what its lines are of."""
+        documents = rows.column("delta")
+        if documents.null_count == len(rows):
+            return
+        ids = rows.column("relation_id")
+        for row in np.flatnonzero(np.asarray(documents.is_valid())).tolist():
+            relation = Relation.of(orjson.loads(documents[row].as_py()))
+            key = partition, ids[row].as_py() or 0
+            if self._relations.get(key) != relation:
+                self._flush(partition)  # lines before it are of the relation before
+                self._relations[key] = relation
+
+    def _divide(self, partition: PartitionId, rows: pa.RecordBatch, now: float) -> None:
+        """Hands over whole transactions; the last one waits for what may still come of it."""
+        tail = self._tails.get(partition)
+        cursors = rows.column("cursor")
+        last = cursors[len(rows) - 1]
+        if tail is not None and tail.batches[-1].column("cursor")[0] != cursors[0]:
+            self._flush(partition)
+            tail = None
+        first = pc.index(cursors, last).as_py()  # where its last transaction begins
+        if first:
+            whole = [*(tail.batches if tail else ()), rows.slice(0, first)]
+            self._hand(partition, whole, tail.since if tail else now)
+            self._tails.pop(partition, None)
+            tail = None
+        if tail is None:
+            tail = self._tails[partition] = _Tail(since=now)
+        tail.batches.append(rows.slice(first))
+        tail.rows += len(rows) - first
+        if tail.rows >= self._settings.commit.rows:
+            self._flush(partition)
+
+    def _release(self, now: float) -> None:
+        """Hands over transactions that have waited: their end comes without a change."""
+        for partition, tail in list(self._tails.items()):
+            if now - tail.since >= self._settings.commit.wait:
+                self._flush(partition)
+
+    def _flush(self, partition: PartitionId) -> None:
+        tail = self._tails.pop(partition, None)
+        if tail is not None:
+            self._hand(partition, tail.batches, tail.since)
+
+    def _hand(
+        self, partition: PartitionId, batches: Sequence[pa.RecordBatch], since: float
+    ) -> None:
+        """Gives changes, in their order, to the workers of their tables."""
+        last = batches[-1]
+        entry = self._tracker.open(partition, place_of(last, len(last) - 1))
+        works: dict[int, list[Chunk]] = {}
+        for batch in batches:
+            for chunk in self._chunks(partition, batch):
+                works.setdefault(chunk.table.worker(len(self._workers)), []).append(chunk)
+        for _ in works:
+            entry.add()
+        for number, chunks in works.items():
+            rows = sum(len(chunk.batch) for chunk in chunks)
+            self._worker(number).add(Work(chunks, rows, since, entry))
+
+    def _worker(self, number: int) -> Worker:
+        worker = self._workers[number]
+        if worker.failure is not None:
+            raise worker.failure
+        return worker
+
+    def _chunks(self, partition: PartitionId, batch: pa.RecordBatch) -> Iterator[Chunk]:
+        """Its changes by table, each table's in their order."""
+        batch = self._without_unreadable(batch)
+        if not len(batch):
+            return
+        found: dict[tuple[FollowedTable, Relation], list[np.ndarray[Any, Any]]] = {}
+        for rows in _by_relation(batch):
+            start = int(rows[0])
+            relation = self._relations.get(
+                (partition, batch.column("relation_id")[start].as_py() or 0)
+            )
+            table = self._followed.find(
+                batch.column("backend")[start].as_py(), partition,
+                batch.column("namespace")[start].as_py(), batch.column("collection")[start].as_py(),
+            )  # fmt: skip
+            if table is None:
+                continue
+            relation = relation or Relation(schema="", table="", columns=())
+            found.setdefault((table, relation), []).append(rows)
+        for (table, relation), rows_of in found.items():
+            rows = np.sort(np.concatenate(rows_of)) if len(rows_of) > 1 else rows_of[0]
+            whole = len(rows) == len(batch)
+            yield Chunk(table, relation, batch if whole else batch.take(pa.array(rows)))
+
+    def _without_unreadable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        rows = unreadable(batch)
+        if not rows:
+            return batch
+        for row in rows:
+            (values,) = batch.slice(row, 1).to_pylist()
+            letter = error_letter(values, "json")
+            if self._settings.on_error == "stop":
+                raise Rejected(
+                    f"the change at {letter.position} of {letter.partition} cannot be read:"
+                    f" {letter.error}",
+                    hint="on_error: dead-letter would set it aside",
+                )
+            self._followed.keep_letter(letter)
+            self._progress.report({"dead_letters": {letter.reason: 1}})
+        kept = sorted(set(range(len(batch))) - set(rows))
+        return batch.take(pa.array(kept, pa.int64()))
+
+    def _report(self) -> None:
+        """Reports what is durable, and how the workers fare."""
+        for number in range(len(self._workers)):
+            self._worker(number)
+        reports = [worker.take_report() for worker in self._workers]
+        if position := self._tracker.stored():
+            self._position |= position
+            self._progress.stored(position)
+        self._applied += sum(each.applied for each in reports)
+        self._known += sum(each.known for each in reports)
+        errors = [each.error for each in reports if each.error]
+        if position or errors:
+            self._progress.report({
+                "published": self._applied, "duplicates": self._known,
+                "connected": not errors, "error": errors[0] if errors else "",
+            })  # fmt: skip
+        if letters := sum(each.letters for each in reports):
+            self._progress.report({"dead_letters": {"refused": letters}})
+
+
+def _by_relation(batch: pa.RecordBatch) -> Iterator["np.ndarray[Any, Any]"]:
+    """The rows of each relation: by its number, and where it has none by its name."""
+    ids = batch.column("relation_id")
+    names = batch.column("collection")
+    if not ids.null_count:
+        numbers = np.asarray(ids)
+        if (numbers == numbers[0]).all():
+            yield np.arange(len(batch))
+            return
+        order = np.argsort(numbers, kind="stable")
+        edges = [0, *(np.flatnonzero(np.diff(numbers[order])) + 1).tolist(), len(batch)]
+        for start, stop in pairwise(edges):
+            yield order[start:stop]
+        return
+    for row in range(len(batch)):
+        if names[row].is_valid:
+            yield np.array([row])

@@ -1,0 +1,190 @@
+"""Lines become rows of a table in PostgreSQL: each step, on a real server."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.tables.lines import (
+    UNSENT,
+    Clear,
+    LineStep,
+    Merge,
+    Move,
+    Recount,
+    Relation,
+    RelationColumn,
+)
+from penstock.tables.staging import (
+    SESSION,
+    RowMapping,
+    StagedTable,
+    find_destination,
+    widened,
+)
+from tests.servers import Database
+
+ITEM = Relation(
+    schema="public",
+    table="item",
+    columns=(
+        RelationColumn("name", "text"), RelationColumn("id", "integer", is_key=True),
+        RelationColumn("large", "text"),
+    ),
+)  # fmt: skip
+LOG = Relation(
+    schema="public", table="log",
+    columns=(RelationColumn("line", "json"), RelationColumn("n", "integer")),
+)  # fmt: skip
+
+
+@pytest.fixture
+def connection(database: Database) -> Iterator[Any]:
+    with psycopg.connect(database.url, autocommit=True) as opened:
+        for name, value in SESSION.items():
+            opened.execute(f"SET {name} = {value}".encode())
+        yield opened
+
+
+def staged(connection: Any, create: str, relation: Relation = ITEM, **mapping: Any) -> StagedTable:
+    connection.execute(create.encode())
+    found = find_destination(connection, "public", "Target")
+    assert found is not None
+    return StagedTable(relation, found, RowMapping(**mapping), 0)
+
+
+def apply(connection: Any, table: StagedTable, *steps: LineStep) -> list[tuple[Any, ...]]:
+    with connection.transaction():
+        table.apply(connection.cursor(), steps)
+    return list(connection.execute('SELECT * FROM "Target" ORDER BY 1'))
+
+
+PLAIN = 'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text)'
+
+
+def test_rows_are_new_or_replace_those_with_their_keys(connection: Any) -> None:
+    table = staged(connection, PLAIN)
+    assert apply(connection, table, Merge(whole=["a\t1\tx", "b\t2\t\\N"])) == [
+        (1, "a", "x"), (2, "b", None),
+    ]  # fmt: skip
+    assert apply(connection, table, Merge(gone=["1"], whole=["c\t2\ty", "\\\\\\t%\t3\t"])) == [
+        (2, "c", "y"), (3, "\\\t%", ""),
+    ]  # fmt: skip
+
+
+def test_a_value_that_was_not_sent_stays(connection: Any) -> None:
+    table = staged(connection, PLAIN)
+    apply(connection, table, Merge(whole=["a\t1\tx"]))
+    parts = {(2,): ["b\t1\t\\N", "c\t9\t\\N"]}
+    assert apply(connection, table, Merge(parts=parts)) == [(1, "b", "x")]
+    assert apply(connection, table, Move("1", f"d\t5\t{UNSENT}")) == [(5, "d", "x")]
+
+
+def test_columns_that_nothing_fills_are_kept_also_by_a_row_that_gets_another_key(
+    connection: Any,
+) -> None:
+    table = staged(
+        connection,
+        'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text, note text, '
+        "size int GENERATED ALWAYS AS (length(large)) STORED)",
+    )
+    assert table.moves
+    apply(connection, table, Merge(whole=["a\t1\txyz"]))
+    connection.execute("""UPDATE "Target" SET note = 'mine'""")
+    apply(connection, table, Merge(whole=["b\t1\tx"]))
+    assert apply(connection, table, Move("1", "b\t2\txy")) == [(2, "b", "xy", "mine", 2)]
+
+
+def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
+    create = (
+        'CREATE TABLE "Target" (sid text, id int, name text, large text, PRIMARY KEY (id, sid))'
+    )
+    table = staged(connection, create, sid="a'\\")
+    connection.execute("""INSERT INTO "Target" VALUES ('zz', 1, 'other', '')""")
+    other = ("zz", 1, "other", "")
+    with connection.transaction():
+        table.copy(connection.cursor(), ["a\t1\tx", "b\t2\ty"])
+    assert apply(connection, table, Merge(gone=["1"], whole=["c\t2\ty"])) == [
+        ("a'\\", 2, "c", "y"), other,
+    ]  # fmt: skip
+    apply(connection, table, Merge(whole=["n\t1\tx"], parts={(2,): ["m\t2\t\\N"]}))
+    assert apply(connection, table, Move("2", f"k\t3\t{UNSENT}")) == [
+        ("a'\\", 1, "n", "x"), ("a'\\", 3, "k", "y"), other,
+    ]  # fmt: skip
+    assert apply(connection, table, Clear()) == [other]
+
+
+def test_a_table_without_other_sources_is_truncated(connection: Any) -> None:
+    table = staged(connection, PLAIN)
+    apply(connection, table, Merge(whole=["a\t1\tx"]))
+    assert apply(connection, table, Clear(), Merge(whole=["b\t2\tx"])) == [(2, "b", "x")]
+
+
+def test_equal_rows_without_a_key_are_counted(connection: Any) -> None:
+    table = staged(connection, 'CREATE TABLE "Target" (n int, line json)', LOG)
+    line = '{"a": [1, "x\\\\\\\\t"]}'
+    apply(connection, table, Recount({f"{line}\t1": 3, "\\N\t\\N": 2}))
+    rows = apply(connection, table, Recount({f"{line}\t1": -2, "\\N\t\\N": -1, "1\t2": 1}))
+    assert [row[0] for row in rows] == [1, 2, None]
+
+
+FILTERED = 'CREATE TABLE "Target" (id text PRIMARY KEY, upper text, kind text)'
+MADE = {"id": "'x' || id", "upper": "upper(name)", "kind": "_operation"}
+
+
+def lines(*texts: str) -> list[str]:
+    return [f"{text.partition(' ')[0]}\t2026-01-01Z\t{text.partition(' ')[2]}" for text in texts]
+
+
+def test_expressions_make_columns_and_a_filter_says_which_rows_there_are(connection: Any) -> None:
+    table = staged(connection, FILTERED, computed=MADE, filter="large <> 'no' AND _operation <> ''")
+    assert table.relation == widened(ITEM)
+    whole = lines("INSERT a\t1\tyes", "INSERT b\t2\tno", "INSERT c\t3\t\\N", "INSERT d\t4\t")
+    assert apply(connection, table, Merge(whole=whole)) == [
+        ("x1", "A", "INSERT"), ("x4", "D", "INSERT"),
+    ]  # fmt: skip
+    whole = lines("UPDATE a\t1\tno", "UPDATE b\t2\tyes")
+    assert apply(connection, table, Merge(gone=["4"], whole=whole)) == [("x2", "B", "UPDATE")]
+
+
+def test_a_filter_sees_values_that_were_not_sent(connection: Any) -> None:
+    table = staged(connection, PLAIN, filter="large <> 'no'")
+    apply(connection, table, Merge(whole=lines("INSERT a\t1\tyes", "INSERT b\t2\tyes")))
+    parts = {(4,): lines("UPDATE c\t1\t\\N")}
+    assert apply(connection, table, Merge(parts=parts)) == [(1, "c", "yes"), (2, "b", "yes")]
+    moved = lines(f"UPDATE d\t7\t{UNSENT}")[0]
+    assert apply(connection, table, Move("2", moved)) == [(1, "c", "yes"), (7, "d", "yes")]
+
+
+def test_names_are_quoted(connection: Any) -> None:
+    names = ['a"b', "100%", "a.b", "é" * 31]
+    quoted = ", ".join('"' + name.replace('"', '""') + '" int' for name in names)
+    key = '"a""b"'
+    relation = Relation(
+        schema="public", table="t",
+        columns=tuple(RelationColumn(name, "integer", name == 'a"b') for name in names),
+    )  # fmt: skip
+    table = staged(connection, f'CREATE TABLE "Target" ({quoted}, PRIMARY KEY ({key}))', relation)
+    whole = Merge(whole=["1\t2\t3\t4"])
+    assert apply(connection, table, whole, Merge(parts={(1,): ["1\t\\N\t9\t9"]})) == [(1, 2, 9, 9)]
+
+
+def test_a_batch_costs_what_it_changes_and_not_what_the_target_has(connection: Any) -> None:
+    table = staged(connection, PLAIN)
+    connection.execute(
+        """INSERT INTO "Target" SELECT n, 'a', 'b' FROM generate_series(1, 50000) n"""
+    )
+    connection.execute('ANALYZE "Target"')
+    before = _scans(connection)
+    with connection.transaction():
+        step = Merge(gone=["1"], whole=["x\t2\ty"], parts={(2,): ["x\t3\t\\N"]})
+        table.apply(connection.cursor(), [step])
+    assert _scans(connection) == before, "the whole target was read"
+
+
+def _scans(connection: Any) -> int:
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    return int(
+        connection.execute("SELECT pg_stat_get_numscans('\"Target\"'::regclass)").fetchone()[0]
+    )
