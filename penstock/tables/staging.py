@@ -118,7 +118,6 @@ class StagedTable:
         self.key = _target_key(relation, destination, mapping)
         self._rows = sql.Identifier(f"penstock_rows_{number}")
         self._keys = sql.Identifier(f"penstock_keys_{number}")
-        self._is_made = False
 
     @property
     def moves(self) -> bool:
@@ -139,9 +138,7 @@ class StagedTable:
                     self._recount(cursor, counts)
 
     def make(self, cursor: Any) -> None:
-        """Makes the temporary tables, once in a session."""
-        if self._is_made:
-            return
+        """Makes the temporary tables, which last as long as the session."""
         kinds = self._kinds(cursor)
         for name, columns in (
             (self._rows, self.relation.columns),
@@ -157,7 +154,6 @@ class StagedTable:
                     name, _COMMA.join(parts)
                 )
             )
-        self._is_made = True
 
     def copy(self, cursor: Any, lines: Sequence[str]) -> None:
         """New rows, straight into the destination; only where it `takes_lines`."""
@@ -191,7 +187,6 @@ class StagedTable:
             )
 
     def _merge(self, cursor: Any, step: Merge) -> None:
-        self.make(cursor)
         if step.gone:
             _copy(cursor, self._keys, self._key_names, "%s\n", step.gone)
             cursor.execute(self._delete(self._keys, _SQL("true")))
@@ -219,7 +214,6 @@ class StagedTable:
         self._put(cursor)
 
     def _stage(self, cursor: Any, lines: Sequence[str], keys: Sequence[str] = ()) -> None:
-        self.make(cursor)
         # Not DELETE: rows that are gone would be read again by each statement.
         cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
         _copy(cursor, self._rows, self.relation.names, "%s\n", lines)

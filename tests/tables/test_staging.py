@@ -51,7 +51,9 @@ def staged(connection: Any, create: str, relation: Relation = ITEM, **mapping: A
     connection.execute(create.encode())
     found = find_destination(connection, "public", "Target")
     assert found is not None
-    return StagedTable(relation, found, RowMapping(**mapping), 0)
+    table = StagedTable(relation, found, RowMapping(**mapping), 0)
+    table.make(connection.cursor())
+    return table
 
 
 def apply(connection: Any, table: StagedTable, *steps: LineStep) -> list[tuple[Any, ...]]:

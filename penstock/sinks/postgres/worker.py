@@ -243,6 +243,7 @@ class Worker:
         found = self._staged.get(key)
         if found is None:
             found = self._staged[key] = table.staged(cursor, relation, len(self._staged))
+            found.make(cursor)  # outside of the savepoints
         return found
 
     def _isolate(
