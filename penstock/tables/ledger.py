@@ -15,7 +15,7 @@ import orjson
 from psycopg import sql
 
 from penstock.model.position import Place
-from penstock.tables.lines import LineChange, Relation
+from penstock.tables.lines import LineChange, SourceRelation
 
 # `loading`: its rows are loaded; `loaded`: all rows are there, held changes are to be applied;
 # `waiting`: an operator has to change something.
@@ -55,7 +55,7 @@ class LedgerRow:
         return self.place is None or place > self.place
 
 
-class Ledger:
+class TargetLedger:
     """The ledger in one schema; each method is part of the transaction of its cursor, and raises
     psycopg's errors."""
 
@@ -115,7 +115,9 @@ class Ledger:
             [list(places), [str(place) for place in places.values()]],
         )
 
-    def hold(self, cursor: Any, id: int, relation: Relation, changes: Sequence[LineChange]) -> None:
+    def hold(
+        self, cursor: Any, id: int, relation: SourceRelation, changes: Sequence[LineChange]
+    ) -> None:
         """Keeps changes of a table that is not live."""
         document = relation.to_json()
         statement = self._sql(
@@ -131,7 +133,7 @@ class Ledger:
 
     def take_held(
         self, cursor: Any, row: LedgerRow, most: int
-    ) -> Sequence[tuple[Relation, list[LineChange]]]:
+    ) -> Sequence[tuple[SourceRelation, list[LineChange]]]:
         """Takes the first held changes of a table: those that its rows do not contain, by their
         relations, in their order; the others are forgotten."""
         cursor.execute(
@@ -149,7 +151,7 @@ class Ledger:
             [row.id, most],
         )
         return [
-            (Relation.of(orjson.loads(document)), [LineChange(*each[1:]) for each in same])
+            (SourceRelation.of(orjson.loads(document)), [LineChange(*each[1:]) for each in same])
             for document, same in groupby(found.fetchall(), key=itemgetter(0))
         ]
 

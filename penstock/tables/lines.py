@@ -27,7 +27,7 @@ class RelationColumn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Relation:
+class SourceRelation:
     """What lines are of: a version of a source's table."""
 
     schema: str
@@ -36,7 +36,7 @@ class Relation:
     version: str = ""
 
     @classmethod
-    def of(cls, document: Mapping[str, Any]) -> "Relation":
+    def of(cls, document: Mapping[str, Any]) -> "SourceRelation":
         """The relation in the first change of a page."""
         columns = tuple(
             RelationColumn(each["name"], each["type"], each["key"]) for each in document["columns"]
@@ -47,7 +47,7 @@ class Relation:
         )  # fmt: skip
 
     def to_json(self) -> str:
-        """The relation as text; `Relation.of` reads it."""
+        """The relation as text; `SourceRelation.of` reads it."""
         columns = [{"name": c.name, "type": c.type, "key": c.is_key} for c in self.columns]
         document = {"schema": self.schema, "table": self.table, "version": self.version}
         return orjson.dumps(document | {"columns": columns}).decode()
@@ -136,7 +136,9 @@ class LineFold:
     nothing fills). `keeps`: rows are never deleted (append).
     """
 
-    def __init__(self, relation: Relation, *, moves: bool = False, keeps: bool = False) -> None:
+    def __init__(
+        self, relation: SourceRelation, *, moves: bool = False, keeps: bool = False
+    ) -> None:
         self._key, self._moves, self._keeps = relation.key, moves, keeps
         self._steps: list[LineStep] = []
         self._gone: dict[str, None] = {}  # a set in order

@@ -19,8 +19,8 @@ from penstock.tables.lines import (
     Merge,
     Move,
     Recount,
-    Relation,
     RelationColumn,
+    SourceRelation,
 )
 
 # Of a session that applies steps: keys are looked up by the target's index.
@@ -100,7 +100,7 @@ class RowMapping:
 META = (RelationColumn("_operation", "text"), RelationColumn("_committed_at", "timestamptz"))
 
 
-def widened(relation: Relation) -> Relation:
+def widened(relation: SourceRelation) -> SourceRelation:
     """The relation with the columns `META` before its own."""
     return replace(relation, columns=(*META, *relation.columns))
 
@@ -110,7 +110,7 @@ class StagedTable:
     psycopg's errors. `number` tells the temporary tables of a session apart."""
 
     def __init__(
-        self, relation: Relation, destination: Destination, mapping: RowMapping, number: int
+        self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int
     ) -> None:
         self.destination, self.mapping = destination, mapping
         self.relation = widened(relation) if mapping.has_expressions else relation
@@ -350,7 +350,9 @@ class StagedTable:
 _SQL, _COMMA = sql.SQL, sql.SQL(", ")
 
 
-def _written(relation: Relation, destination: Destination, mapping: RowMapping) -> frozenset[str]:
+def _written(
+    relation: SourceRelation, destination: Destination, mapping: RowMapping
+) -> frozenset[str]:
     """The columns of the destination that are written, besides `sid`."""
     if mapping.computed:
         return frozenset(mapping.computed)
@@ -361,7 +363,7 @@ def _written(relation: Relation, destination: Destination, mapping: RowMapping) 
 
 
 def _target_key(
-    relation: Relation, destination: Destination, mapping: RowMapping
+    relation: SourceRelation, destination: Destination, mapping: RowMapping
 ) -> tuple[str, ...]:
     """The columns by which a row of the destination is found, besides `sid`."""
     if mapping.computed and relation.key:

@@ -17,11 +17,11 @@ from penstock.tables.lines import (
     Merge,
     Move,
     Recount,
-    Relation,
     RelationColumn,
+    SourceRelation,
 )
 
-RELATION = Relation(
+RELATION = SourceRelation(
     schema="public",
     table="item",
     columns=(
@@ -29,7 +29,7 @@ RELATION = Relation(
         RelationColumn("large", "text"),
     ),
 )  # fmt: skip
-KEYLESS = Relation(schema="public", table="log", columns=(RelationColumn("line", "text"),))
+KEYLESS = SourceRelation(schema="public", table="log", columns=(RelationColumn("line", "text"),))
 
 Rows = dict[str, tuple[str, str]]
 
@@ -146,7 +146,7 @@ def test_an_append_keeps_rows_that_are_deleted() -> None:
 
 
 def test_a_relation_is_read_from_its_text() -> None:
-    assert Relation.of(orjson.loads(RELATION.to_json())) == RELATION
+    assert SourceRelation.of(orjson.loads(RELATION.to_json())) == RELATION
 
 
 def _changes(*texts: str) -> Iterator[LineChange]:

@@ -13,8 +13,8 @@ from penstock.tables.lines import (
     Merge,
     Move,
     Recount,
-    Relation,
     RelationColumn,
+    SourceRelation,
 )
 from penstock.tables.staging import (
     SESSION,
@@ -25,7 +25,7 @@ from penstock.tables.staging import (
 )
 from tests.servers import Database
 
-ITEM = Relation(
+ITEM = SourceRelation(
     schema="public",
     table="item",
     columns=(
@@ -33,7 +33,7 @@ ITEM = Relation(
         RelationColumn("large", "text"),
     ),
 )  # fmt: skip
-LOG = Relation(
+LOG = SourceRelation(
     schema="public", table="log",
     columns=(RelationColumn("line", "json"), RelationColumn("n", "integer")),
 )  # fmt: skip
@@ -47,7 +47,9 @@ def connection(database: Database) -> Iterator[Any]:
         yield opened
 
 
-def staged(connection: Any, create: str, relation: Relation = ITEM, **mapping: Any) -> StagedTable:
+def staged(
+    connection: Any, create: str, relation: SourceRelation = ITEM, **mapping: Any
+) -> StagedTable:
     connection.execute(create.encode())
     found = find_destination(connection, "public", "Target")
     assert found is not None
@@ -163,7 +165,7 @@ def test_names_are_quoted(connection: Any) -> None:
     names = ['a"b', "100%", "a.b", "é" * 31]
     quoted = ", ".join('"' + name.replace('"', '""') + '" int' for name in names)
     key = '"a""b"'
-    relation = Relation(
+    relation = SourceRelation(
         schema="public", table="t",
         columns=tuple(RelationColumn(name, "integer", name == 'a"b') for name in names),
     )  # fmt: skip

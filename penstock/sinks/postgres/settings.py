@@ -33,11 +33,6 @@ class TableOptions(Settings):
     """A regular expression over names in the source's schema: all go into this one target."""
     create: bool = False
     """Make the target, with the source's columns and key, if it is missing."""
-    schema_changes: Literal["add", "ignore", "ask"] | None = None
-    """What becomes of columns that are new at the source; default: `add` with `create`, else
-    `ignore`."""
-    existing: Literal["refuse", "keep", "replace"] = "refuse"
-    """What becomes of rows (of this source) that the target has before its first load."""
 
     @field_validator("partitions")
     @classmethod

@@ -14,7 +14,7 @@ from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.postgres.connect import connect, translated
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.write import TableWrite
-from penstock.tables.ledger import Ledger
+from penstock.tables.ledger import TargetLedger
 
 
 class PostgresSink:
@@ -32,7 +32,7 @@ class PostgresSink:
     def prepare(self) -> None:
         """Makes the ledger. Raises SettingsError, Unavailable."""
         with self._reading("making the ledger") as cursor:
-            Ledger(self.settings.ledger).make(cursor)
+            TargetLedger(self.settings.ledger).make(cursor)
 
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
@@ -40,7 +40,7 @@ class PostgresSink:
         """See `ReportsPositions`: the ledger knows which sources it has something of; how far each
         is, it knows by table."""
         with self._reading("reading the ledger") as cursor:
-            ledger = Ledger(self.settings.ledger)
+            ledger = TargetLedger(self.settings.ledger)
             ledger.make(cursor)
             begun = ledger.begun(cursor, backend)
         return {name: Record(begun=name in begun) for name in partitions}

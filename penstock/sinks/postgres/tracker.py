@@ -10,7 +10,7 @@ from collections import deque
 from penstock.model.position import PartitionId, Place, Position
 
 
-class Entry:
+class HandedOver:
     """Changes that were handed over together, up to `last`; `add` for each worker that has some,
     `finish` when one has committed them. Stored when as many have finished."""
 
@@ -39,11 +39,11 @@ class Tracker:
     """The entries of each partition in their order. Used by one thread."""
 
     def __init__(self) -> None:
-        self._entries: dict[PartitionId, deque[Entry]] = {}
+        self._entries: dict[PartitionId, deque[HandedOver]] = {}
 
-    def open(self, partition: PartitionId, last: Place) -> Entry:
+    def open(self, partition: PartitionId, last: Place) -> HandedOver:
         """Notes changes up to a place; the caller adds workers before it asks what is `stored`."""
-        entry = Entry(partition, last)
+        entry = HandedOver(partition, last)
         self._entries.setdefault(partition, deque()).append(entry)
         return entry
 

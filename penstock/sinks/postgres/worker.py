@@ -21,11 +21,11 @@ from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavai
 from penstock.model.position import Place
 from penstock.process.backoff import delays
 from penstock.sinks.postgres.connect import connect, translated, translation
-from penstock.sinks.postgres.followed import FollowedTable
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.tracker import Entry
-from penstock.tables.ledger import Ledger, LedgerRow
-from penstock.tables.lines import LineChange, Relation, changes_of
+from penstock.sinks.postgres.source_table import SourceTable
+from penstock.sinks.postgres.tracker import HandedOver
+from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.tables.lines import LineChange, SourceRelation, changes_of
 from penstock.tables.staging import StagedTable
 
 _LETTER = 1 << 20  # bytes of a dead letter at most
@@ -36,8 +36,8 @@ _LOOK = 1.0  # seconds between two looks for tables whose rows were loaded
 class Chunk:
     """Changes of one table in their order, of one relation."""
 
-    table: FollowedTable
-    relation: Relation
+    table: SourceTable
+    relation: SourceRelation
     batch: pa.RecordBatch
 
     def after(self, row: LedgerRow) -> pa.RecordBatch:
@@ -66,7 +66,7 @@ class Work:
     chunks: Sequence[Chunk]
     rows: int
     since: float
-    entry: Entry
+    entry: HandedOver
 
 
 @dataclass(slots=True)
@@ -91,12 +91,12 @@ class Worker:
     def __init__(self, settings: PostgresSinkSettings, number: int, on_error: OnError) -> None:
         self.failure: PenstockError | None = None
         self._settings, self._on_error = settings, on_error
-        self._ledger = Ledger(settings.ledger)
+        self._ledger = TargetLedger(settings.ledger)
         self._pending: deque[Work] = deque()
         self._rows = 0  # that are pending
         self._report = WorkerReport()
         self._connection: Any = None
-        self._staged: dict[tuple[int, Relation], StagedTable] = {}
+        self._staged: dict[tuple[int, SourceRelation], StagedTable] = {}
         self._changed = threading.Condition()
         self._is_closed = self._is_drained = False
         self._thread = threading.Thread(
@@ -238,7 +238,7 @@ class Worker:
             report.commits += 1
             report.seconds += time.monotonic() - begun
 
-    def _stage(self, cursor: Any, table: FollowedTable, relation: Relation) -> StagedTable:
+    def _stage(self, cursor: Any, table: SourceTable, relation: SourceRelation) -> StagedTable:
         key = table.id, relation
         found = self._staged.get(key)
         if found is None:
@@ -247,7 +247,7 @@ class Worker:
         return found
 
     def _isolate(
-        self, cursor: Any, table: FollowedTable, staged: StagedTable, changes: Sequence[LineChange]
+        self, cursor: Any, table: SourceTable, staged: StagedTable, changes: Sequence[LineChange]
     ) -> int:
         """Applies what can be applied, in halves where it has to be; a change that fails alone is
         set aside. Returns how many were."""
@@ -267,7 +267,7 @@ class Worker:
         return 1
 
     def _refusal(
-        self, cursor: Any, table: FollowedTable, staged: StagedTable, changes: Sequence[LineChange]
+        self, cursor: Any, table: SourceTable, staged: StagedTable, changes: Sequence[LineChange]
     ) -> Rejected | None:
         """Applies changes in a savepoint; why they are refused, if they are."""
         try:
@@ -281,8 +281,8 @@ class Worker:
         return None
 
 
-def _by_table(chunks: Sequence[Chunk]) -> Mapping[FollowedTable, list[Chunk]]:
-    found: dict[FollowedTable, list[Chunk]] = {}
+def _by_table(chunks: Sequence[Chunk]) -> Mapping[SourceTable, list[Chunk]]:
+    found: dict[SourceTable, list[Chunk]] = {}
     for chunk in chunks:
         found.setdefault(chunk.table, []).append(chunk)
     return found
@@ -290,7 +290,7 @@ def _by_table(chunks: Sequence[Chunk]) -> Mapping[FollowedTable, list[Chunk]]:
 
 def _joined(
     chunks: Sequence[Chunk], row: LedgerRow
-) -> Iterator[tuple[Relation, Sequence[LineChange]]]:
+) -> Iterator[tuple[SourceRelation, Sequence[LineChange]]]:
     """What is new of a table's chunks, together for each relation in their order."""
     for relation, same in groupby(chunks, key=lambda chunk: chunk.relation):
         changes = [change for chunk in same for change in changes_of(chunk.after(row))]

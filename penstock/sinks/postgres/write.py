@@ -16,14 +16,14 @@ from penstock.model.errors import Rejected
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
-from penstock.sinks.postgres.catalog import Followed
-from penstock.sinks.postgres.followed import FollowedTable
 from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.source_table import SourceTable
+from penstock.sinks.postgres.table_map import TableMap
 from penstock.sinks.postgres.tracker import Tracker
 from penstock.sinks.postgres.worker import Chunk, Work, Worker
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
-from penstock.tables.lines import Relation
+from penstock.tables.lines import SourceRelation
 
 _PART = 8000  # rows that are divided at once
 _LOOK = 0.05  # seconds between two looks at what was committed
@@ -47,9 +47,9 @@ class TableWrite:
         self._workers = [
             Worker(settings, number, settings.on_error) for number in range(settings.workers)
         ]
-        self._followed = Followed(settings)
+        self._map = TableMap(settings)
         self._order, self._tracker = Order(_PART), Tracker()
-        self._relations: dict[tuple[str, int], Relation] = {}
+        self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._tails: dict[PartitionId, _Tail] = {}
         self._receipt = Receipt()
         self._position: dict[PartitionId, Place] = {}
@@ -77,7 +77,7 @@ class TableWrite:
         finally:
             for worker in self._workers:
                 worker.close()
-            self._followed.close()
+            self._map.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
             numbers={"workers": len(self._workers)},
@@ -101,7 +101,7 @@ class TableWrite:
             return
         ids = rows.column("relation_id")
         for row in np.flatnonzero(np.asarray(documents.is_valid())).tolist():
-            relation = Relation.of(orjson.loads(documents[row].as_py()))
+            relation = SourceRelation.of(orjson.loads(documents[row].as_py()))
             key = partition, ids[row].as_py() or 0
             if self._relations.get(key) != relation:
                 self._flush(partition)  # lines before it are of the relation before
@@ -166,19 +166,19 @@ class TableWrite:
         batch = self._without_unreadable(batch)
         if not len(batch):
             return
-        found: dict[tuple[FollowedTable, Relation], list[np.ndarray[Any, Any]]] = {}
+        found: dict[tuple[SourceTable, SourceRelation], list[np.ndarray[Any, Any]]] = {}
         for rows in _by_relation(batch):
             start = int(rows[0])
             relation = self._relations.get(
                 (partition, batch.column("relation_id")[start].as_py() or 0)
             )
-            table = self._followed.find(
+            table = self._map.find(
                 batch.column("backend")[start].as_py(), partition,
                 batch.column("namespace")[start].as_py(), batch.column("collection")[start].as_py(),
             )  # fmt: skip
             if table is None:
                 continue
-            relation = relation or Relation(schema="", table="", columns=())
+            relation = relation or SourceRelation(schema="", table="", columns=())
             found.setdefault((table, relation), []).append(rows)
         for (table, relation), rows_of in found.items():
             rows = np.sort(np.concatenate(rows_of)) if len(rows_of) > 1 else rows_of[0]
@@ -198,7 +198,7 @@ class TableWrite:
                     f" {letter.error}",
                     hint="on_error: dead-letter would set it aside",
                 )
-            self._followed.keep_letter(letter)
+            self._map.keep_letter(letter)
             self._progress.report({"dead_letters": {letter.reason: 1}})
         kept = sorted(set(range(len(batch))) - set(rows))
         return batch.take(pa.array(kept, pa.int64()))

@@ -12,7 +12,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
-from penstock.tables.lines import UNSENT, LineChange, LineFold, Relation
+from penstock.tables.lines import UNSENT, LineChange, LineFold, SourceRelation
 from penstock.tables.staging import (
     SID,
     Destination,
@@ -23,7 +23,7 @@ from penstock.tables.staging import (
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FollowedTable:
+class SourceTable:
     """A table of the map, of the source `sid`; `id` is its row of the ledger."""
 
     mapped: MappedTable
@@ -44,7 +44,7 @@ class FollowedTable:
         """Which worker has it: all sources of a target have one, so that none waits for another."""
         return crc32(self.target.encode()) % workers
 
-    def staged(self, cursor: Any, relation: Relation, number: int) -> StagedTable:
+    def staged(self, cursor: Any, relation: SourceRelation, number: int) -> StagedTable:
         """How lines of the relation are written. Raises SettingsError, and psycopg's errors."""
         options = self.mapped.options
         found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
@@ -95,7 +95,7 @@ class FollowedTable:
         }  # fmt: skip
         return row_letter(values, "text", "refused", error)
 
-    def _create(self, cursor: Any, relation: Relation) -> None:
+    def _create(self, cursor: Any, relation: SourceRelation) -> None:
         """Makes the target with the source's columns and key; types that this database lacks are
         text."""
         parts, key = [], [relation.columns[number].name for number in relation.key]

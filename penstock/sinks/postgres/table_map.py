@@ -8,18 +8,18 @@ from penstock.model.position import PartitionId
 from penstock.process.closing import Closes
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.followed import FollowedTable
 from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.tables.ledger import Ledger
+from penstock.sinks.postgres.source_table import SourceTable
+from penstock.tables.ledger import TargetLedger
 
 LETTER = 1 << 20  # bytes of a dead letter at most
 
 
-class Followed(Closes):
+class TableMap(Closes):
     """Finds tables; one that comes for the first time gets its row of the ledger."""
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
-        self._settings, self._ledger = settings, Ledger(settings.ledger)
+        self._settings, self._ledger = settings, TargetLedger(settings.ledger)
         self._named: dict[tuple[str, str, str], MappedTable] = {}
         self._patterns: defaultdict[str, list[tuple[re.Pattern[str], MappedTable]]]
         self._patterns = defaultdict(list)
@@ -29,13 +29,13 @@ class Followed(Closes):
                 self._patterns[table.backend].append((pattern, table))
             else:
                 self._named[table.backend, table.schema_name, table.table] = table
-        self._known: dict[tuple[str, str, str, str], FollowedTable | None] = {}
-        self._entered: dict[tuple[str, str, str], FollowedTable] = {}
+        self._known: dict[tuple[str, str, str, str], SourceTable | None] = {}
+        self._entered: dict[tuple[str, str, str], SourceTable] = {}
         self._connection: Any = None
 
     def find(
         self, backend: str, sid: PartitionId, schema: str | None, table: str | None
-    ) -> FollowedTable | None:
+    ) -> SourceTable | None:
         """The table of the map that a source's table is, or is a partition of; None if there is
         none. Raises Unavailable, SettingsError."""
         key = backend, str(sid), schema or "", table or ""
@@ -68,7 +68,7 @@ class Followed(Closes):
             None,
         )  # fmt: skip
 
-    def _enter(self, mapped: MappedTable, sid: str) -> FollowedTable:
+    def _enter(self, mapped: MappedTable, sid: str) -> SourceTable:
         key = mapped.backend, mapped.source, sid
         if key not in self._entered:
             with translated("reading the ledger"), self._opened().transaction():
@@ -78,7 +78,7 @@ class Followed(Closes):
                     cursor, (mapped.backend, sid, mapped.schema_name, mapped.table),
                     f"{mapped.target_schema}.{mapped.target}", "live",
                 )  # fmt: skip
-            self._entered[key] = FollowedTable(mapped=mapped, sid=sid, id=row.id)
+            self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)
         return self._entered[key]
 
     def _opened(self) -> Any:
