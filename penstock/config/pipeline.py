@@ -114,6 +114,13 @@ class Backend(Settings):
         part = self.settings.model_copy(update={name: 1 / with_})
         return self.model_copy(update={"settings": part})
 
+    def following(self, tables: tuple[str, ...]) -> "Backend":
+        """The same with these tables, where the file names none."""
+        if "tables" in self.settings.model_fields_set:
+            return self
+        settings = self.settings.model_copy(update={"tables": tables})
+        return self.model_copy(update={"settings": settings})
+
     def feed(self) -> Feed:
         """Builds the feed; does no I/O. Raises SettingsError for one that lacks methods."""
         found: FeedPlugin = plugin("feeds", self.type)
@@ -316,6 +323,32 @@ class Pipeline(Deployment):
                 " Spark cluster (spark.master); many hosts without Spark are penstock process"
             )
         return data
+
+    @model_validator(mode="after")
+    def _follows_the_map(self) -> "Pipeline":
+        """The backends of a sink of tables follow those of its map."""
+        wanted = self.sink.plug_in.tables
+        if wanted is None:
+            return self
+        if self.transform:
+            raise ValueError(
+                f"transform is not for a sink of type {self.sink.type}: write `set` and `filter` of"
+                " a table in its map"
+            )
+        backends = []
+        for each in self.backends:
+            if not plugin("feeds", each.type).has_lines:
+                raise ValueError(
+                    f"backend {each.name}: a sink of type {self.sink.type} takes the tables of"
+                    f" backends of type postgres, not of {each.type}"
+                )
+            tables = tuple(wanted(self.sink.settings, each.name))
+            if not tables:
+                raise ValueError(f"backend {each.name} has no tables in sink.map")
+            backends.append(each.following(tables))
+        # Frozen: this is still its making.
+        self.__dict__["backends"] = tuple(backends)
+        return self
 
     @model_validator(mode="after")
     def _rows(self) -> "Pipeline":

@@ -389,13 +389,16 @@ class FeedPlugin:
     """What a feed's entry point names: its settings and how to build it. `has_clock`: the status
     of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
     Debezium calls the source; empty: by the plug-in's name. `share`: the setting that is a
-    backend's part of what all of this type in one file may do together; empty: there is none."""
+    backend's part of what all of this type in one file may do together; empty: there is none.
+    `has_lines`: its decoder gives images of the form `text`, and its setting `tables` says what is
+    followed, so that it may flow into a sink of tables."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]
     has_clock: bool = False
     connector: str = ""
     share: str = ""
+    has_lines: bool = False
 
     def feed(self, settings: Settings) -> Feed:
         """Builds the feed; does no I/O. Raises SettingsError as `complete` does."""

@@ -197,3 +197,5 @@ class SinkPlugin:
     reader: "Callable[[Any, str | None], TailReader] | None" = None
     # Settings -> the server with the stream of changes. It takes snapshots, schemas and news, too.
     server: Callable[[Any], SinkServer] | None = None
+    # Settings and a backend's name -> the tables that a sink of tables wants of it.
+    tables: Callable[[Any, str], Sequence[str]] | None = None

@@ -7,5 +7,6 @@ from penstock.feeds.postgres.settings import PostgresSettings
 __all__ = ["PLUGIN", "PostgresFeed", "PostgresSettings"]
 
 PLUGIN = FeedPlugin(
-    settings=PostgresSettings, build=PostgresFeed, has_clock=True, connector="postgresql"
-)
+    settings=PostgresSettings, build=PostgresFeed, has_clock=True, connector="postgresql",
+    has_lines=True,
+)  # fmt: skip

@@ -136,9 +136,10 @@ def _split(name: str, schema: str) -> tuple[str, str]:
     return (before, after) if dot else (schema, name)
 
 
-def patterns(tables: Sequence[MappedTable]) -> tuple[str, ...]:
-    """What a PostgreSQL backend's `tables` are for these tables."""
-    return tuple(
+def wanted(settings: PostgresSinkSettings, backend: str) -> Sequence[str]:
+    """The tables that are followed of a backend: `schema.table`, and `schema.~pattern` of those
+    with `partitions`."""
+    return [
         f"{each.schema_name}.~{each.options.partitions}" if each.options.partitions else each.source
-        for each in tables
-    )
+        for each in settings.tables(backend)
+    ]
