@@ -85,7 +85,8 @@ class SourceOptions(Settings):
     slots: int | None = Field(default=None, ge=0)
     # Where tasks reach the reader for pages; without a host: a unix socket, on one machine.
     pages: Listening = Listening()
-    # How key, before and after are encoded: JSON text, or MessagePack as binary.
+    # How key, before and after are encoded: JSON text, or MessagePack as binary. `text` only as
+    # `realtime`: Spark's batches lose the mark of it.
     images: Images = "json"
     # After a change that cannot be decoded the query fails (`stop`), or the change is a row
     # with the operation ERROR. `penstock run` has another default: dead-letter.
@@ -163,6 +164,8 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
             "mode realtime needs a positions store: Spark's checkpoint has no position then",
             hint="use penstock run with spark.trigger: realtime, or the option positions",
         )
+    if source.mode == "rows" and source.images == "text":
+        raise SettingsError("rows have no images of the form text", hint="images: json or msgpack")
     _preload("feeds", source.preload)
     found: FeedPlugin = plugin("feeds", source.backend)
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}

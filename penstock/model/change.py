@@ -1,7 +1,8 @@
 """The change: the one data type that flows through everything, as an Arrow record batch.
 
 Sources make it, Spark moves it, sinks consume it. Row images are JSON text, or MessagePack bytes
-when the pipeline asks for them: a sink can splice either into a message without parsing it.
+when the pipeline asks for them: a sink can splice either into a message without parsing it. A sink
+of tables asks for lines of PostgreSQL's COPY.
 """
 
 from enum import StrEnum
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from penstock.model.position import Place
 
-Images = Literal["json", "msgpack"]
+Images = Literal["json", "msgpack", "text"]
 
 # What becomes of a change that cannot be decoded, encoded or stored: it goes to the dead letters;
 # or its table is suspended as well; or nothing goes on until somebody acts.
@@ -84,6 +85,7 @@ def _columns(image: pa.DataType) -> list["pa.Field[Any]"]:
 _SCHEMAS: dict[Images, pa.Schema] = {
     "json": pa.schema(_columns(pa.string())),
     "msgpack": pa.schema(_columns(pa.binary())),
+    "text": pa.schema(_columns(pa.string()), metadata={b"images": b"text"}),
 }
 
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
@@ -109,12 +111,24 @@ def schema(images: Images = "json") -> pa.Schema:
     value}, "removed": [path], "truncated": [{"field": path, "new_size": number}]}`. `mark` is JSON
     text of the feed's mark for a bookmark exactly at this change, null where the place alone is
     enough to resume. `route` is the change's hash partition; decoders leave it null.
+
+    Images `text`, which only PostgreSQL's decoder makes, are lines of COPY's text format without
+    their end: `before` and `after` have all columns of the relation in its order, `key` those of
+    the key. The values are the source's own text and are not checked: null is `\\N`, and `\\U` is a
+    column that was not sent (also listed in `unchanged`), or is not in an old row of only a key.
+    `delta` is the relation, at its first row in each page: it holds for the rows after it of the
+    same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:
+    `schema`, `table`, `relation_id`, `version`, `columns` (`name`, `type`: an OID, `modifier`,
+    `key`), `types` (OID -> `kind`, `name`, `inner`, `delimiter` of those that are not built in).
+    `after` of a change that is no row (MESSAGE, ERROR) is JSON.
     """
     return _SCHEMAS[images]
 
 
 def images_of(batch_schema: pa.Schema) -> Images:
     """How a batch's row images are encoded, by its schema."""
+    if (batch_schema.metadata or {}).get(b"images") == b"text":
+        return "text"
     return "msgpack" if pa.types.is_binary(batch_schema.field("after").type) else "json"
 
 

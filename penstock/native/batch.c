@@ -112,6 +112,18 @@ static struct text version(const struct build *b, int64_t row, uint8_t *space) {
     return (void)space, plan ? plan->version : (struct text){0};
 }
 
+/* A relation's description, for the first of its rows: no later column asks for its plan. */
+static struct text description(const struct build *b, int64_t row, uint8_t *space) {
+    const struct row *r = &rows_of(b)[row];
+    const struct plan **plan = (const struct plan **)b->page->plans.data + r->relation;
+    struct text found = {0};
+    (void)space;
+    if (!*plan || r->operation > 2) return found;
+    found = (*plan)->description;
+    *plan = NULL;
+    return found;
+}
+
 static struct text collection(const struct build *b, int64_t row, uint8_t *space) {
     const struct row *r = &rows_of(b)[row];
     const struct plan *plan = plan_of(b, row);
@@ -294,7 +306,8 @@ static void columns(struct build *b) {
     void *zeros = calloc((size_t)b->rows + 1, 4);
     if (!zeros) b->failed |= FULL;
     b->holder->owned[b->holder->owned_count++] = zeros;
-    nulls(b, zeros, 3); /* delta */
+    if (p->setup.lines) texts(b, description, nothing);
+    else nulls(b, zeros, 3); /* delta */
     nulls(b, zeros, 3); /* mark */
     nulls(b, zeros, 2); /* route */
 }

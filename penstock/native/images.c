@@ -67,9 +67,9 @@ static int label(const struct style *style, struct text text, int first, struct 
     return put(out, text.at, text.size);
 }
 
-/* A row's image; what was not sent is not in it, nor (of a key tuple) what is no key. */
-static int image(struct page *p, const struct plan *plan, const struct cell *cells, int only_key,
-                 struct buffer *out) {
+/* A row as a map; what was not sent is not in it, nor (of a key tuple) what is no key. */
+static int map(struct page *p, const struct plan *plan, const struct cell *cells, int only_key,
+               struct buffer *out) {
     int64_t start = out->size, count = 0;
     int failed;
     if (!p->style.json && put8(out, 0)) return FULL;
@@ -96,6 +96,24 @@ struct sides {
     int only_key;
 };
 
+/* A line of COPY without its end: the columns that have all of `flags`. */
+static int line(const struct plan *plan, struct sides s, int flags, struct buffer *out) {
+    int between = 0, failed;
+    for (int32_t i = 0; i < plan->columns; i++) {
+        const struct cell *cell;
+        if ((plan->column[i].flags & flags) != flags) continue;
+        if (between && put8(out, '\t')) return FULL;
+        between = 1;
+        cell = find(plan, s.fresh, s.old, s.only_key, i);
+        if (cell && cell->kind == TEXT)
+            failed = pk_cell(cell->raw, out);
+        else
+            failed = put(out, cell ? "\\N" : "\\U", 2);
+        if (failed) return failed;
+    }
+    return FINE;
+}
+
 /* The document id of several key columns: a JSON array. */
 static int several(struct page *p, const struct plan *plan, struct sides s) {
     struct buffer *out = &p->document_id.data;
@@ -117,15 +135,11 @@ static int plain(struct page *p, const struct column *column, const struct cell 
     return pk_plain(&p->style, column, cell->raw, out);
 }
 
-static int identify(struct page *p, const struct plan *plan, struct sides s, int *known) {
+static int key_image(struct page *p, const struct plan *plan, struct sides s) {
     struct buffer *out = &p->key.data;
     uint8_t *at;
     int failed = FINE;
-    *known = 0;
-    if (!plan->keys) return FINE;
-    for (int32_t k = 0; k < plan->keys; k++)
-        if (!find(plan, s.fresh, s.old, s.only_key, plan->key[k])) return FINE;
-    *known = 1;
+    if (p->setup.lines) return line(plan, s, FLAG_IDENTITY, out);
     if (!p->style.json) {
         if (!(at = room(out, 5))) return FULL;
         wrote(out, pk_map_header(at, plan->keys));
@@ -136,8 +150,18 @@ static int identify(struct page *p, const struct plan *plan, struct sides s, int
         if (!failed)
             failed = cell_value(p, &plan->column[i], find(plan, s.fresh, s.old, s.only_key, i), out);
     }
-    if (!failed && p->style.json) failed = put8(out, '}');
-    if (failed || plan->keys > 1) return failed ? failed : several(p, plan, s);
+    return !failed && p->style.json ? put8(out, '}') : failed;
+}
+
+static int identify(struct page *p, const struct plan *plan, struct sides s, int *known) {
+    int failed;
+    *known = 0;
+    if (!plan->keys) return FINE;
+    for (int32_t k = 0; k < plan->keys; k++)
+        if (!find(plan, s.fresh, s.old, s.only_key, plan->key[k])) return FINE;
+    *known = 1;
+    if ((failed = key_image(p, plan, s))) return failed;
+    if (plan->keys > 1) return several(p, plan, s);
     return plain(p, &plan->column[plan->key[0]],
                  find(plan, s.fresh, s.old, s.only_key, plan->key[0]), &p->document_id.data);
 }
@@ -164,6 +188,12 @@ static int unchanged(struct page *p, const struct plan *plan, const struct cell 
         if (put(&names->ends, &end, 4)) return FULL;
     }
     return FINE;
+}
+
+static int image(struct page *p, const struct plan *plan, const struct cell *cells, int only_key,
+                 struct buffer *out) {
+    if (p->setup.lines) return line(plan, (struct sides){NULL, cells, only_key}, 0, out);
+    return map(p, plan, cells, only_key, out);
 }
 
 static int read_sides(struct page *p, const struct plan *plan, uint8_t tag, struct cursor c,

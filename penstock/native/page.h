@@ -13,7 +13,7 @@
 #define NO_UNIT (-1)
 
 struct plan {
-    struct text namespace, name, version;
+    struct text namespace, name, version, description; /* the last for lines only */
     int64_t oid;
     int32_t columns, keys; /* how many; columns < 0: no row of it can be decoded here */
     int32_t tenant;        /* the column with the tenant, or -1 */
@@ -25,12 +25,13 @@ struct plan {
 enum { TENANT_NONE, TENANT_SAME, TENANT_FIELD };
 
 /* What a page's changes have in common, and how to decode them. Operations: their names; the first
- * three are INSERT, UPDATE and DELETE. */
+ * three are INSERT, UPDATE and DELETE. `lines`: images are lines of COPY, and all else is as with
+ * `json`. */
 struct setup {
     struct text payload, backend, partition, database, tenant;
     const struct text *operations;
     int64_t captured_at;
-    int32_t streamed, json, tenant_rule, reserved;
+    int32_t streamed, json, tenant_rule, lines;
 };
 
 /* A transaction, or (without an xid) a message outside of any. */

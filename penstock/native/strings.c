@@ -1,6 +1,8 @@
-/* Text into JSON strings, as orjson writes them: only what must be escaped is. */
+/* Text into JSON strings, as orjson writes them, and into cells of COPY, as PostgreSQL does: only what
+ * must be escaped is. */
 #include "json.h"
 #include "utf8.h"
+#include "values.h"
 
 static const char HEX[] = "0123456789abcdef";
 
@@ -71,6 +73,34 @@ int pk_json_base64(struct text bytes, struct buffer *out) {
         *at++ = size > 2 ? (uint8_t)letters[three & 63] : '=';
     }
     *at++ = '"';
+    wrote(out, at);
+    return FINE;
+}
+
+/* As above, for a backslash and what is below 0x0E. */
+static inline uint64_t special_in_copy(uint64_t word) {
+    uint64_t slash = word ^ EVERY('\\');
+    return (((word - EVERY(0x0E)) & ~word) | ((slash - EVERY(1)) & ~slash)) & EVERY(0x80);
+}
+
+int pk_cell(struct text raw, struct buffer *out) {
+    static const char letters[] = "btnvfr"; /* of 8 to 13 */
+    const uint8_t *p = raw.at, *end = raw.at + raw.size;
+    uint8_t *at = room(out, 2 * raw.size + 1);
+    if (!is_utf8(raw)) return STRANGE;
+    if (!at) return FULL;
+    while (p < end) {
+        uint64_t word;
+        if (end - p >= 8 && !special_in_copy(word = load64(p))) {
+            memcpy(at, &word, 8);
+            at += 8, p += 8;
+            continue;
+        }
+        int is_control = *p >= 8 && *p <= 13;
+        if (is_control || *p == '\\') *at++ = '\\';
+        *at++ = is_control ? (uint8_t)letters[*p - 8] : *p;
+        p++;
+    }
     wrote(out, at);
     return FINE;
 }

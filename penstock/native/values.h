@@ -19,7 +19,8 @@ enum kind {
     KIND_TIMESTAMPTZ,
 };
 
-enum { FLAG_ARRAY = 1, FLAG_KEY = 2 };
+/* KEY: a K tuple has it. IDENTITY: the image `key` has it. */
+enum { FLAG_ARRAY = 1, FLAG_KEY = 2, FLAG_IDENTITY = 4 };
 
 /* One column of a relation. `label` is the name as an image of the page's kind has it; `delimiter`
  * parts an array's elements, whose kind it then is. Python has the same structure. */
@@ -42,5 +43,8 @@ int pk_array(struct style *style, const struct column *column, struct text raw, 
 int pk_null(const struct style *style, struct buffer *out);
 /* What a document id says of a single key: text as it is, everything else as JSON. */
 int pk_plain(struct style *style, const struct column *column, struct text raw, struct buffer *out);
+
+/* One cell of a line of COPY; STRANGE if it is not UTF-8. */
+int pk_cell(struct text raw, struct buffer *out);
 
 #endif

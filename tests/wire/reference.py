@@ -35,7 +35,8 @@ def image(data: Any, images: Images) -> Any:
 
 
 def reference(page: Page, images: Images) -> list[dict[str, Any]]:
-    """Rows with the columns that depend on the payload; images as Python values."""
+    """Rows with the columns that depend on the payload; images as Python values. (With `text`,
+    document ids are made of texts, too.)"""
     context = Context.unpack(page.context)
     relations: dict[int, Relation] = {}
     for raw in context.relations:
@@ -54,6 +55,7 @@ def reference(page: Page, images: Images) -> list[dict[str, Any]]:
             if value is UNCHANGED or (only_key and not column.key):
                 continue
             convert, _ = value_of(column.type_oid, context.types, images, set())
+            convert = bytes.decode if images == "text" else convert
             found[column.name] = None if value is None else convert(value)  # type: ignore[arg-type]
         return found
 
@@ -131,7 +133,7 @@ def _body(message: LogicalMessage, images: Images) -> dict[str, Any]:
         return {"prefix": message.prefix, "content": message.content.decode()}
     except UnicodeDecodeError:
         data: Any = message.content
-        if images == "json":
+        if images != "msgpack":
             data = base64.b64encode(data).decode()
         return {"prefix": message.prefix, "content": data, "binary": True}
 

@@ -13,7 +13,7 @@ import orjson
 import ormsgpack
 import pyarrow as pa
 
-from penstock.model.change import IMAGES, images_of, schema
+from penstock.model.change import IMAGES, Images, images_of, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
@@ -45,7 +45,7 @@ class Letter:
     raw: bytes
     raw_bytes: int
     context: bytes = b""
-    images: str = "json"
+    images: Images = "json"
     operation: str | None = None
     database: str | None = None
     schema: str | None = None
@@ -110,7 +110,7 @@ def error_letter(row: Mapping[str, Any], images: str) -> Letter:
     )
 
 
-def row_letter(row: Mapping[str, Any], images: str, reason: str, error: str) -> Letter:
+def row_letter(row: Mapping[str, Any], images: Images, reason: str, error: str) -> Letter:
     """Of a change that was decoded and cannot be encoded or stored."""
     raw = orjson.dumps(dict(row), default=_text)
     return Letter(
@@ -140,8 +140,8 @@ def page_of(letter: Letter) -> Page:
 
 def row_of(letter: Letter) -> pa.RecordBatch:
     """The letter's change, as a batch of one. Raises Malformed."""
-    target = schema("msgpack" if letter.images == "msgpack" else "json")
     try:
+        target = schema(letter.images)
         row = orjson.loads(letter.raw)
         for name in _TIMES:
             row[name] = None if row[name] is None else datetime.fromisoformat(row[name])

@@ -166,7 +166,9 @@ class Gather:
 
     def takes(self, batch: pa.RecordBatch) -> bool:
         """False when a batch has another schema: its images are encoded otherwise."""
-        return not self._batches or self._batches[0].schema.equals(batch.schema)
+        return not self._batches or self._batches[0].schema.equals(
+            batch.schema, check_metadata=True
+        )
 
     def add(self, batch: pa.RecordBatch, now: float) -> None:
         """Takes a batch that `takes` accepted."""

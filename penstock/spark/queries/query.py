@@ -37,9 +37,11 @@ def mode(pipeline: Pipeline) -> Mode:
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
-    reads them (the columns `late` go around the transforms)."""
-    unseen = mode(pipeline) != "rows" or set(IMAGES).issubset(late)
-    return images_of(pipeline.sink.sink()) if unseen else "json"
+    reads them (the columns `late` go around the transforms). Lines never pass a transform: it may
+    drop the row that describes them."""
+    wanted = images_of(pipeline.sink.sink())
+    around = wanted != "text" and set(IMAGES).issubset(late)
+    return wanted if around or mode(pipeline) != "rows" else "json"
 
 
 def start_query(

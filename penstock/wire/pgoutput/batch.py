@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import schema
+from penstock.model.change import Operation, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import Place
@@ -21,6 +21,8 @@ from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 FILTERED = -1
 # The index of "no relation": logical messages, whose collection is their prefix.
 NO_RELATION = 0
+
+_OF_ROWS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
 
 
 class ChangeRow(NamedTuple):
@@ -105,6 +107,7 @@ def _batch(
     unit, relation, layouts = columns["unit"], columns["relation"], constants.relations
     ordinal = pa.array(columns["ordinal"], pa.int32())
     nulls: Any = pa.nulls
+    lines = settings.images == "text"
     cursor = _gather(constants.cursors, unit, text)
     backends = pa.repeat(pa.scalar(settings.backend, text), size)
     colon = pa.repeat(pa.scalar(":", text), size)
@@ -132,9 +135,23 @@ def _batch(
         _gather(constants.transactions, unit, text),
         _gather(constants.committed_at, unit, time),
         pa.repeat(pa.scalar(page.captured_at, time), size),
-        *(nulls(size, target.field(name).type) for name in ("delta", "mark", "route")),
+        pa.array(_described(columns, layouts), image) if lines else nulls(size, image),
+        *(nulls(size, target.field(name).type) for name in ("mark", "route")),
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=target)
+
+
+def _described(
+    columns: dict[str, tuple[Any, ...]], layouts: Sequence[RowLayout | None]
+) -> list[bytes | None]:
+    """The description of each relation, at the first of its rows."""
+    left, found = list(layouts), list[bytes | None]()
+    for index, operation in zip(columns["relation"], columns["operation"], strict=True):
+        layout = left[index] if operation in _OF_ROWS else None
+        found.append(layout and layout.description)
+        if layout is not None:
+            left[index] = None
+    return found
 
 
 def _gather(constants: Sequence[Any], index: tuple[int, ...], kind: pa.DataType) -> Any:

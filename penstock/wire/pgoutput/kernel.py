@@ -22,6 +22,7 @@ from penstock.wire.pgoutput.batch import FILTERED
 from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.scan import Scan
+from penstock.wire.pgoutput.values import ValueKind
 
 _DONE, _MESSAGE = 0, 1
 _RULES = {"none": 0, "database": 1}
@@ -38,7 +39,7 @@ _WRITTEN = (
     "after", "unchanged", "transaction", "committed_at", "captured_at", "delta", "mark", "route",
 )  # fmt: skip
 # Flags of a column.
-_ARRAY, _KEY = 1, 2
+_ARRAY, _KEY, _IDENTITY = 1, 2, 4
 _NOT_HERE = -1
 
 
@@ -59,7 +60,8 @@ class _Plan(ctypes.Structure):
     """How the rows of one relation are decoded; `columns` is -1 if the kernel can't."""
 
     _fields_ = (
-        ("namespace", _Text), ("name", _Text), ("version", _Text), ("oid", ctypes.c_int64),
+        ("namespace", _Text), ("name", _Text), ("version", _Text), ("description", _Text),
+        ("oid", ctypes.c_int64),
         ("columns", ctypes.c_int32), ("keys", ctypes.c_int32), ("tenant", ctypes.c_int32),
         ("reserved", ctypes.c_int32), ("column", ctypes.POINTER(_Column)),
         ("key", ctypes.POINTER(ctypes.c_int32)),
@@ -73,7 +75,7 @@ class _Setup(ctypes.Structure):
         ("payload", _Text), ("backend", _Text), ("partition", _Text), ("database", _Text),
         ("tenant", _Text), ("operations", ctypes.POINTER(_Text)), ("captured_at", ctypes.c_int64),
         ("streamed", ctypes.c_int32), ("json", ctypes.c_int32), ("tenant_rule", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("lines", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -127,8 +129,9 @@ def _plan_of(layout: RowLayout, settings: DecoderSettings) -> _Plan:
     plan = _Plan(
         namespace=_text(relation.namespace), name=_text(relation.name), oid=relation.oid,
         version=_text(layout.version), columns=_NOT_HERE, keys=len(places), tenant=owner,
+        description=_text(layout.description if settings.images == "text" else None),
     )  # fmt: skip
-    if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])]):
+    if _possible(layout, names, [*places, *([owner] if owner >= 0 else [])], settings.images):
         plan.columns = len(names)
         plan.column = (_Column * len(names))(
             *(_column(layout, number, settings.images) for number in range(len(names)))
@@ -137,21 +140,24 @@ def _plan_of(layout: RowLayout, settings: DecoderSettings) -> _Plan:
     return plan
 
 
-def _possible(layout: RowLayout, names: Sequence[str], identifying: Sequence[int]) -> bool:
+def _possible(
+    layout: RowLayout, names: Sequence[str], identifying: Sequence[int], images: Images
+) -> bool:
     kinds = layout.kinds
     return (
         layout.fault is None
         and len(set(names)) == len(names)
-        and None not in kinds
+        and (images == "text" or None not in kinds)
         and all((kind := kinds[place]) is not None and kind.identifies for place in identifying)
     )
 
 
 def _column(layout: RowLayout, number: int, images: Images) -> _Column:
     name, kind = layout.columns[number][0], layout.kinds[number]
-    assert kind is not None
+    kind = kind or ValueKind(0)  # text is not converted
     flags = (_ARRAY if kind.delimiter else 0) | (_KEY if name in layout.old_key else 0)
-    label = orjson.dumps(name) + b":" if images == "json" else ormsgpack.packb(name)
+    flags |= _IDENTITY if name in layout.key else 0
+    label = ormsgpack.packb(name) if images == "msgpack" else orjson.dumps(name) + b":"
     return _Column(
         kind=kind.number, flags=flags, delimiter=ord(kind.delimiter or "\0"),
         name=_text(name), label=_text(label),
@@ -181,7 +187,8 @@ class Kernel:
             database=_text(settings.database),
             tenant=_text(settings.database if settings.tenant == "database" else None),
             operations=self._operations,
-            json=settings.images == "json",
+            json=settings.images != "msgpack",
+            lines=settings.images == "text",
             tenant_rule=_RULES.get(settings.tenant, _BY_FIELD),
         )
 

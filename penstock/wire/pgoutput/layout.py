@@ -1,7 +1,7 @@
 """A relation, made ready for decoding its rows: one per shape of a table, kept across pages."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import orjson
@@ -11,16 +11,16 @@ from penstock.model.change import Images, OnError
 from penstock.model.errors import Malformed, SettingsError
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
+from penstock.wire.pgoutput.images import Cells, Lines, Maps, Pack, RowImages
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
 from penstock.wire.pgoutput.values import Types, ValueKind, value_of
-from penstock.wire.pgoutput.values.scalars import Converter, as_base64
+from penstock.wire.pgoutput.values.scalars import as_base64
 
 TENANT_FIELD = "field:"
 
-# A map of column values -> a row image. Raises TypeError on a value that the encoding can't hold.
-Pack = Callable[[Any], bytes]
-
-_PACKERS: Mapping[Images, Pack] = {"json": orjson.dumps, "msgpack": ormsgpack.packb}
+_PACKERS: Mapping[Images, Pack] = {
+    "json": orjson.dumps, "msgpack": ormsgpack.packb, "text": orjson.dumps,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,24 +54,24 @@ class DecoderSettings:
 
     @property
     def pack(self) -> Pack:
-        """What turns a map into an image."""
+        """What turns a map into an image; with `text` only of what is no row."""
         return _PACKERS[self.images]
 
 
 class RowLayout:
     """How the rows of one Relation message are decoded.
 
-    `columns` are (name, converter) in the order of the wire, `kinds` what the native kernel knows
-    them as; `key` names the columns that identify a row, () if nothing does; `old_key` those that a
-    K tuple carries (the others are null in it); `kept` is whether the table passes the filter;
-    `unknown` are types delivered as text because they are unknown.
+    `images` makes their images, and has what converts their columns; `kinds` is what the native
+    kernel knows these as; `key` names the columns that identify a row, () if nothing does;
+    `old_key` those that a K tuple carries (the others are null in it); `kept` is whether the table
+    passes the filter; `unknown` are types delivered as text because they are unknown.
     `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message,
     `version` that message's hash, and `plan` what the native kernel made of it all.
     """
 
     __slots__ = (
-        "_made_by", "_single", "columns", "fault", "kept", "key",
-        "kinds", "old_key", "pack", "plan", "raw", "relation", "unknown", "version",
+        "_made_by", "_single", "fault", "images", "kept", "key",
+        "kinds", "old_key", "plan", "raw", "relation", "unknown", "version",
     )  # fmt: skip
 
     def __init__(
@@ -87,15 +87,14 @@ class RowLayout:
         tables = settings.tables
         self.kept = tables is None or (relation.namespace, relation.name) in tables
         self.unknown: set[str] = set()
-        self.columns: list[tuple[str, Converter]] = []
+        cells: Cells = []
         self.kinds: list[ValueKind | None] = []
         for column in relation.columns:
             convert, kind = value_of(column.type_oid, seen, settings.images, self.unknown)
-            self.columns.append((column.name, convert))
+            cells.append((column.name, convert))
             self.kinds.append(kind)
         self.plan: Any = None
         self._made_by = seen.asked, keys
-        self.pack = settings.pack
         flagged = tuple(column.name for column in relation.columns if column.key)
         self.key, self.old_key = flagged, frozenset(flagged)
         is_full = relation.replica_identity == "f"
@@ -103,6 +102,11 @@ class RowLayout:
             known = {column.name for column in relation.columns}
             self.key = keys if keys and known.issuperset(keys) else ()
         self._single = self.key[0] if len(self.key) == 1 else None
+        self.images: RowImages = (
+            Lines(cells, self.key, [*self.key, settings.tenant_column])
+            if settings.images == "text"
+            else Maps(cells, settings.pack)
+        )
         self.version = schema_version(raw, self.key if is_full else ())
 
     @classmethod
@@ -127,6 +131,29 @@ class RowLayout:
             context.types.get(oid) == entry for oid, entry in asked.items()
         )
 
+    @property
+    def columns(self) -> Cells:
+        """(name, converter) in the order of the wire."""
+        return self.images.cells
+
+    @property
+    def description(self) -> bytes:
+        """The relation, for readers of lines; see `change.schema`."""
+        types, _ = self._made_by
+        relation = self.relation
+        return orjson.dumps({
+            "schema": relation.namespace, "table": relation.name, "relation_id": relation.oid,
+            "version": self.version,
+            "columns": [
+                {
+                    "name": column.name, "type": column.type_oid,
+                    "modifier": column.type_modifier, "key": column.name in self.key,
+                }
+                for column in relation.columns
+            ],
+            "types": {str(oid): asdict(entry) for oid, entry in types.items() if entry},
+        })  # fmt: skip
+
     def identify(
         self, row: dict[str, Any], old: dict[str, Any] | None = None
     ) -> tuple[bytes | None, str | None]:
@@ -138,16 +165,21 @@ class RowLayout:
         single = self._single
         if single is not None and single in row:
             value = row[single]
+            key = {single: value}
             if type(value) is int:
-                return self.pack({single: value}), str(value)
-            return self.pack({single: value}), key_text([value])
+                return self.images.key(key), str(value)
+            return self.images.key(key), self.text_of(key)
         if not self.key:
             return None, None
         source = row if old is None else {**old, **row}
         if any(name not in source for name in self.key):
             return None, None
         key = {name: source[name] for name in self.key}
-        return self.pack(key), key_text(list(key.values()))
+        return self.images.key(key), self.text_of(key)
+
+    def text_of(self, row: Mapping[str, Any]) -> str:
+        """The document id of a key; of another column what it would be."""
+        return key_text(self.images.values(row))
 
 
 def _undecodable(raw: bytes) -> Relation:

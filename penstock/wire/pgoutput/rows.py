@@ -111,7 +111,9 @@ def _broken_column(data: TupleData, layout: RowLayout) -> tuple[str, str, str, s
         if not isinstance(value, bytes):
             assert_never(value)
         try:
-            layout.pack({name: convert(value)})
+            found = {name: convert(value)}
+            layout.images.row(found)
+            layout.images.values(found)
         except UnicodeDecodeError:
             return name, "not-utf8", "is not UTF-8", _NOT_UTF8
         except BROKEN:
@@ -142,7 +144,7 @@ class Poison:
         change's own CopyData message."""
         context = self._alone(place, constants, layout).pack()
         settings = self._settings
-        is_text = settings.images == "json"
+        is_text = settings.images != "msgpack"
         tenant = settings.database if settings.tenant == "database" else None
         image = settings.pack(
             {

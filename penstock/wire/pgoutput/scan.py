@@ -8,7 +8,7 @@ from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time
-from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout, key_text
+from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
 from penstock.wire.pgoutput.messages import (
     Begin,
     Commit,
@@ -39,8 +39,8 @@ from penstock.wire.pgoutput.rows import (
 )
 from penstock.wire.pgoutput.values.scalars import as_base64
 
-# A row -> its tenant.
-Tenant = Callable[[dict[str, Any]], str | None]
+# A row and its layout (no columns: None) -> its tenant.
+Tenant = Callable[[dict[str, Any], RowLayout | None], str | None]
 # A raw Relation message (without a streamed xid) -> its layout.
 Resolve = Callable[[bytes], RowLayout]
 
@@ -68,12 +68,12 @@ def tenant_of(settings: DecoderSettings) -> Tenant | None:
     if settings.tenant == "none":
         return None
     if settings.tenant == "database":
-        return lambda _: settings.database
+        return lambda _, __: settings.database
     column = settings.tenant_column or ""
 
-    def of_field(row: dict[str, Any]) -> str | None:
+    def of_field(row: dict[str, Any], layout: RowLayout | None) -> str | None:
         value = row.get(column)
-        return None if value is None else key_text([value])
+        return None if value is None or layout is None else layout.text_of({column: value})
 
     return of_field
 
@@ -159,8 +159,8 @@ class Scan:
                 raise ValueError
             key, document_id = layout.identify(row)
             self.rows.append((
-                self.unit, index, self.ordinal, operation, self._owner(row), None, document_id,
-                key, None, self._pack(row), unchanged,
+                self.unit, index, self.ordinal, operation, self._owner(row, layout), None,
+                document_id, key, None, layout.images.row(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
@@ -179,8 +179,8 @@ class Scan:
             key, document_id = layout.identify(row, old)
             whole = {**old, **row} if unchanged else row
             self.rows.append((
-                self.unit, index, self.ordinal, "UPDATE", self._owner(whole), None, document_id,
-                key, self._pack(old), self._pack(row), unchanged,
+                self.unit, index, self.ordinal, "UPDATE", self._owner(whole, layout), None,
+                document_id, key, layout.images.row(old), layout.images.row(row), unchanged,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
@@ -197,8 +197,8 @@ class Scan:
                 raise ValueError
             key, document_id = layout.identify(old)
             self.rows.append((
-                self.unit, index, self.ordinal, "DELETE", self._owner(old), None, document_id,
-                key, self._pack(old), None, NO_COLUMNS,
+                self.unit, index, self.ordinal, "DELETE", self._owner(old, layout), None,
+                document_id, key, layout.images.row(old), None, NO_COLUMNS,
             ))  # fmt: skip
         except BROKEN:
             self._broken(index, at, stop, layout)
@@ -215,8 +215,8 @@ class Scan:
             old = {name: value for name, value in old.items() if name in layout.old_key}
         return at, old
 
-    def _owner(self, row: dict[str, Any]) -> str | None:
-        return self._tenant(row) if self._tenant else None
+    def _owner(self, row: dict[str, Any], layout: RowLayout | None = None) -> str | None:
+        return self._tenant(row, layout) if self._tenant else None
 
     def _layout(self, oid: int) -> tuple[int, RowLayout]:
         if self.unit < 0:
@@ -348,7 +348,7 @@ class Scan:
         try:
             return {"prefix": message.prefix, "content": content.decode()}
         except UnicodeDecodeError:
-            data = as_base64(content) if self._settings.images == "json" else content
+            data = content if self._settings.images == "msgpack" else as_base64(content)
             return {"prefix": message.prefix, "content": data, "binary": True}
 
 

@@ -11,10 +11,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.model.change import images_of
 from penstock.model.errors import SettingsError
+from penstock.model.position import Place
+from penstock.sinks.poison.dead_letter import Letter, row_letter, row_of
+from penstock.sinks.poison.faults import marked
 from penstock.sinks.rows.flow import Pace
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
+from penstock.sinks.rows.part import Part
 from penstock.sinks.settings import BatchSettings
+from penstock.wire.hash_partitions import routed
 from tests.sinks.changes import batch_of, ids_of
 
 LIMITS = BatchSettings(max_size=10, max_wait=1.0, max_bytes=1 << 30)
@@ -50,6 +56,28 @@ def test_a_batch_is_due_by_bytes() -> None:
     assert not gather.is_due(now=0)
     gather.add(batch_of(1, 2, after="x" * 40_000), now=0)
     assert gather.is_due(now=0)
+
+
+def test_images_as_text_stay_text_on_their_way_to_a_sink() -> None:
+    """Lines and JSON have one type: only the schema's metadata tells them apart."""
+    gather = Gather(LIMITS)
+    gather.add(batch_of(4, 2, images="text"), now=0)
+    assert not gather.takes(batch_of(1, 3))
+    gather.add(routed(batch_of(4, 3, images="text"), 4), now=0)
+    (whole,) = gather.take()
+    (part,) = Order().arrange(whole.take(pa.array([3, 0, 1, 2, 7, 6, 5, 4])))
+    rest = part.after({part.runs[0].origin: Place("00000000/00000002", 1)})
+    assert rest is not None
+    route = part.batch.schema.get_field_index("route")
+    other = part.batch.set_column(route, "route", part.batch.column("route").cast(pa.int64()))
+    row = whole.slice(1, 1).to_pylist()[0]
+    letter = Letter.parse(row_letter(row, "text", "too-large", "e").body(1 << 20))
+    for batch in (
+        whole, part.batch, *(each.batch for each in part.split()), rest.batch, Part.of(other).batch,
+        marked(whole, [0, 2], {}), row_of(letter),
+    ):  # fmt: skip
+        assert images_of(batch.schema) == "text"
+        assert batch.schema.field("route").type == pa.int32()
 
 
 def test_limits_are_those_of_one_message_where_changes_are_divided() -> None:

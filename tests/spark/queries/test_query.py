@@ -24,6 +24,7 @@ from penstock.model.errors import (
     SettingsError,
     Unavailable,
 )
+from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark.queries.query import (
@@ -283,6 +284,17 @@ def test_images_are_as_the_sink_wants_them_where_no_transform_sees_them(
         transform: {TRANSFORM}
     """
     assert images(parse_pipeline(text, environment={}), late) == meant
+
+
+def test_lines_pass_no_transform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(JetStreamSink, "images", "text")
+    text = f"""
+        backends: [{{name: default, type: memory}}]
+        sink: {json.dumps(JETSTREAM)}
+    """
+    open_, rows = text, f"{text}transform: {TRANSFORM}"
+    assert images(parse_pipeline(open_, environment={})) == "text"
+    assert images(parse_pipeline(rows, environment={}), IMAGES) == "json"
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from tests.wire.pages import (
 pytestmark = pytest.mark.skipif(library() is None, reason=f"the native library is {describe()}")
 
 LSN = 255
-IMAGES = ("json", "msgpack")
+IMAGES = ("json", "msgpack", "text")
 Outcome = pa.RecordBatch | str | None
 
 
@@ -65,13 +65,13 @@ def both(page: Page, **settings: Any) -> tuple[Outcome, Outcome]:
 
 
 def agree(page: Page, **settings: Any) -> Outcome:
-    """Both give the same, in either encoding of images; whether they stop at errors, or go on."""
+    """Both give the same, in every encoding of images; whether they stop at errors, or go on."""
     mine: Outcome = None
     for images in IMAGES:
         for on_error in ("stop", "dead-letter"):
             mine, theirs = both(page, images=images, on_error=on_error, **settings)
             if isinstance(mine, pa.RecordBatch) and isinstance(theirs, pa.RecordBatch):
-                assert mine.schema.equals(theirs.schema)
+                assert mine.schema.equals(theirs.schema, check_metadata=True)
                 assert mine.equals(theirs), (mine, theirs)
             else:
                 assert mine == theirs

@@ -2,7 +2,8 @@
 
 The session that sends them must have the settings in SESSION; the converters rely on them.
 Everything is a function from bytes to a value that orjson (JSON images) or ormsgpack (MessagePack
-images) takes; it raises ValueError on bytes that are not of its type.
+images) takes; it raises ValueError on bytes that are not of its type. Lines of COPY have the text
+itself, and only document ids and tenants of these values.
 """
 
 from collections.abc import Mapping
@@ -99,7 +100,7 @@ def value_of(
     family = BUILT_IN.get(oid)
     if family is not None:
         convert, number = _FAMILIES[family]
-        return (images == "json" and _IN_JSON.get(family)) or convert, ValueKind(number)
+        return (images != "msgpack" and _IN_JSON.get(family)) or convert, ValueKind(number)
     entry = _ARRAYS.get(oid) or types.get(oid)
     if entry is None:
         unknown.add(f"type with OID {oid}")
