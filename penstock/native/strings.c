@@ -77,26 +77,32 @@ int pk_json_base64(struct text bytes, struct buffer *out) {
     return FINE;
 }
 
-/* As above, for a backslash and what is below 0x0E. */
+/* As above, for a backslash, what is below 0x0E, and what is not ASCII. */
 static inline uint64_t special_in_copy(uint64_t word) {
     uint64_t slash = word ^ EVERY('\\');
-    return (((word - EVERY(0x0E)) & ~word) | ((slash - EVERY(1)) & ~slash)) & EVERY(0x80);
+    return ((word - EVERY(0x0E)) | word | ((slash - EVERY(1)) & ~slash)) & EVERY(0x80);
 }
 
 int pk_cell(struct text raw, struct buffer *out) {
     static const char letters[] = "btnvfr"; /* of 8 to 13 */
     const uint8_t *p = raw.at, *end = raw.at + raw.size;
     uint8_t *at = room(out, 2 * raw.size + 1);
-    if (!is_utf8(raw)) return STRANGE;
     if (!at) return FULL;
     while (p < end) {
         uint64_t word;
+        int is_control, size;
         if (end - p >= 8 && !special_in_copy(word = load64(p))) {
             memcpy(at, &word, 8);
             at += 8, p += 8;
             continue;
         }
-        int is_control = *p >= 8 && *p <= 13;
+        if (*p >= 0x80) {
+            if (!(size = pk_character(p, end))) return STRANGE;
+            memcpy(at, p, (size_t)size);
+            at += size, p += size;
+            continue;
+        }
+        is_control = *p >= 8 && *p <= 13;
         if (is_control || *p == '\\') *at++ = '\\';
         *at++ = is_control ? (uint8_t)letters[*p - 8] : *p;
         p++;

@@ -13,6 +13,7 @@ from penstock.native import build
 ROOT = Path(__file__).parents[2]
 TESTS = [
     "tests/wire/pgoutput/test_kernel.py",
+    "tests/wire/pgoutput/test_text.py",
     "tests/wire/changestream/test_kernel.py",
     "tests/sinks/messages/test_convert.py",
     "tests/feeds/postgres/test_framing.py",

@@ -13,13 +13,10 @@ Pack = Callable[[Any], bytes]
 Cells = list[tuple[str, Converter]]
 
 # copyto.c, CopyAttributeOutText. (In a class, \b is a backspace.)
-_SPECIAL = re.compile(rb"[\\\b\f\n\r\t\v]")
-_ESCAPES = {special: b"\\" + letter for special, letter in zip(
-    (b"\\", b"\b", b"\f", b"\n", b"\r", b"\t", b"\v"),
-    (b"\\", b"b", b"f", b"n", b"r", b"t", b"v"),
-    strict=True,
-)}  # fmt: skip
-_NULL, _UNSENT = b"\\N", b"\\U"
+_SPECIAL = re.compile(r"[\\\b\f\n\r\t\v]")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
+                          "\t": "\\t", "\v": "\\v"})  # fmt: skip
+_NULL, _UNSENT = "\\N", "\\U"
 
 
 class RowImages(Protocol):
@@ -60,7 +57,7 @@ class Lines:
 
     def __init__(self, cells: Cells, key: Sequence[str], identifying: Sequence[str | None]) -> None:
         self._converters = {name: convert for name, convert in cells if name in identifying}
-        self.cells: Cells = [(name, _verbatim) for name, _ in cells]
+        self.cells: Cells = [(name, text) for name, _ in cells]
         self._names = [name for name, _ in cells]
         self._key = [name for name in self._names if name in key]
 
@@ -75,19 +72,13 @@ class Lines:
     def values(self, row: Mapping[str, Any]) -> list[Any]:
         """See `RowImages`."""
         return [
-            raw if raw is None else self._converters.get(name, text)(raw)
-            for name, raw in row.items()
+            value and self._converters.get(name, text)(value.encode())
+            for name, value in row.items()
         ]
 
 
-def _verbatim(raw: bytes) -> bytes:
-    text(raw)  # UTF-8, or a UnicodeDecodeError
-    return raw
-
-
-def _line(row: Mapping[str, bytes | None], names: Sequence[str]) -> bytes:
-    return b"\t".join([_cell(row[name]) if name in row else _UNSENT for name in names])
-
-
-def _cell(raw: bytes | None) -> bytes:
-    return _NULL if raw is None else _SPECIAL.sub(lambda found: _ESCAPES[found[0]], raw)
+def _line(row: Mapping[str, str | None], names: Sequence[str]) -> bytes:
+    if _SPECIAL.search("\0".join(filter(None, row.values()))):
+        row = {name: value and value.translate(_ESCAPES) for name, value in row.items()}
+    cells = [row.get(name, _UNSENT) for name in names]
+    return "\t".join([_NULL if cell is None else cell for cell in cells]).encode()
