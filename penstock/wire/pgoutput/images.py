@@ -72,7 +72,7 @@ class Lines:
     def values(self, row: Mapping[str, Any]) -> list[Any]:
         """See `RowImages`."""
         return [
-            value and self._converters.get(name, text)(value.encode())
+            None if value is None else self._converters.get(name, text)(value.encode())
             for name, value in row.items()
         ]
 

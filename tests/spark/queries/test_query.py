@@ -288,11 +288,8 @@ def test_images_are_as_the_sink_wants_them_where_no_transform_sees_them(
 
 def test_lines_pass_no_transform(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JetStreamSink, "images", "text")
-    text = f"""
-        backends: [{{name: default, type: memory}}]
-        sink: {json.dumps(JETSTREAM)}
-    """
-    open_, rows = text, f"{text}transform: {TRANSFORM}"
+    lines = "backends: [{name: default, type: memory}]", f"sink: {json.dumps(JETSTREAM)}"
+    open_, rows = "\n".join(lines), "\n".join([*lines, f"transform: {TRANSFORM}"])
     assert images(parse_pipeline(open_, environment={})) == "text"
     assert images(parse_pipeline(rows, environment={}), IMAGES) == "json"
 
