@@ -16,14 +16,18 @@ import pyarrow.compute as pc
 
 NULL, UNSENT = "\\N", "\\U"
 EMPTYING = ("TRUNCATE", "DROP")
+_BUILT_IN = {"name": ""}
 
 
 class RelationColumn(NamedTuple):
-    """A column as the source has it; `type` as PostgreSQL writes it."""
+    """A column as the source has it. `type` is a name, `oid` and `modifier` are PostgreSQL's, and
+    say what a built-in type is; 0: the name says it."""
 
     name: str
     type: str
     is_key: bool = False
+    oid: int = 0
+    modifier: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +42,14 @@ class SourceRelation:
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "SourceRelation":
         """The relation in the first change of a page."""
+        types = document.get("types") or {}
         columns = tuple(
-            RelationColumn(each["name"], each["type"], each["key"]) for each in document["columns"]
-        )
+            RelationColumn(
+                each["name"], types.get(str(each["type"]), _BUILT_IN)["name"], each["key"],
+                each["type"], each["modifier"],
+            )
+            for each in document["columns"]
+        )  # fmt: skip
         return cls(
             schema=document["schema"], table=document["table"], columns=columns,
             version=document["version"] or "",
@@ -48,9 +57,13 @@ class SourceRelation:
 
     def to_json(self) -> str:
         """The relation as text; `SourceRelation.of` reads it."""
-        columns = [{"name": c.name, "type": c.type, "key": c.is_key} for c in self.columns]
+        columns = [
+            {"name": each.name, "type": each.oid, "key": each.is_key, "modifier": each.modifier}
+            for each in self.columns
+        ]
+        types = {str(each.oid): {"name": each.type} for each in self.columns if each.type}
         document = {"schema": self.schema, "table": self.table, "version": self.version}
-        return orjson.dumps(document | {"columns": columns}).decode()
+        return orjson.dumps(document | {"columns": columns, "types": types}).decode()
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -78,6 +78,17 @@ def find_destination(connection: Any, schema: str, table: str) -> Destination | 
     )
 
 
+def type_at(cursor: Any, column: RelationColumn) -> str:
+    """The type of a source's column in the destination's database; text where that has none of
+    its name."""
+    statement = (
+        "SELECT CASE WHEN %(oid)s BETWEEN 1 AND 9999"
+        " THEN pg_catalog.format_type(%(oid)s::oid, %(modifier)s)"
+        " ELSE pg_catalog.to_regtype(%(type)s)::text END"
+    )
+    return cursor.execute(statement, column._asdict()).fetchone()[0] or "text"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowMapping:
     """How rows of a relation become those of a destination. `computed`: SQL for columns of the
@@ -173,8 +184,7 @@ class StagedTable:
         for column in self.relation.columns:
             kind = own.get(column.name) if column.name in self.written else None
             if self.mapping.has_expressions:
-                found = cursor.execute("SELECT to_regtype(%s) IS NOT NULL", [column.type])
-                kind = column.type if found.fetchone()[0] else None
+                kind = type_at(cursor, column)
             kinds[column.name] = kind or "text"
         return kinds
 

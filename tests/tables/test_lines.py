@@ -25,8 +25,9 @@ RELATION = SourceRelation(
     schema="public",
     table="item",
     columns=(
-        RelationColumn("name", "text"), RelationColumn("id", "int", is_key=True),
-        RelationColumn("large", "text"),
+        RelationColumn("name", "mood", oid=99999),
+        RelationColumn("id", "", is_key=True, oid=23),
+        RelationColumn("large", "", oid=1043, modifier=84),
     ),
 )  # fmt: skip
 KEYLESS = SourceRelation(schema="public", table="log", columns=(RelationColumn("line", "text"),))

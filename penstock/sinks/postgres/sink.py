@@ -20,7 +20,7 @@ from penstock.tables.ledger import TargetLedger
 class PostgresSink:
     """A `penstock.sinks.Sink` of rows; see `settings` for what it can do."""
 
-    images: Images = "text"  # type: ignore[assignment]
+    images: Images = "text"
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
         self.settings = settings

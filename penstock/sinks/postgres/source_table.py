@@ -19,6 +19,7 @@ from penstock.tables.staging import (
     RowMapping,
     StagedTable,
     find_destination,
+    type_at,
 )
 
 
@@ -100,8 +101,7 @@ class SourceTable:
         text."""
         parts, key = [], [relation.columns[number].name for number in relation.key]
         for column in relation.columns:
-            known = cursor.execute("SELECT to_regtype(%s) IS NOT NULL", [column.type]).fetchone()
-            kind = column.type if known[0] else "text"
+            kind = type_at(cursor, column)
             parts.append(sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(kind)))
         if key:
             names = sql.SQL(", ").join(map(sql.Identifier, key))

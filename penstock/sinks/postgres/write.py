@@ -11,8 +11,8 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import unreadable
-from penstock.model.errors import Rejected
+from penstock.model.change import images_of, unreadable
+from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
@@ -88,6 +88,12 @@ class TableWrite:
         return None if self._tracker.is_idle and not self._tails else _LOOK
 
     def _take(self, batch: pa.RecordBatch, now: float) -> None:
+        if images_of(batch.schema) != "text":
+            raise SettingsError(
+                "a sink of type postgres takes rows as lines of COPY, and these are not",
+                hint="use it in a pipeline file, without a transform, with a backend of type"
+                " postgres",
+            )
         for part in self._order.arrange(batch):
             for run in part.runs:
                 rows = part.batch.slice(run.start, run.stop - run.start)

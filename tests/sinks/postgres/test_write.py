@@ -17,8 +17,8 @@ from tests.sinks.changes import batch_of
 ITEMS: dict[str, Any] = {
     "schema": "public", "table": "items", "relation_id": 16385, "version": "1",
     "columns": [
-        {"name": "id", "type": "integer", "key": True},
-        {"name": "name", "type": "text", "key": False},
+        {"name": "id", "type": 23, "modifier": -1, "key": True},
+        {"name": "name", "type": 25, "modifier": -1, "key": False},
     ],
 }  # fmt: skip
 TARGET = "CREATE TABLE items (id int PRIMARY KEY, name varchar(5))"
@@ -32,7 +32,7 @@ def rows_of(*texts: str, commit: int = 1, **columns: Any) -> pa.RecordBatch:
         len(found), commit,
         operation=[one[0] for one in found], key=[one[1] for one in found],
         after=["\t".join(one[1:]) if len(one) > 2 else None for one in found],
-        delta=document, **columns,
+        delta=document, images="text", **columns,
     )  # fmt: skip
 
 

@@ -1,0 +1,45 @@
+"""Databases into one, by `penstock run`, on real servers."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.pipeline.running import CLASSES, eventually, running
+from tests.servers import Database, Postgres
+
+pytestmark = pytest.mark.live
+
+
+def test_a_table_is_cloned_while_it_changes(
+    database: Database, postgres: Postgres, tmp_path: Path
+) -> None:
+    with postgres.database() as target:
+        database.execute("CREATE TABLE items (id bigint PRIMARY KEY, at timestamptz, note text)")
+        database.execute("CREATE PUBLICATION pub FOR TABLE items")
+        target.execute("CREATE TABLE goods (id bigint PRIMARY KEY, at timestamptz, note text)")
+        pipeline = {
+            "name": "test",
+            "backends": [{
+                "name": "shop", "type": "postgres", "connection": database.url,
+                "slot": f"slot_{database.name}", "publication": "pub",
+            }],
+            "sink": {
+                "type": "postgres", "connection": target.url,
+                "map": [{"backend": "shop", "tables": {"items": {"target": "goods"}}}],
+            },
+            "state": str(tmp_path / "state"),
+            "ops": {"port": 0},
+            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
+        }  # fmt: skip
+        with running(tmp_path, pipeline) as run:
+            eventually(lambda: run.get("/ready")[0] == 200, run=run)
+            database.execute(
+                "INSERT INTO items SELECT n, now(), repeat(n::text, 1000) FROM"
+                " generate_series(1, 2000) n"
+            )
+            database.execute("UPDATE items SET at = NULL WHERE id % 3 = 0")
+            database.execute("DELETE FROM items WHERE id % 5 = 0")
+            database.execute("UPDATE items SET id = id + 10000 WHERE id % 7 = 0")
+            rows = "SELECT t::text FROM {} t ORDER BY id"
+            expected = database.execute(rows.format("items"))
+            eventually(lambda: target.execute(rows.format("goods")) == expected, run=run)
