@@ -17,6 +17,7 @@ from penstock.config.problems import blot
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
+from penstock.sinks import ChecksTables
 from penstock.snapshots.retention import check_snapshots
 
 _LARGER = (
@@ -91,7 +92,13 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
 
 
 def _sink(pipeline: Pipeline) -> Iterator[Finding]:
-    yield from pipeline.sink.sink().check()
+    sink = pipeline.sink.sink()
+    found = list(sink.check())
+    yield from found
+    if isinstance(sink, ChecksTables) and all(each.level != "error" for each in found):
+        for backend in pipeline.backends:
+            with suppress(PenstockError):  # the feed's own findings say it
+                yield from sink.check_tables(backend.name, backend.feed().schemas())
 
 
 def _source(pipeline: Deployment, backend: Backend) -> Iterator[Finding]:

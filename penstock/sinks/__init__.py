@@ -12,6 +12,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Position
 from penstock.model.settings import Settings
+from penstock.model.table_schema import TableSchema
 from penstock.sinks.server import SinkServer
 
 if TYPE_CHECKING:
@@ -184,6 +185,15 @@ class ReportsLast(Protocol):
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
         """None if there is none, or if that can't be told. Raises Unavailable, SettingsError."""
+        ...
+
+
+@runtime_checkable
+class ChecksTables(Protocol):
+    """A sink whose preflight compares what it stores with the tables of the sources."""
+
+    def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
+        """Of the tables of a backend, as they are at a source. Does I/O."""
         ...
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model.change import Images
-from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
+from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, Receipt, Record
+from penstock.sinks.postgres.check import check, check_tables
 from penstock.sinks.postgres.connect import connect, translated
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.write import TableWrite
@@ -47,11 +48,11 @@ class PostgresSink:
 
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
-        try:
-            with closing(connect(self.settings)):
-                return [finding("ok", "sink postgres", "the destination answers")]
-        except PenstockError as error:
-            return [finding("error", "sink postgres", error.message, error.hint)]
+        return list(check(self.settings))
+
+    def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
+        """See `ChecksTables`."""
+        return list(check_tables(self.settings, backend, schemas))
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Any]:

@@ -15,7 +15,6 @@ from penstock.sinks.postgres.settings import MappedTable
 from penstock.tables.lines import UNSENT, LineChange, LineFold, SourceRelation
 from penstock.tables.staging import (
     SID,
-    Destination,
     RowMapping,
     StagedTable,
     find_destination,
@@ -62,7 +61,8 @@ class SourceTable:
             computed=options.set, filter=options.filter,
         )  # fmt: skip
         staged = StagedTable(relation, found, mapping, number)
-        self._refuse_loose(staged, found)
+        if problem := unique_key(staged):
+            raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
 
     def apply(self, cursor: Any, staged: StagedTable, changes: Sequence[LineChange]) -> None:
@@ -113,22 +113,27 @@ class SourceTable:
             )
         )
 
-    def _refuse_loose(self, staged: StagedTable, found: Destination) -> None:
-        """Raises SettingsError where a key of the source is not one of the target."""
-        if not staged.key:
-            return
-        key = {*staged.key, *([] if staged.mapping.sid is None else [SID])}
-        if missing := sorted(key - found.columns.keys()):
-            raise SettingsError(
-                f"{self.name}: {self.target} has no column {missing[0]}, which is in the key",
-                hint="add it to the target, or map the table with `set`",
-            )
-        if frozenset(key) not in found.keys:
-            names = ", ".join(sorted(key))
-            raise SettingsError(
-                f"{self.name}: no unique index of {self.target} has exactly ({names})",
-                hint=f"ALTER TABLE {self.target} ADD PRIMARY KEY ({names});",
-            )
+
+def unique_key(staged: StagedTable) -> SettingsError | None:
+    """What is wrong where the source's key is not one of the target; None for nothing."""
+    if not staged.key:
+        return None
+    found = staged.destination
+    target, key = f"{found.schema}.{found.table}", [*staged.key]
+    if staged.mapping.sid is not None:
+        key.append(SID)
+    if missing := [name for name in key if name not in found.columns]:
+        return SettingsError(
+            f"{target} has no column {missing[0]}, which is in the key",
+            hint="add it to the target, or map the table with `set`",
+        )
+    if frozenset(key) in found.keys:
+        return None
+    names = ", ".join(key)
+    return SettingsError(
+        f"no unique index of {target} has exactly ({names})",
+        hint=f"ALTER TABLE {target} ADD PRIMARY KEY ({names});",
+    )
 
 
 def _with_meta(change: LineChange) -> LineChange:

@@ -40,7 +40,7 @@ class TableMap(Closes):
         none. Raises Unavailable, SettingsError."""
         key = backend, str(sid), schema or "", table or ""
         if key not in self._known:
-            mapped = self._mapped(backend, schema or "", table or "")
+            mapped = self.mapped(backend, schema or "", table or "")
             self._known[key] = None if mapped is None else self._enter(mapped, sid)
         return self._known[key]
 
@@ -56,7 +56,8 @@ class TableMap(Closes):
         if connection is not None:
             connection.close()
 
-    def _mapped(self, backend: str, schema: str, table: str) -> MappedTable | None:
+    def mapped(self, backend: str, schema: str, table: str) -> MappedTable | None:
+        """What the map says of a source's table."""
         named = self._named.get((backend, schema, table))
         if named is not None:
             return named

@@ -1,0 +1,182 @@
+"""Preflight of the destination: what would keep rows out of it, or make them different."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.model.errors import PenstockError
+from penstock.model.finding import Finding, finding
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.connect import connect, translated, translation
+from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
+from penstock.sinks.postgres.source_table import unique_key
+from penstock.sinks.postgres.table_map import TableMap
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.staging import (
+    META,
+    SID,
+    Destination,
+    RowMapping,
+    StagedTable,
+    find_destination,
+    type_at,
+)
+
+_NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+_LEDGER = """
+SELECT CASE WHEN to_regnamespace(%s) IS NULL
+            THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege(%s, 'CREATE') OR to_regclass(%s) IS NOT NULL END
+"""
+_LACKING = """
+SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
+"""
+# Foreign keys are triggers of the system's.
+_RUNS = """
+SELECT coalesce(string_agg(DISTINCT CASE WHEN t.tgisinternal THEN 'a foreign key'
+                                         ELSE 'the trigger ' || t.tgname END, ', '), '')
+FROM pg_catalog.pg_trigger t
+WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
+"""
+
+
+def check(settings: PostgresSinkSettings) -> Iterator[Finding]:
+    """Findings about the destination, without its sources."""
+    try:
+        with closing(connect(settings)) as connection, translated("checking"):
+            yield finding("ok", "sink postgres", "the destination answers")
+            yield from _check_ledger(connection, settings)
+            shared = Counter((each.target_schema, each.target) for each in settings.tables())
+            for table in settings.tables():
+                is_shared = shared[table.target_schema, table.target] > 1
+                yield from _check_target(connection, settings, table, is_shared=is_shared)
+    except PenstockError as error:
+        yield finding("error", "sink postgres", error.message, error.hint)
+
+
+def check_tables(
+    settings: PostgresSinkSettings, backend: str, schemas: Sequence[TableSchema]
+) -> Iterator[Finding]:
+    """Findings about tables of a backend, as its source has them, and their targets."""
+    table_map = TableMap(settings)
+    try:
+        with closing(connect(settings)) as connection, translated("checking"):
+            for schema in schemas:
+                table = table_map.mapped(backend, schema.schema, schema.table)
+                if table is not None:
+                    yield from _check_columns(connection, table, schema)
+    except PenstockError as error:
+        yield finding("error", "sink postgres", error.message, error.hint)
+
+
+def _check_ledger(connection: Any, settings: PostgresSinkSettings) -> Iterator[Finding]:
+    name = sql.Identifier(settings.ledger).as_string(None)
+    table = sql.Identifier(settings.ledger, "ledger").as_string(None)
+    if not connection.execute(_LEDGER, [name, settings.ledger, table]).fetchone()[0]:
+        yield finding(
+            "error", f"schema {settings.ledger}", "the role may not make the ledger",
+            f"CREATE SCHEMA {name} AUTHORIZATION <role>;",
+        )  # fmt: skip
+
+
+def _check_target(
+    connection: Any, settings: PostgresSinkSettings, table: MappedTable, *, is_shared: bool
+) -> Iterator[Finding]:
+    subject = f"target {table.target_schema}.{table.target}"
+    name = sql.Identifier(table.target_schema, table.target).as_string(None)
+    found = find_destination(connection, table.target_schema, table.target)
+    if found is None:
+        if not table.options.create:
+            yield finding(
+                "error", subject, f"it does not exist, and {table.source} goes there",
+                "create it, or set `create: true` for the table in the map",
+            )  # fmt: skip
+        return
+    if lacking := [row[0] for row in connection.execute(_LACKING, [list(_NEEDED), name])]:
+        remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
+        yield finding("error", subject, f"the role may not {', '.join(lacking)}", remedy)
+    if is_shared and SID not in found.columns:
+        yield finding(
+            "error", subject, "several tables of the map go there, and it has no column sid",
+            "add a column sid to it and to its key, or give each table a target of its own",
+        )  # fmt: skip
+    runs = connection.execute(_RUNS, [name]).fetchone()[0]
+    if runs and not settings.replica_role:
+        yield finding(
+            "warning", subject, f"changes run {runs}",
+            "sink.replica_role: true leaves triggers and foreign keys out",
+        )  # fmt: skip
+
+
+def _check_columns(connection: Any, table: MappedTable, schema: TableSchema) -> Iterator[Finding]:
+    options, source = table.options, f"table {table.source} of {table.backend}"
+    found = find_destination(connection, table.target_schema, table.target)
+    if found is None:
+        return
+    relation = SourceRelation(
+        schema=schema.schema, table=schema.table,
+        columns=tuple(
+            RelationColumn(each["name"], each["data_type"], bool(each["key"]))
+            for each in schema.columns
+        ),
+    )  # fmt: skip
+    if unknown := sorted({*(options.columns or ())} - {*relation.names}):
+        yield finding("error", source, f"it has no column {unknown[0]}", "correct `columns`")
+    if unknown := sorted({*options.set} - found.columns.keys()):
+        name = f"{found.schema}.{found.table}"
+        yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
+        return
+    mapping = RowMapping(
+        sid="" if SID in found.columns else None, columns=options.columns,
+        computed=options.set, filter=options.filter,
+    )  # fmt: skip
+    staged = StagedTable(relation, found, mapping, 0)
+    if not staged.written:
+        yield finding(
+            "error", source, f"{found.schema}.{found.table} has none of its columns",
+            "add them to the target, or write `set` in the map",
+        )  # fmt: skip
+        return
+    if problem := unique_key(staged):
+        yield finding("error", source, problem.message, problem.hint)
+    elif not relation.key:
+        yield finding(
+            "warning", source, "it has no key: each batch reads its whole target once",
+            "give it a primary key",
+        )  # fmt: skip
+    yield from _check_expressions(connection, source, relation, found, mapping)
+
+
+def _check_expressions(
+    connection: Any,
+    source: str,
+    relation: SourceRelation,
+    found: Destination,
+    mapping: RowMapping,
+) -> Iterator[Finding]:
+    """`set` and `filter` are SQL over a row of the source."""
+    cursor = connection.cursor()
+    columns = sql.SQL(", ").join(
+        sql.SQL("NULL::{} AS {}").format(
+            sql.SQL(type_at(cursor, each)), sql.Identifier(each.name)
+        )
+        for each in (*META, *relation.columns)
+    )  # fmt: skip
+    for name, expression in [*mapping.computed.items(), ("filter", mapping.filter)]:
+        if not expression:
+            continue
+        kind = found.columns[name] if name in mapping.computed else "boolean"
+        try:
+            connection.execute(
+                sql.SQL("SELECT ({})::{} FROM (SELECT {}) AS source LIMIT 0").format(
+                    sql.SQL(expression), sql.SQL(kind), columns
+                )
+            )
+        except psycopg.Error as error:
+            what = "`filter`" if name == "filter" else f"`set` of {name}"
+            said = translation(error, "reading").message
+            yield finding("error", source, f"{what} is not SQL over its columns: {said}")

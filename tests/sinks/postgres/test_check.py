@@ -1,0 +1,114 @@
+"""What `penstock check` finds at a destination, on a real server."""
+
+from typing import Any
+
+import pytest
+
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.sink import PostgresSink
+from tests.servers import Database, Postgres
+
+ITEMS = TableSchema(
+    schema="public", table="items", name=("items",), version="1",
+    columns=(
+        {"name": "id", "data_type": "integer", "key": True},
+        {"name": "name", "data_type": "text", "key": False},
+    ),
+)  # fmt: skip
+NOT_SQL = "is not SQL over its columns: reading at the destination:"
+GOOD = "CREATE TABLE items (id int PRIMARY KEY, name text)"
+
+
+def sink(database: Database, *tables: dict[str, Any], **settings: Any) -> PostgresSink:
+    entries = [
+        {"backend": f"b{number}", "tables": {"items": each}} for number, each in enumerate(tables)
+    ]
+    found = {"connection": database.url, "map": entries} | settings
+    return PostgresSink(PostgresSinkSettings(**found))
+
+
+def problems(database: Database, *tables: dict[str, Any], **settings: Any) -> list[str]:
+    checked = sink(database, *(tables or ({},)), **settings)
+    found = [*checked.check(), *checked.check_tables("b0", [ITEMS])]
+    wrong = [each for each in found if each.level != "ok"]
+    assert all(each.remedy or NOT_SQL in each.message for each in wrong)
+    return [f"{each.level} {each.subject}: {each.message}" for each in wrong]
+
+
+def test_a_target_that_fits_is_fine(database: Database) -> None:
+    database.execute(GOOD)
+    assert problems(database) == []
+
+
+def test_a_target_that_is_missing_is_an_error_unless_it_is_made(database: Database) -> None:
+    assert problems(database) == [
+        "error target public.items: it does not exist, and public.items goes there"
+    ]
+    assert problems(database, {"create": True}) == []
+
+
+@pytest.mark.parametrize(
+    ("create", "options", "problem"),
+    [
+        ("CREATE TABLE items (id int, name text)", {},
+         "no unique index of public.items has exactly (id)"),
+        ("CREATE TABLE items (name text PRIMARY KEY)", {},
+         "public.items has no column id, which is in the key"),
+        ("CREATE TABLE items (sid text, id int PRIMARY KEY)", {},
+         "no unique index of public.items has exactly (id, sid)"),
+        ("CREATE TABLE items (other int)", {}, "public.items has none of its columns"),
+        (GOOD, {"columns": ["id", "size"]}, "it has no column size"),
+        (GOOD, {"set": {"size": "1"}}, "public.items has no column size"),
+        (GOOD, {"filter": "name = "}, f"`filter` {NOT_SQL} syntax error at or near \")\" (42601)"),
+        (GOOD, {"filter": "size > 1"},
+         f"`filter` {NOT_SQL} column \"size\" does not exist (42703)"),
+        (GOOD, {"set": {"id": "id", "name": "lower(id)"}},
+         f"`set` of name {NOT_SQL} function lower(integer) does not exist (42883)"),
+    ],
+)  # fmt: skip
+def test_tables_that_do_not_fit_are_errors(
+    database: Database, create: str, options: dict[str, Any], problem: str
+) -> None:
+    database.execute(create)
+    assert problems(database, options) == [f"error table public.items of b0: {problem}"]
+
+
+def test_two_sources_of_a_table_need_a_column_for_their_names(database: Database) -> None:
+    database.execute(GOOD)
+    assert problems(database, {}, {}) == 2 * [
+        "error target public.items: several tables of the map go there, and it has no column sid"
+    ]
+    database.execute(
+        "DROP TABLE items; CREATE TABLE items (sid text, id int, PRIMARY KEY (sid, id))"
+    )
+    assert problems(database, {}, {}) == []
+
+
+def test_triggers_and_foreign_keys_are_told(database: Database) -> None:
+    database.execute(f"{GOOD}; CREATE TABLE parts (item int REFERENCES items)")
+    database.execute(
+        "CREATE TRIGGER noted BEFORE UPDATE ON items FOR EACH ROW"
+        " EXECUTE FUNCTION suppress_redundant_updates_trigger()"
+    )
+    assert problems(database) == [
+        "warning target public.items: changes run a foreign key, the trigger noted"
+    ]
+    assert problems(database, replica_role=True) == []
+
+
+def test_a_role_without_rights_is_told_which(database: Database, postgres: Postgres) -> None:
+    database.execute(GOOD)
+    database.execute("DROP ROLE IF EXISTS consolidator; CREATE ROLE consolidator LOGIN")
+    database.execute("GRANT SELECT, INSERT ON items TO consolidator")
+    checked = sink(database, {}, connection=database.url.replace("postgres@", "consolidator@"))
+    found = {each.subject: each for each in checked.check() if each.level == "error"}
+    assert found["schema penstock"].remedy == 'CREATE SCHEMA "penstock" AUTHORIZATION <role>;'
+    assert found["target public.items"].message == "the role may not UPDATE, DELETE, TRUNCATE"
+    database.execute("DROP OWNED BY consolidator; DROP ROLE consolidator")
+
+
+def test_a_server_that_is_away_is_an_error_without_the_password(database: Database) -> None:
+    (found,) = sink(database, {}, connection="postgresql://me:s3cret@127.0.0.1:1/nowhere").check()
+    assert found.level == "error"
+    assert "s3cret" not in str(found)
