@@ -327,8 +327,9 @@ class Pipeline(Deployment):
     @model_validator(mode="after")
     def _follows_the_map(self) -> "Pipeline":
         """The backends of a sink of tables follow those of its map."""
-        wanted = self.sink.plug_in.tables
-        if wanted is None:
+        # A part that is wrong has no type, and is reported already.
+        wanted = self.sink.plug_in.tables if self.sink.type else None
+        if wanted is None or not all(each.type for each in self.backends):
             return self
         if self.transform:
             raise ValueError(

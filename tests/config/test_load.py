@@ -119,7 +119,11 @@ def test_an_unknown_key_of_a_feed_names_the_nearest() -> None:
         ("port: 9090", "port: 99999", "21: ops.port: input should be less than or equal to 65535"),
         ("type: pond", "type: pomd", "4: backends[0].type: there is no feed 'pomd'; did you mean"),
         ("type: pond", "type: dry", "4: backends[0].type: 'dry' needs the module 'a_driver_that"),
-        ("  type: lake\n", "", "12: sink.type: is missing; known: jetstream, lake, memory"),
+        (
+            "  type: lake\n",
+            "",
+            "12: sink.type: is missing; known: jetstream, lake, memory, ",
+        ),
         ("- name: default", "- name: a.b", "3: backends[0].name: may have letters, digits"),
         ("- sql:", "- sqll:", "11: transform[0].sqll: unknown key; did you mean 'sql'?"),
         (
@@ -316,3 +320,38 @@ def test_a_backend_may_have_hash_partitions_of_its_own() -> None:
     assert settings.partitions == 3, "the memory feed's own"
     with pytest.raises(SettingsError, match=r"backends\[0\]\.partitions"):
         parse_pipeline(text.replace("16", "2000"), environment={})
+
+
+CONSOLIDATE = """\
+backends:
+  - {name: shop, type: postgres, connection: "postgresql://h/shop", slot: s, publication: p}
+sink:
+  type: postgres
+  connection: postgresql://h/all
+  map: [{backend: shop, tables: {orders: , sales.lines: {partitions: "lines_[0-9]+"}}}]
+"""
+
+
+def test_the_backends_of_a_sink_of_tables_follow_its_map() -> None:
+    settings: Any = read(CONSOLIDATE).backends[0].settings
+    assert settings.tables == ("public.orders", "sales.~lines_[0-9]+")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("name: shop", "name: mall", "backend mall has no tables in sink.map"),
+        (
+            'type: postgres, connection: "postgresql://h/shop", slot: s, publication: p',
+            "type: memory",
+            "backend shop: a sink of type postgres takes the tables of backends of type postgres,"
+            " not of memory",
+        ),
+        ("sink:", "transform: [{sql: SELECT 1}]\nsink:", "write `set` and `filter` of a table"),
+        ("lines_[0-9]+", "lines_[", "partitions: no regular expression"),
+        ("sales.lines:", "public.orders:", "public.orders of the backend shop is there twice"),
+    ],
+)
+def test_a_map_that_does_not_fit_is_refused(old: str, new: str, message: str) -> None:
+    assert old in CONSOLIDATE
+    assert message in "\n".join(mistakes(CONSOLIDATE.replace(old, new, 1)))
