@@ -88,6 +88,9 @@ _SCHEMAS: dict[Images, pa.Schema] = {
     "text": pa.schema(_columns(pa.string()), metadata={b"images": b"text"}),
 }
 
+# The metadata of a batch of lines whose last transaction ends with it.
+WHOLE = {b"images": b"text", b"ends": b"true"}
+
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
 
 # Those that a DataFrame of changes may lack (null then): newer than transforms that list columns.
@@ -120,7 +123,8 @@ def schema(images: Images = "json") -> pa.Schema:
     same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:
     `schema`, `table`, `relation_id`, `version`, `columns` (`name`, `type`: an OID, `modifier`,
     `key`), `types` (OID -> `kind`, `name`, `inner`, `delimiter` of those that are not built in).
-    `after` of a change that is no row (MESSAGE, ERROR) is JSON.
+    `after` of a change that is no row (MESSAGE, ERROR) is JSON. A batch with the metadata `WHOLE`
+    has the last change of its last transaction; of others more may come.
     """
     return _SCHEMAS[images]
 

@@ -173,11 +173,12 @@ class Collector:
         self.keep(piece)
         return cut
 
-    def flush(self, now: float) -> list[Page]:
-        """The page in the making, if there is a change in it; `now` in seconds since 1970."""
+    def flush(self, now: float, *, ends: bool = False) -> list[Page]:
+        """The page in the making, if there is a change in it; `now` in seconds since 1970. `ends`:
+        a streamed transaction ends with it."""
         if not self.page.count:
             return []
-        return [self.page.cut(self.last, self.relations, round(now * 1_000_000))]
+        return [self.page.cut(self.last, self.relations, round(now * 1_000_000), ends=ends)]
 
 
 def _without(had: int, message: Truncate, piece: bytes) -> bytes:

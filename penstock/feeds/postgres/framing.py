@@ -105,6 +105,8 @@ class Framer:
             self._take_transactions()
             self._take_rows()
             if self.collector.full:
+                if commit := self._next_commit():  # so that the page says where it ends
+                    pages += self._take(commit, now)
                 pages += self.flush(now)
                 continue
             piece = self._next()
@@ -133,6 +135,12 @@ class Framer:
             return None
         self._position = position + 1 + length
         return self._data[position : self._position]
+
+    def _next_commit(self) -> bytes | None:
+        """The next message, if it is a whole Commit."""
+        at = self._position + MESSAGE
+        is_commit = self._streaming is None and self._data[at : at + 1] == b"C"
+        return self._next() if is_commit and at < self._end else None
 
     def _take_transactions(self) -> None:
         """All whole transactions of nothing but rows that come next, up to the page's limits."""

@@ -90,7 +90,9 @@ class OpenPage:
             self._parts.append(piece)
             self.size += len(piece)
 
-    def cut(self, last: Place, relations: Relations, captured_at: int) -> Page:
+    def cut(
+        self, last: Place, relations: Relations, captured_at: int, *, ends: bool = False
+    ) -> Page:
         """The page that ends with `last`; a new one may begin. `captured_at` in microseconds."""
         known = [(oid, relations[oid]) for oid in sorted(self.used) if oid in relations]
         start = self._start
@@ -103,6 +105,7 @@ class OpenPage:
             relations=tuple(each.raw for _, each in known),
             types={oid: entry for _, each in known for oid, entry in each.types.items()},
             keys={int.from_bytes(oid, "big"): each.key for oid, each in known if each.key},
+            ends=ends,
         )
         page = Page(
             partition=self._partition,

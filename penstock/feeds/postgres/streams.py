@@ -202,7 +202,7 @@ class TransactionDelivery:
         if not more:
             if tail:
                 raise Malformed("an in-progress transaction ended inside a message")
-            pages += self._collector.flush(now)
+            pages += self._collector.flush(now, ends=True)
             self._finish()
         return pages
 

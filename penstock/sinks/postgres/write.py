@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import images_of, unreadable
+from penstock.model.change import WHOLE, images_of, unreadable
 from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, Receipt
@@ -26,6 +26,9 @@ from penstock.sinks.rows.part import place_of
 from penstock.tables.lines import SourceRelation
 
 _PART = 8000  # rows that are divided at once
+# Seconds after which the rest of a transaction is not waited for: a page that ends exactly with the
+# transaction's last change may not say so.
+_PATIENCE = 5.0
 _LOOK = 0.05  # seconds between two looks at what was committed
 _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
 
@@ -99,6 +102,8 @@ class TableWrite:
                 rows = part.batch.slice(run.start, run.stop - run.start)
                 self._learn(run.origin.partition, rows)
                 self._divide(run.origin.partition, rows, now)
+        if batch.schema.metadata == WHOLE:
+            self._flush(PartitionId(batch.column("partition")[len(batch) - 1].as_py()))
 
     def _learn(self, partition: PartitionId, rows: pa.RecordBatch) -> None:
         """The first change of a relation in a page says what its lines are of."""
@@ -137,7 +142,7 @@ class TableWrite:
     def _release(self, now: float) -> None:
         """Hands over transactions that have waited: their end comes without a change."""
         for partition, tail in list(self._tails.items()):
-            if now - tail.since >= self._settings.commit.wait:
+            if now - tail.since >= _PATIENCE:
                 self._flush(partition)
 
     def _flush(self, partition: PartitionId) -> None:

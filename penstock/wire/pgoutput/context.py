@@ -42,7 +42,8 @@ class Context:
     in; `commit_lsn` is 0 when it starts between transactions. `relations` are raw Relation
     messages (from their tag `R`, without a streamed xid). `types` maps a type OID to its entry.
     `keys` maps a relation's OID to its primary key columns where the Relation message does not
-    tell them (REPLICA IDENTITY FULL marks every column).
+    tell them (REPLICA IDENTITY FULL marks every column). `ends`: the transaction of a streamed
+    payload ends with it, as far as that is known.
     """
 
     streamed: bool = False
@@ -53,6 +54,7 @@ class Context:
     relations: tuple[bytes, ...] = ()
     types: dict[int, TypeEntry] = field(default_factory=dict)
     keys: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    ends: bool = False
 
     def pack(self) -> bytes:
         """MessagePack; about 30 bytes and the relations."""

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from penstock.model.change import WHOLE
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.wire.pgoutput.batch import assemble
@@ -63,7 +64,8 @@ class PgoutputDecoder:
         if self._kernel is None:
             return self._thoroughly(page, known)
         try:
-            return self._kernel.decode(page, self._scan(b"", known))
+            scan = self._scan(b"", known)
+            return self._ended(self._kernel.decode(page, scan), scan, known)
         except (Unfit, Malformed):
             # Python is the reference for error handling.
             return self._thoroughly(page, known)
@@ -71,7 +73,17 @@ class PgoutputDecoder:
     def _thoroughly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
         scan = self._scan(page.payload, known)
         scan.run()
-        return assemble(page, scan.rows, scan.constants, self.settings)
+        batch = assemble(page, scan.rows, scan.constants, self.settings)
+        return self._ended(batch, scan, known)
+
+    def _ended(
+        self, batch: pa.RecordBatch | None, scan: Scan, known: _Known
+    ) -> pa.RecordBatch | None:
+        """A batch of lines says whether its last transaction ends with it."""
+        ends = scan.unit < 0 or known.context.ends
+        if batch is None or not ends or self.settings.images != "text":
+            return batch
+        return batch.replace_schema_metadata(WHOLE)
 
     def _scan(self, payload: bytes, known: _Known) -> Scan:
         def resolve(raw: bytes) -> RowLayout:

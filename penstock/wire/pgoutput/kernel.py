@@ -232,6 +232,7 @@ class Kernel:
             state.at = state.stop
         if result != _DONE or not _agrees(page, state):
             raise Unfit
+        scan.unit = state.unit
         if not state.rows:
             return None
         array = _Array()
