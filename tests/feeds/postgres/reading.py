@@ -8,6 +8,7 @@ import orjson
 
 from penstock.feeds import Following
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
+from penstock.model.change import WHOLE
 from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -134,3 +135,13 @@ class Reader:
 def _parsed(row: Row) -> Row:
     images = {name: row[name] and orjson.loads(row[name]) for name in ("key", "before", "after")}
     return row | images
+
+
+def whole_pages(reader: Reader, cursor: str) -> list[bool]:
+    """Of the pages whose last change is of a transaction: whether it ends there."""
+    decoder = reader.feed.decoder("text")
+    return [
+        batch.schema.metadata == WHOLE
+        for page in reader.pages if page.last.cursor == cursor
+        for batch in decoder.decode(page)
+    ]  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark
-from tests.feeds.postgres.reading import Reader
+from tests.feeds.postgres.reading import Reader, whole_pages
 from tests.servers import Database, Postgres
 
 _ROWS = 300_000
@@ -198,3 +198,16 @@ def test_a_table_altered_in_a_subtransaction_that_is_rolled_back_arrives_all_the
         assert reader.following.status()["details"]["streaming"] is False
     assert [row["ordinal"] for row in rows] == list(range(15_000))
     assert {tuple(row["after"]) for row in rows} == {("id", "a")}
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+def test_the_last_page_of_a_transaction_says_that_it_is(
+    reader_with: Callable[..., Reader], streaming: bool
+) -> None:
+    reader = reader_with(streaming=streaming)
+    reader.database.execute(
+        "INSERT INTO t SELECT n, repeat('x', 200) FROM generate_series(1, 10001) n"
+    )
+    reader.take(10001)
+    whole = whole_pages(reader, reader.pages[0].first.cursor)
+    assert whole == [*[False] * (len(whole) - 1), True]

@@ -1,6 +1,7 @@
 """Lines of every kind of value, given to COPY, make the table that they are of."""
 
 import json
+from collections.abc import Callable
 
 import psycopg
 import pytest
@@ -8,7 +9,7 @@ from psycopg import sql
 
 from penstock.model.page import Page
 from penstock.wire.pgoutput.values import SESSION
-from tests.feeds.postgres.reading import Reader
+from tests.feeds.postgres.reading import Reader, whole_pages
 from tests.feeds.postgres.test_snapshot import snapshot_of
 from tests.servers import Database
 from tests.wire.kinds import KINDS, LIVE, LIVE_SETUP
@@ -59,3 +60,16 @@ def test_lines_are_the_rows_of_the_table(reader_any: Reader) -> None:
     assert len(_texts(database, "t")) == 2
     for copy in ("by_change", "by_snapshot"):
         assert _texts(database, copy) == _texts(database, "t")
+
+
+def test_the_last_page_of_a_transaction_says_that_it_is(reader_of: Callable[..., Reader]) -> None:
+    """Also where the page is full with its last change: COMMIT has no row to come with."""
+    reader = reader_of(page_rows=3)
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.database.execute("INSERT INTO t SELECT n FROM generate_series(1, 6) n")
+    reader.take(6)
+    reader.database.execute("INSERT INTO t SELECT n FROM generate_series(7, 9) n")
+    reader.take(3)
+    for page in (reader.pages[1], reader.pages[2]):
+        assert whole_pages(reader, page.last.cursor)[-1]
+    assert whole_pages(reader, reader.pages[0].last.cursor) == [False, True]

@@ -1,12 +1,13 @@
 """The PostgreSQL sink, given batches of lines, on a real server."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import orjson
 import pyarrow as pa
 import pytest
 
+from penstock.model.change import WHOLE
 from penstock.model.position import PartitionId, Place
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
@@ -97,3 +98,24 @@ def test_tables_that_are_not_in_the_map_advance_the_position(
     sink_of().write(iter([other]), noted)
     assert items(database) == []
     assert noted.position == {PartitionId("shop"): Place("00000000/00000001", 0)}
+
+
+def test_a_transaction_is_committed_whole_however_late_its_end_comes(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    seen: list[Any] = []
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        yield rows_of("INSERT 1 one", "INSERT 2 two")
+        yield rows_of("INSERT 3 three", commit=2)  # so that the first is known to be over
+        while not items(database):
+            yield batch_of(0)
+        seen.append(items(database))
+        end = rows_of("INSERT 4 four", commit=2, start=1)
+        yield end.replace_schema_metadata(WHOLE)
+        while len(items(database)) < 4:
+            yield batch_of(0)
+
+    sink_of().write(changes(), Noted())
+    assert seen == [[(1, "one"), (2, "two")]]
