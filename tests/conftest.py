@@ -21,6 +21,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.model.errors import Unavailable
+from tests.dynamodb.local import DynamodbLocal
+from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Database, EmbeddedServer, Etcd, Nats, Postgres, etcd_program, postgres_bin
 
 # An example is slow only when the machine is. Every run tries the same ones, unless
@@ -118,6 +120,31 @@ def own_nats() -> Iterator[Callable[..., Nats]]:
     yield make
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="session")
+def mongo() -> Iterator[str]:
+    """The URL of a MongoDB: the stand-in, with fail points, or PENSTOCK_MONGODB_URL."""
+    with mongodb() as url:
+        yield url
+
+
+@pytest.fixture
+def shop(mongo: str) -> Iterator[Shop]:
+    """A fresh database of MongoDB: `.url`, `.name`, `.db`, `.feed(**settings)`."""
+    with shop_on(mongo) as fresh:
+        yield fresh
+
+
+@pytest.fixture(scope="session")
+def dynamodb_local() -> Iterator[DynamodbLocal]:
+    """A DynamoDB Local."""
+    try:
+        server = DynamodbLocal()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with server:
+        yield server
 
 
 @pytest.fixture

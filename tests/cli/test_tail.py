@@ -1,21 +1,19 @@
 """`penstock tail` on a real stream."""
 
-import asyncio
 import json
 import subprocess
 import sys
 from itertools import count
 
-import nats as client
 import orjson
 import ormsgpack
 import pytest
 from click.testing import CliRunner, Result
-from nats.js.api import StreamConfig
 
 from penstock.cli import main
 from penstock.consumer.tail.reader import TailReader
 from tests.servers import Nats, free_port
+from tests.sinks.changes import publish
 
 pytestmark = pytest.mark.live
 
@@ -33,22 +31,10 @@ def change(number: int) -> dict[str, object]:
     }
 
 
-def publish(server: Nats, stream: str, bodies: list[bytes]) -> None:
-    async def work() -> None:
-        connection = await client.connect(server.url)
-        js = connection.jetstream()
-        await js.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
-        for body in bodies:
-            await js.publish(f"{stream}.users.insert", body)
-        await connection.close()
-
-    asyncio.run(work())
-
-
 @pytest.fixture
 def filled(nats: Nats, stream: str) -> str:
     """A stream with the changes 1 to 20."""
-    publish(nats, stream, [ormsgpack.packb(change(number)) for number in range(1, 21)])
+    publish(nats.url, stream, [ormsgpack.packb(change(number)) for number in range(1, 21)])
     return stream
 
 
@@ -86,14 +72,14 @@ def test_json_lines_parse_one_by_one(nats: Nats, filled: str) -> None:
 
 
 def test_a_message_that_is_no_change_is_skipped_and_said(nats: Nats, stream: str) -> None:
-    publish(nats, stream, [orjson.dumps(_json(1)), b"hello", orjson.dumps(_json(2))])
+    publish(nats.url, stream, [orjson.dumps(_json(1)), b"hello", orjson.dumps(_json(2))])
     result = tail(nats, stream, "--from", "all", "--no-follow")
     assert [line.count("INSERT") for line in result.stdout.splitlines()] == [1, 1]
     assert "skipped" in result.stderr
 
 
 def test_an_empty_stream_ends_at_once_when_it_is_not_followed(nats: Nats, stream: str) -> None:
-    publish(nats, stream, [])
+    publish(nats.url, stream, [])
     result = tail(nats, stream, "--no-follow", "--from", "all")
     assert (result.exit_code, result.output) == (0, "")
 
@@ -129,7 +115,7 @@ def test_following_prints_what_comes_until_interrupted(nats: Nats, filled: str) 
         assert process.stdout is not None
         for _ in range(10):
             process.stdout.readline()
-        publish(nats, filled, [ormsgpack.packb(change(21))])
+        publish(nats.url, filled, [ormsgpack.packb(change(21))])
         assert json.loads(process.stdout.readline())["data"]["id"] == 21
         process.send_signal(2)
         assert process.wait(20) == 0

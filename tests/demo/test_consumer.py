@@ -1,17 +1,15 @@
 """The consumer takes the whole stream in, whenever it starts, and says what it could not read."""
 
-import asyncio
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-import nats as client
 import orjson
 import pytest
-from nats.js.api import StreamConfig
 
 from penstock.demo.consumer import Consumer
 from tests.servers import Nats
+from tests.sinks.changes import publish
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -36,18 +34,6 @@ def insert(number: int) -> bytes:
     return orjson.dumps(body)
 
 
-def publish(server: Nats, stream: str, bodies: list[bytes]) -> None:
-    async def work() -> None:
-        connection = await client.connect(server.url)
-        js = connection.jetstream()
-        await js.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
-        for body in bodies:
-            await js.publish(f"{stream}.users.insert", body)
-        await connection.close()
-
-    asyncio.run(work())
-
-
 @pytest.fixture
 def consumer(nats: Nats, stream: str) -> Iterator[Consumer]:
     """A consumer of a stream that is not there yet."""
@@ -61,7 +47,7 @@ def test_a_stream_that_is_made_later_is_read_from_its_beginning(
     consumer: Consumer, nats: Nats, stream: str
 ) -> None:
     until(lambda: consumer.error is not None)
-    publish(nats, stream, [insert(number) for number in range(1, 4)])
+    publish(nats.url, stream, [insert(number) for number in range(1, 4)])
     until(lambda: consumer.read_to == 3)
     assert consumer.replica.count == 3
     assert consumer.replica.tables["users"] == {(n,): {"id": n} for n in (1, 2, 3)}
@@ -69,7 +55,7 @@ def test_a_stream_that_is_made_later_is_read_from_its_beginning(
 
 
 def test_finishing_reads_everything_that_is_there(nats: Nats, stream: str) -> None:
-    publish(nats, stream, [insert(number) for number in range(1, 801)])
+    publish(nats.url, stream, [insert(number) for number in range(1, 801)])
     consumer = Consumer(nats.url, stream, KEYS)
     consumer.start()
     consumer.finish(120)
@@ -77,8 +63,8 @@ def test_finishing_reads_everything_that_is_there(nats: Nats, stream: str) -> No
 
 
 def test_latency_is_from_commit_to_stored(consumer: Consumer, nats: Nats, stream: str) -> None:
-    publish(nats, stream, [])
-    publish(nats, stream, [insert(1)])
+    publish(nats.url, stream, [])
+    publish(nats.url, stream, [insert(1)])
     until(lambda: consumer.read_to == 1)
     latency = consumer.meter.recent(0.0, 1.0)
     assert latency is not None
@@ -88,7 +74,7 @@ def test_latency_is_from_commit_to_stored(consumer: Consumer, nats: Nats, stream
 def test_a_message_that_is_no_change_is_told_to_the_verdict(
     consumer: Consumer, nats: Nats, stream: str
 ) -> None:
-    publish(nats, stream, [insert(1), b"hello", insert(2)])
+    publish(nats.url, stream, [insert(1), b"hello", insert(2)])
     until(lambda: consumer.read_to == 3)
     [problem] = consumer.replica.impossible
     assert "5 bytes" in problem

@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -17,19 +17,9 @@ from tests.dynamodb.local import DynamodbLocal, Table
 pytestmark = pytest.mark.live
 
 
-@pytest.fixture(scope="module")
-def local() -> Iterator[DynamodbLocal]:
-    try:
-        server = DynamodbLocal()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
-
-
 @pytest.fixture
-def table(local: DynamodbLocal) -> Table:
-    return Table(local.url)
+def table(dynamodb_local: DynamodbLocal) -> Table:
+    return Table(dynamodb_local.url)
 
 
 def feed_of(table: Table, **given: Any) -> DynamodbFeed:
@@ -103,8 +93,8 @@ def apply(table: Table, remedy: str) -> None:
         table.client.update_table(TableName=found[1], StreamSpecification=given)
 
 
-def test_the_remedies_of_the_check_mend_what_it_found(local: DynamodbLocal) -> None:
-    table = Table(local.url, "KEYS_ONLY")
+def test_the_remedies_of_the_check_mend_what_it_found(dynamodb_local: DynamodbLocal) -> None:
+    table = Table(dynamodb_local.url, "KEYS_ONLY")
     feed = feed_of(table)
     [warning] = [each for each in feed.check() if each.level != "ok"]
     assert "KEYS_ONLY" in warning.message

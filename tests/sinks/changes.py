@@ -13,6 +13,7 @@ import nats as nats_py
 import orjson
 import ormsgpack
 import pyarrow as pa
+from nats.js.api import StreamConfig
 
 from penstock.model.change import Images, event_id, schema
 from penstock.model.position import Place
@@ -110,6 +111,20 @@ async def _read(url: str, stream: str) -> list[Read]:
 def read(url: str, stream: str) -> list[Read]:
     """Every message of a stream, by nats-py, which shares no code with us."""
     return asyncio.run(_read(url, stream))
+
+
+def publish(url: str, stream: str, bodies: list[bytes]) -> None:
+    """Makes the stream, and publishes bodies as inserts, by nats-py."""
+
+    async def work() -> None:
+        client = await nats_py.connect(url)
+        context = client.jetstream()
+        await context.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
+        for body in bodies:
+            await context.publish(f"{stream}.users.insert", body)
+        await client.close()
+
+    asyncio.run(work())
 
 
 def ids_in(url: str, stream: str) -> list[str]:

@@ -13,7 +13,7 @@ from penstock.nats.buckets import Bucket
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.snapshots.job import Job
 from penstock.snapshots.run import SnapshotRun
-from tests.mongo import REAL, Shop, mongodb, shop_on
+from tests.mongo import REAL, Shop, shop_on
 from tests.servers import Nats
 from tests.snapshots.conftest import StatedPipeline, World, read
 from tests.snapshots.gate import Gate
@@ -21,12 +21,6 @@ from tests.snapshots.gate import Gate
 pytestmark = pytest.mark.live
 
 FAIL_FIND = {"failCommands": ["find"], "closeConnection": True}
-
-
-@pytest.fixture(scope="module")
-def mongo() -> Iterator[str]:
-    with mongodb() as url:
-        yield url
 
 
 class CollectionWorld(World):

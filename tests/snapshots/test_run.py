@@ -393,24 +393,6 @@ def test_a_gap_meanwhile_begins_the_run_anew(world: World) -> None:
     assert (meta["start_sequence"], meta["losses"], run.progress.gap) == (5, *["slot:1:0/9"] * 2)
 
 
-def test_a_run_that_is_cancelled_waits_for_no_server(
-    database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("penstock.snapshots.init_stream._PATIENCE", 600.0)
-    server = own_nats()
-    world = World(database, server)
-    table, gate = table_of(world, 1_000), Gate(monkeypatch, "init.snap.", 3)
-    run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_rows=50))
-    with ThreadPoolExecutor() as pool:
-        running = pool.submit(run.run)
-        gate.reached()
-        server.kill()
-        gate.open()
-        run.cancel()
-        with pytest.raises(Cancelled):
-            running.result(60)
-
-
 def test_what_ended_the_snapshot_is_the_error_and_not_what_followed(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

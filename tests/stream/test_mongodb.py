@@ -1,7 +1,6 @@
 """The iterator on a MongoDB change stream."""
 
 import time
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,22 +9,10 @@ import pytest
 import penstock
 from penstock.model.errors import Unavailable
 from penstock.stream import Stream
-from tests.mongo import Shop, mongodb, shop_on
+from tests.mongo import Shop
 from tests.stream.taking import PATIENCE, ids, saved, some
 
 pytestmark = [pytest.mark.live]
-
-
-@pytest.fixture(scope="module")
-def mongo() -> Iterator[str]:
-    with mongodb() as url:
-        yield url
-
-
-@pytest.fixture
-def shop(mongo: str) -> Iterator[Shop]:
-    with shop_on(mongo) as fresh:
-        yield fresh
 
 
 def opened(shop: Shop, at: Any = "latest", **more: Any) -> Stream:

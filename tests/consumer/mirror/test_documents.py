@@ -18,7 +18,7 @@ from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.errors import SettingsError
 from penstock.wire.changestream.values import CODEC, plain, typed
 from tests.consumer.mirror.world import STREAM, World, _deadline, converges, sqlite_rows
-from tests.mongo import Shop, mongodb, shop_on
+from tests.mongo import Shop, shop_on
 from tests.servers import Nats
 from tests.waiting import until
 
@@ -97,12 +97,6 @@ KEYS: list[Any] = [
     1, 2.5, 3.0, 1e20, -1e19, 1.5e19, float("inf"), Int64(2**60), "1", "a", ObjectId(), {"a": 1},
     b"x", True, Decimal128("7.5"),
 ]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def mongo() -> Iterator[str]:
-    with mongodb() as url:
-        yield url
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import orjson
 import pytest
 
 from penstock.microbatch.planned import Planner
-from penstock.model.errors import Unavailable
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
@@ -28,16 +27,6 @@ from tests.servers import Nats
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
-
-
-@pytest.fixture(scope="module")
-def local() -> Iterator[DynamodbLocal]:
-    try:
-        server = DynamodbLocal()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
 
 
 class ItemWorld(World):
@@ -123,12 +112,12 @@ def _as_json(item: Any) -> Any:
 
 @pytest.fixture
 def world_of_items(
-    local: DynamodbLocal, own_nats: Callable[..., Nats], tmp_path: Path
+    dynamodb_local: DynamodbLocal, own_nats: Callable[..., Nats], tmp_path: Path
 ) -> Iterator[Callable[..., ItemWorld]]:
     made: list[ItemWorld] = []
 
     def make(on_gap: str = "fail", **snapshot: Any) -> ItemWorld:
-        made.append(ItemWorld(Table(local.url), own_nats(), tmp_path, on_gap, **snapshot))
+        made.append(ItemWorld(Table(dynamodb_local.url), own_nats(), tmp_path, on_gap, **snapshot))
         return made[-1]
 
     yield make

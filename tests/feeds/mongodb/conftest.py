@@ -1,4 +1,4 @@
-"""A MongoDB for all of these tests and a fresh database for each, and scripted servers."""
+"""Scripted servers."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -8,24 +8,9 @@ import pytest
 from penstock.feeds.mongodb import MongoFeed
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.position import Bookmark
-from tests.mongo import Shop, mongodb, shop_on
 from tests.mongodb.history import History
 from tests.mongodb.reading import Read, Reading, Serve
 from tests.mongodb.server import ScriptedMongod
-
-
-@pytest.fixture(scope="session")
-def mongo() -> Iterator[str]:
-    """The URL of a MongoDB: the stand-in, with fail points, or PENSTOCK_MONGODB_URL."""
-    with mongodb() as url:
-        yield url
-
-
-@pytest.fixture
-def shop(mongo: str) -> Iterator[Shop]:
-    """A fresh database: `.url`, `.name`, `.db`, `.feed(**settings)`."""
-    with shop_on(mongo) as fresh:
-        yield fresh
 
 
 @pytest.fixture
