@@ -17,10 +17,15 @@ class Clock:
         return self.now
 
 
-def until(true: Callable[[], Found], seconds: float = 240.0) -> Found:
-    """What `true` gives, once that is true; fails after so many seconds."""
+def until(
+    true: Callable[[], Found],
+    seconds: float = 240.0,
+    *,
+    problem: Callable[[], object] = lambda: "it did not come true",
+) -> Found:
+    """What `true` gives, once that is true; fails with `problem` after so many seconds."""
     deadline = time.monotonic() + seconds
     while not (found := true()):
-        assert time.monotonic() < deadline, "it did not come true"
+        assert time.monotonic() < deadline, problem()
         time.sleep(0.01)
     return found

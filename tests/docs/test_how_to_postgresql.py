@@ -15,6 +15,7 @@ from penstock.model.position import PartitionId
 from penstock.process.plugins import plugin
 from tests.docs.pages import DOCS, blocks, section, statements
 from tests.servers import Database, Postgres
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -96,10 +97,7 @@ def test_the_positions_store_works_with_its_own_role(shop: Database) -> None:
 
 def test_a_retired_slot_is_gone(shop: Database) -> None:
     feed_of(shop).begin()
-    deadline = time.monotonic() + 60
-    while shop.execute("SELECT active FROM pg_replication_slots") != [(False,)]:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(lambda: shop.execute("SELECT active FROM pg_replication_slots") == [(False,)])
     for sql in statements(section(PAGE, "Retire a pipeline")):
         shop.execute(sql)
     assert shop.execute("SELECT slot_name FROM pg_replication_slots") == []

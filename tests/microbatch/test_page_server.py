@@ -264,9 +264,7 @@ def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:
         client.handed_on(first, list(decoder.decode(first)))
         client.stored({P0: first.first})  # not all of the page
         client.stored({P0: first.last})
-        deadline = time.monotonic() + 20
-        while not served.told and time.monotonic() < deadline:
-            time.sleep(0.01)
+        until(lambda: served.told)
         assert served.told == [first.last]
 
 

@@ -1,6 +1,5 @@
 """Rows of partitions: their sums, how they cross to the board, and which of them are shown."""
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from penstock.ops.health import Thresholds
 from penstock.ops.partitions import PartitionReports, Row, shown, summed, with_source
 from penstock.ops.reporter import Reporter
 from penstock.ops.status import Status, assess
+from tests.waiting import until
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 
@@ -27,11 +27,8 @@ def board(tmp_path: Path) -> Iterator[Board]:
 
 
 def arrived(board: Board, backend: str, count: int) -> dict[str, Entry]:
-    deadline = time.monotonic() + 60
-    while len(found := rows_of(board.snapshot(), "partition", backend)) < count:
-        assert time.monotonic() < deadline, f"{len(found)} of {count} rows came"
-        time.sleep(0.01)
-    return found
+    until(lambda: len(rows_of(board.snapshot(), "partition", backend)) >= count)
+    return rows_of(board.snapshot(), "partition", backend)
 
 
 def test_counts_are_sums_and_the_longest_lag_is_the_lag() -> None:

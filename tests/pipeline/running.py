@@ -23,6 +23,7 @@ import psycopg
 import yaml
 
 from tests.servers import Database, Nats
+from tests.waiting import until
 
 # Of Spark's classes; test_class_archive.py makes it. A session costs 3.5 s of CPU then, not 7.
 CLASSES = Path(sys.prefix) / "spark-classes.jsa"
@@ -184,10 +185,7 @@ def assert_none_is_left(processes: list[psutil.Process]) -> None:
             return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    deadline = time.monotonic() + 120
-    while any(map(runs, processes)):
-        assert time.monotonic() < deadline, commands(processes)
-        time.sleep(0.1)
+    until(lambda: not any(map(runs, processes)), problem=lambda: commands(processes))
 
 
 def messages(nats: Nats, stream: str) -> list[Message]:

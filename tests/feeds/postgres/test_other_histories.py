@@ -23,6 +23,7 @@ from tests.feeds.postgres.story import (
     started,
 )
 from tests.servers import Postgres
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -99,11 +100,8 @@ def promoted(standby: Postgres) -> Iterator[Postgres]:
 
 
 def replayed(standby: Postgres, lsn: str) -> None:
-    deadline = time.monotonic() + 90
     query = "SELECT coalesce(pg_last_wal_replay_lsn() >= %s::pg_lsn, false)"
-    while standby.execute(query, [lsn]) != [(True,)]:
-        assert time.monotonic() < deadline, standby.log[-2000:]
-        time.sleep(0.05)
+    until(lambda: standby.execute(query, [lsn])[0][0], problem=lambda: standby.log[-2000:])
 
 
 def end_of(server: Postgres) -> str:

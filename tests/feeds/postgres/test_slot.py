@@ -14,6 +14,7 @@ from penstock.model.position import Bookmark, Place
 from penstock.wire.pgoutput.lsn import lsn_of
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Postgres
+from tests.waiting import until
 
 _NOW = "SELECT pg_current_wal_lsn()"
 _NOISE = "CREATE TABLE {0} (id int); INSERT INTO {0} SELECT generate_series(1, 1000)"
@@ -87,10 +88,7 @@ def test_keep_alive_alone_acknowledges(reader: Reader) -> None:
         reader.following.keep_alive()
         return reader.confirmed() > before
 
-    deadline = time.monotonic() + 60
-    while not moved():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    until(moved)
 
 
 def test_a_reader_that_resumes_holds_the_slot_until_its_place_is_durable(reader: Reader) -> None:

@@ -19,6 +19,7 @@ from penstock.sinks.jetstream.session import Session
 from penstock.sinks.rows.part import Part
 from tests.progress import Noted
 from tests.servers import Nats, free_port
+from tests.waiting import until
 
 
 class Raw:
@@ -109,10 +110,7 @@ def reload(server: Nats, config: dict[str, Any], seen: Callable[[], object]) -> 
     text = orjson.loads((server.folder / "nats.conf").read_text())
     (server.folder / "nats.conf").write_bytes(orjson.dumps(text | config))
     server.signal(signal.SIGHUP)
-    deadline = time.monotonic() + 30
-    while not seen():
-        assert time.monotonic() < deadline, server.log[-1000:]
-        time.sleep(0.02)
+    until(seen, problem=lambda: server.log[-1000:])
 
 
 @contextmanager

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import psutil
 import pytest
 
 from penstock.spark.session.forks.start import Forks
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -59,13 +59,6 @@ def told(forks: Forks, *words: str, say: str = "", **more: str) -> tuple[int, st
     process = start(forks, *words, **more)
     output, errors = process.communicate(say, timeout=120)
     return process.returncode, output, errors
-
-
-def soon(check: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not check():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def gone(pid: int) -> bool:
@@ -150,7 +143,7 @@ def test_the_end_of_the_launcher_ends_the_worker(
     process, pid = waiting(forks, module(WAIT))
     process.send_signal(number)
     process.wait(120)
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
 
 
 def test_a_worker_that_ignores_sigterm_is_killed_with_its_children(
@@ -167,7 +160,7 @@ def test_a_worker_that_ignores_sigterm_is_killed_with_its_children(
     process, grandchild = waiting(forks, name)
     process.kill()
     process.wait(120)
-    soon(lambda: gone(grandchild))
+    until(lambda: gone(grandchild))
 
 
 def test_a_killed_fork_is_a_dead_worker_to_spark(
@@ -184,7 +177,7 @@ def test_without_the_server_a_worker_ends_and_the_next_one_is_a_python_of_its_ow
     process, pid = waiting(forks, module(WAIT))
     forks._process.kill()
     assert process.wait(120) != 0
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
     name = module("import sys; print('pyspark' in sys.modules, sys.stdin.read()); sys.exit(3)")
     assert told(forks, "-m", name, say="x")[:2] == (3, "False x\n")
 
@@ -193,7 +186,7 @@ def test_when_the_service_ends_nothing_is_left(forks: Forks, module: Callable[[s
     process, pid = waiting(forks, module(WAIT))
     forks.close()  # what the kernel does when the service is killed
     assert forks._process.wait(120) == 0
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
     assert process.wait(120) != 0
 
 
@@ -306,10 +299,10 @@ def test_a_daemon_is_a_launcher_and_its_workers_are_forks(
         first.sendall(said)
         assert first.recv(100) == said.upper()
     second.close()
-    soon(lambda: gone(other))
+    until(lambda: gone(other))
     assert not gone(one)
     assert daemon.end() == ""
-    soon(lambda: gone(one))
+    until(lambda: gone(one))
     assert list(sockets.iterdir()) == []
     first.close()
 
@@ -323,7 +316,7 @@ def test_a_worker_that_spark_does_not_use_again_ends_when_its_work_is_read(
     assert connection.recv(100) == b"WORK\n"
     assert not gone(pid)
     connection.close()
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
     assert daemon.end() == ""
 
 
@@ -335,7 +328,7 @@ def test_a_daemon_kills_the_worker_that_spark_names_and_no_other(
     for nobody in (0, -1, 2**22 + 1):  # a group, everybody, more than Linux has
         daemon.kill(nobody)
     daemon.kill(one)
-    soon(lambda: gone(one))
+    until(lambda: gone(one))
     assert not gone(other)
     assert not gone(daemon.process.pid)
     assert daemon.end() == ""
@@ -348,7 +341,7 @@ def test_the_workers_of_a_daemon_that_is_killed_end(forks: Forks, sockets: Path,
     connection, pid = daemon.worker()
     daemon.process.kill()
     daemon.process.communicate(timeout=120)
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
     connection.close()
 
 
@@ -382,7 +375,7 @@ def left(python: Path | str, sockets: Path) -> str:
     daemon = Daemon(python, sockets, "pyspark.worker", reuse=True)
     connection, pid = daemon.worker()
     connection.close()
-    soon(lambda: gone(pid))
+    until(lambda: gone(pid))
     return daemon.end()
 
 
