@@ -97,10 +97,6 @@ class Bucket:
         """Sets the value of a key that has none; raises WrongRevision if it has one."""
         return self._revision(self.swap([(key, value, 0)])[0])
 
-    def update(self, key: str, value: bytes, revision: int) -> int:
-        """Sets the value if the key's last revision is this one; raises WrongRevision if not."""
-        return self._revision(self.swap([(key, value, revision)])[0])
-
     def delete(self, key: str, revision: int | None = None) -> int:
         """Deletes the value, if the key's last revision is this one where one is given; raises
         WrongRevision if not. Its history stays."""
@@ -119,9 +115,9 @@ class Bucket:
                     found[number] = self._write([(key, value, last.revision)])[0]
         return found
 
-    def entries(self, keys: str = ">") -> list[KeyValue]:
-        """The values of all keys that match a pattern, in the order of their revisions."""
-        found = self._consumer(keys, deliver_policy="last_per_subject").rest()
+    def entries(self) -> list[KeyValue]:
+        """The values of all keys, in the order of their revisions."""
+        found = self._consumer(">", deliver_policy="last_per_subject").rest()
         entries = map(self._entry, found)
         return [entry for entry in entries if entry.value is not None]
 
@@ -137,21 +133,6 @@ class Bucket:
     def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""
         return [self._entry(one) for one in self._consumer(key, deliver_policy="all").rest()]
-
-    def watch(self, keys: str = ">", *, after: int | None = None) -> Iterator[KeyValue | None]:
-        """The values of keys that match a pattern, and then each of their new revisions. None each
-        time when all that there is has been given, after waiting for up to a second; without an
-        end. With `after`: the revisions after this one alone. When it raises Unavailable, call it
-        again with the last revision."""
-        if after is None:
-            consumer = self._consumer(keys, deliver_policy="last_per_subject")
-        else:
-            place = {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}
-            consumer = self._consumer(keys, **place)
-        while True:
-            if not consumer.pending:
-                yield None
-            yield from map(self._entry, consumer.next(1.0))
 
     def _subject(self, key: str) -> str:
         return self._prefix + key

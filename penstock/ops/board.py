@@ -20,7 +20,7 @@ from typing import Any, Self
 import orjson
 
 from penstock.model.errors import SettingsError
-from penstock.ops.reporter import LIMIT, ROWS, EntryKind, Reporter
+from penstock.ops.reporter import LIMIT, ROWS, EntryKind
 from penstock.process.closing import Closes
 
 # Fields that are counts of the process that reports them, from 0; the board shows the sum over all
@@ -141,14 +141,6 @@ class Board(Closes):
             raise SettingsError(f"cannot listen on {self.path}: {what}", hint=hint) from error
         threading.Thread(target=self._receive, name="board", daemon=True).start()
         return self
-
-    def now(self) -> float:
-        """The time on the board's clock: what entries are compared with."""
-        return self._clock()
-
-    def reporter(self) -> Reporter:
-        """A reporter to this board."""
-        return Reporter(self.path)
 
     def snapshot(self) -> Snapshot:
         """Everything known now."""

@@ -26,7 +26,6 @@ def configure(
     form: Format | None = None,
     *,
     secrets: Iterable[str] = (),
-    level: int = logging.INFO,
     stream: TextIO | None = None,
 ) -> None:
     """Sets up all logging of this process. `form` None: for people on a terminal, else logfmt."""
@@ -41,14 +40,14 @@ def configure(
             Blot(secrets),
             *_renderers(chosen, colors=out.isatty()),
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(out),
         cache_logger_on_first_use=False,
     )
     root = logging.getLogger()
     root.handlers = [_Forward()]
     # Libraries (py4j, nats) chat at INFO.
-    root.setLevel(max(level, logging.WARNING))
+    root.setLevel(logging.WARNING)
 
 
 def _renderers(form: Format, *, colors: bool) -> list[Processor]:

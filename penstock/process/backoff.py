@@ -1,4 +1,4 @@
-"""How long to wait before the next try. Pure: the caller owns the clock and the randomness."""
+"""How long to wait before the next try. The caller owns the clock."""
 
 from collections.abc import Callable, Iterator
 from random import Random
@@ -7,15 +7,13 @@ from random import Random
 Clock = Callable[[], float]
 
 
-def delays(
-    *, first: float = 0.1, limit: float = 10.0, factor: float = 2.0, random: Random | None = None
-) -> Iterator[float]:
+def delays(*, first: float = 0.1, limit: float = 10.0, factor: float = 2.0) -> Iterator[float]:
     """Seconds to wait before each further try, for ever: exponential, capped, with jitter.
 
     Each delay lies between half and the whole of its step, so that many clients that lost one
     server do not come back in the same instant.
     """
-    jitter = random or Random()  # noqa: S311 - spreads reconnects, guards nothing
+    jitter = Random()  # noqa: S311 - spreads reconnects, guards nothing
     step = first
     while True:
         yield step * (0.5 + jitter.random() / 2)

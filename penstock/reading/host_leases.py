@@ -233,11 +233,6 @@ class HostLeases:
         """No lease is ours any more, and nothing is written; those that are held expire."""
         self._is_closed = True
 
-    def release(self, partitions: Collection[PartitionId]) -> None:
-        """Gives leases back. A store that is away is no error: they expire."""
-        self.leave(partitions)
-        self.give_back()
-
     def leave(self, partitions: Collection[PartitionId]) -> None:
         """Nothing is done any more for these leases: the next `give_back` releases them."""
         with self._gathering:

@@ -259,17 +259,16 @@ class Positions(BookmarkRows):
         self._next = now + min(self._interval, _AGAIN)
         self._note_write(began, now, str(error))
 
-    def unsaved(self, durable: Bookmarks, most: int = 5) -> str:
-        """Which of these bookmarks are not stored, for a log: `most` partitions with their
-        places."""
+    def unsaved(self, durable: Bookmarks) -> str:
+        """Which of these bookmarks are not stored, for a log: a few, with their places."""
         places = {name: each.place for name, each in durable.items() if each.place is not None}
         late = [
             f"{name} at {place}"
             for name, place in places.items()
             if self._stored.get(name, NOTHING).place != place
         ]
-        more = [f"{len(late) - most} more"] if len(late) > most else []
-        return ", ".join([*late[:most], *more]) or "marks only"
+        more = [f"{len(late) - 5} more"] if len(late) > 5 else []
+        return ", ".join([*late[:5], *more]) or "marks only"
 
     def verify(self, partition: PartitionId | None = None) -> None:
         """Reads the rows again (a partition's alone, if it is stored): this process may have been

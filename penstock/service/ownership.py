@@ -84,10 +84,6 @@ class Ownership:
         self._holder.start()
         return None
 
-    def renew(self) -> None:
-        """Once. Raises Unavailable, SettingsError."""
-        self._holder.renew()
-
     def release(self) -> None:
         """Gives the lease back, so that another instance need not wait for it to expire."""
         self._holder.stop()

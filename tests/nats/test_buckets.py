@@ -58,9 +58,9 @@ def test_a_deleted_key_can_be_inserted_again(bucket: Bucket) -> None:
 
 def test_an_update_needs_the_last_revision(bucket: Bucket) -> None:
     first = bucket.put("a", b"1")
-    second = bucket.update("a", b"2", first)
-    with pytest.raises(WrongRevision):
-        bucket.update("a", b"3", first)
+    (second,) = bucket.swap([("a", b"2", first)])
+    assert isinstance(second, int)
+    assert isinstance(bucket.swap([("a", b"3", first)])[0], WrongRevision)
     with pytest.raises(WrongRevision):
         bucket.delete("a", first)
     bucket.delete("a", second)
@@ -81,7 +81,6 @@ def test_of_racing_updates_one_wins_each_round(
     connect: Callable[[], Connection], bucket: Bucket
 ) -> None:
     bucket.put("counter", b"0")
-    lost = []
 
     def count() -> None:
         mine = Bucket(connect(), bucket.name)
@@ -90,11 +89,9 @@ def test_of_racing_updates_one_wins_each_round(
             entry = mine.get("counter")
             assert entry is not None
             assert entry.value is not None
-            try:
-                mine.update("counter", b"%d" % (int(entry.value) + 1), entry.revision)
-                done += 1
-            except WrongRevision:
-                lost.append(1)
+            value = b"%d" % (int(entry.value) + 1)
+            (found,) = mine.swap([("counter", value, entry.revision)])
+            done += isinstance(found, int)
 
     threads = [threading.Thread(target=count) for _ in range(4)]
     for thread in threads:
@@ -111,33 +108,6 @@ def test_the_history_is_what_the_bucket_keeps(bucket: Bucket) -> None:
     assert [entry.value for entry in bucket.history("a")] == [b"2", b"3", b"4", b"5", b"6"]
     bucket.delete("a")
     assert [entry.value for entry in bucket.history("a")][-2:] == [b"6", None]
-
-
-def test_a_pattern_chooses_keys(bucket: Bucket) -> None:
-    for key in ("one.a", "one.b", "two.a"):
-        bucket.put(key, b"x")
-    assert [entry.key for entry in bucket.entries("one.*")] == ["one.a", "one.b"]
-    assert [entry.key for entry in bucket.entries("*.a")] == ["one.a", "two.a"]
-
-
-def test_a_watch_gives_the_values_and_then_what_changes(
-    connect: Callable[[], Connection], bucket: Bucket
-) -> None:
-    bucket.put("a", b"1")
-    bucket.put("a", b"2")
-    connection = connect()
-    watch = Bucket(connection, bucket.name).watch()
-    assert next(watch).value == b"2"  # type: ignore[union-attr]
-    assert next(watch) is None
-    revisions = [bucket.put("a", b"3"), bucket.put("b", b"4"), bucket.delete("a")]
-    found = [entry for entry in (next(watch) for _ in range(8)) if entry is not None]
-    while len(found) < 3:
-        found += [entry for entry in [next(watch)] if entry is not None]
-    assert [(entry.revision, entry.value) for entry in found] == list(
-        zip(revisions, [b"3", b"4", None], strict=True)
-    )
-    again = Bucket(connection, bucket.name).watch(after=revisions[0])
-    assert [next(again).revision for _ in range(2)] == revisions[1:]  # type: ignore[union-attr]
 
 
 def test_another_client_reads_the_same_bucket(nats: Nats, bucket: Bucket) -> None:

@@ -39,17 +39,17 @@ def entry(board: Board, name: str = "a") -> Entry:
 
 def settle(board: Board) -> None:
     """Waits until everything that was sent has arrived: datagrams keep their order."""
-    board.reporter().report("pipeline", "mark", {"n": time.monotonic_ns()})
+    Reporter(board.path).report("pipeline", "mark", {"n": time.monotonic_ns()})
     until(lambda: ("pipeline", "mark") in board.snapshot())
 
 
 def test_a_report_arrives(board: Board) -> None:
-    board.reporter().report("source", "a", {"connected": True, "lag": 5, "slot": "é"})
+    Reporter(board.path).report("source", "a", {"connected": True, "lag": 5, "slot": "é"})
     assert entry(board).fields == {"connected": True, "lag": 5, "slot": "é"}
 
 
 def test_reports_merge_field_by_field(board: Board) -> None:
-    reporter = board.reporter()
+    reporter = Reporter(board.path)
     reporter.report("source", "a", {"events": 1, "slot": "x"})
     reporter.report("source", "a", {"events": 2})
     reporter.report("source", "b", {"events": 9})
@@ -116,7 +116,7 @@ def drained(listener: socket.socket) -> int:
 
 def test_a_report_waits_a_moment_for_room(board: Board) -> None:
     """A burst, while the board's thread is busy elsewhere."""
-    reporter = board.reporter()
+    reporter = Reporter(board.path)
     for _ in range(5_000):
         reporter.add("sink", "s", {"published": 1})
     until(lambda: board.entry("sink", "s").get("published") == 5_000)
@@ -127,7 +127,7 @@ def test_an_entry_of_nobody_is_empty(board: Board) -> None:
 
 
 def test_a_forked_child_reports_on_its_own_socket(board: Board) -> None:
-    reporter = board.reporter()
+    reporter = Reporter(board.path)
     reporter.report("source", "a", {"n": 1})
     pid = os.fork()
     if pid == 0:
@@ -139,7 +139,7 @@ def test_a_forked_child_reports_on_its_own_socket(board: Board) -> None:
 
 
 def test_a_reporter_pickles(board: Board) -> None:
-    reporter = board.reporter()
+    reporter = Reporter(board.path)
     reporter.report("source", "a", {"n": 1})
     pickle.loads(pickle.dumps(reporter)).report("source", "a", {"n": 2})
     settle(board)
@@ -182,19 +182,19 @@ def test_a_full_socket_drops_and_does_not_block(tmp_path: Path) -> None:
 def test_what_is_too_large_is_cut_and_the_rest_arrives(
     board: Board, fields: dict[str, object]
 ) -> None:
-    board.reporter().report("source", "a", fields)
+    Reporter(board.path).report("source", "a", fields)
     assert entry(board).fields["n"] == 1
 
 
 def test_a_long_text_is_cut_and_not_left_out(board: Board) -> None:
-    board.reporter().report("source", "a", {"error": "x" * 1_000_000})
+    Reporter(board.path).report("source", "a", {"error": "x" * 1_000_000})
     assert entry(board).fields["error"] == "x" * 1000 + "…"
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), b"\xff", Path("/x"), 2**70])
 def test_a_report_of_anything_never_raises(board: Board, value: object) -> None:
-    board.reporter().report("source", "a", {"value": value})
-    board.reporter().report("source", "a", {"after": True})
+    Reporter(board.path).report("source", "a", {"value": value})
+    Reporter(board.path).report("source", "a", {"after": True})
     until(lambda: "after" in entry(board).fields)
 
 
@@ -252,7 +252,7 @@ def test_a_path_that_can_not_be_a_socket_is_a_clear_error(path: str) -> None:
 
 
 def test_a_report_costs_less_than_fifty_microseconds(board: Board) -> None:
-    reporter = board.reporter()
+    reporter = Reporter(board.path)
     fields = {f"field_{i}": i * 1000 for i in range(20)}
     reporter.report("source", "a", fields)
     best = min(_seconds(reporter, fields) for _ in range(200))

@@ -80,7 +80,7 @@ def test_a_backend_of_one_partition_speaks_as_it_does() -> None:
 
 
 def test_a_thousand_rows_cross_whole(board: Board) -> None:
-    reports = PartitionReports(board.reporter(), "shop")
+    reports = PartitionReports(Reporter(board.path), "shop")
     rows = {f"shard-{number:04}": row(place=f"{number:040}:0", events=9) for number in range(1000)}
     for _ in range(10):
         reports.send(rows)

@@ -85,7 +85,7 @@ def test_a_processor_does_not_begin_while_a_pipeline_of_its_name_runs() -> None:
     pipeline._holder.stop()
     host = world.host("a")
     for _ in range(5):
-        pipeline.renew()
+        pipeline._holder.renew()
         world.pass_time(1, host)
     assert "a pipeline of the name 'test' runs" in str(host._error)
     assert world.log == []

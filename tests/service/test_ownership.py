@@ -59,7 +59,7 @@ def test_the_first_takes_the_lease_and_the_second_is_told_whose_it_is(
 ) -> None:
     first, second = instances.one(default="4711"), instances.one()
     assert first.attempt() is None
-    first.renew()
+    first._holder.renew()
     rival = second.attempt()
     assert rival is not None
     assert rival.instance == first.instance
@@ -137,7 +137,7 @@ def test_an_owner_that_slept_too_long_learns_that_it_lost(instances: Instances) 
     first = instances.one()
     first.attempt()
     instances.from_elsewhere()
-    first.renew()
+    first._holder.renew()
     assert first.lost
     assert not first.held
     first.release()
@@ -150,7 +150,7 @@ def test_an_instance_that_lost_may_wait_and_own_again(instances: Instances) -> N
     first = instances.one()
     first.attempt()
     lease = instances.from_elsewhere()
-    first.renew()
+    first._holder.renew()
     assert first.attempt() is not None
     instances.store.put(replace(lease, owner="", properties={}))
     assert first.attempt() is None
@@ -181,9 +181,9 @@ def test_a_store_that_is_away_does_not_cost_the_lease(instances: Instances) -> N
     first.attempt()
     store.away = True
     with pytest.raises(Unavailable):
-        first.renew()
+        first._holder.renew()
     assert first.held
     store.away = False
-    first.renew()
+    first._holder.renew()
     assert first.held
     first.release()

@@ -42,10 +42,6 @@ class KeyRange(NamedTuple):
         """Whether all of the other is in it."""
         return self.min <= other.min and other.max <= self.max
 
-    def overlaps(self, other: "KeyRange") -> bool:
-        """Whether they have keys in common."""
-        return self.min < other.max and other.min < self.max
-
     def cuts(self, physical: Iterable["KeyRange"]) -> list[str]:
         """Where boundaries of physical partitions are inside it."""
         return sorted({each.min for each in physical if self.min < each.min < self.max})
