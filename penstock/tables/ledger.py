@@ -105,6 +105,16 @@ class TargetLedger:
         )
         return {row[0]: _row(*row) for row in found}
 
+    def lock_table(self, cursor: Any, source: tuple[str, str, str, str]) -> None:
+        """Nobody writes to a table (backend, sid, schema, table) until the transaction's end."""
+        cursor.execute(
+            self._sql(
+                "SELECT FROM {schema}.ledger WHERE backend = %s AND sid = %s"
+                ' AND "schema" = %s AND "table" = %s FOR UPDATE'
+            ),
+            source,
+        )
+
     def advance(self, cursor: Any, places: Mapping[int, Place]) -> None:
         """Changes up to these places are in the targets."""
         cursor.execute(

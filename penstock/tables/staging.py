@@ -7,6 +7,7 @@ target; an executemany costs five times as much as COPY.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 from psycopg import sql
@@ -26,6 +27,7 @@ from penstock.tables.lines import (
 # Of a session that applies steps: keys are looked up by the target's index.
 SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
 SID = "sid"
+_LINES = 20_000  # that are sent at once
 
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> ''
@@ -177,6 +179,12 @@ class StagedTable:
         """Whether lines are rows of the destination as they are."""
         return not self.mapping.has_expressions and self.written >= {*self.relation.names}
 
+    def made_rows(self) -> sql.Composable:
+        """The staged rows as they are to be in the destination, for FROM."""
+        return _SQL("(SELECT {} FROM {} {}) AS _m").format(
+            self._selected(sorted(self.written)), self._rows, self._filtered
+        )
+
     def _kinds(self, cursor: Any) -> dict[str, str]:
         """The type of each staged column: the destination's; under expressions the source's, where
         this database has it; else text."""
@@ -202,20 +210,20 @@ class StagedTable:
             cursor.execute(self._delete(self._keys, _SQL("true")))
             cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
         for unsent, lines in step.parts.items():
-            self._stage(cursor, lines)
+            self.stage(cursor, lines)
             if self.mapping.has_expressions:
                 self._fill(cursor, unsent)
                 self._put(cursor)
             else:
                 cursor.execute(self._update(unsent))
         if step.whole:
-            self._stage(cursor, step.whole)
+            self.stage(cursor, step.whole)
             self._put(cursor)
 
     def _move(self, cursor: Any, old: str, line: str) -> None:
         unsent = unsent_of(line)
         cells = (NULL if cell == UNSENT else cell for cell in line.split("\t"))
-        self._stage(cursor, ["\t".join(cells)], keys=[old])
+        self.stage(cursor, ["\t".join(cells)], keys=[old])
         if not self.mapping.has_expressions:
             cursor.execute(self._update(unsent, moves=True))
             return
@@ -223,7 +231,8 @@ class StagedTable:
         cursor.execute(self._delete(self._keys, _SQL("true")))
         self._put(cursor)
 
-    def _stage(self, cursor: Any, lines: Sequence[str], keys: Sequence[str] = ()) -> None:
+    def stage(self, cursor: Any, lines: Iterable[str], keys: Sequence[str] = ()) -> None:
+        """The staged rows are those of these lines."""
         # Not DELETE: rows that are gone would be read again by each statement.
         cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
         _copy(cursor, self._rows, self.relation.names, "%s\n", lines)
@@ -314,7 +323,7 @@ class StagedTable:
     def _recount(self, cursor: Any, counts: Mapping[str, int]) -> None:
         fewer = [line for line, count in counts.items() for _ in range(-count)]
         if fewer:
-            self._stage(cursor, fewer)
+            self.stage(cursor, fewer)
             # One scan of the destination, whatever the number of rows.
             cursor.execute("SET LOCAL enable_hashjoin = on")
             cursor.execute(self._remove())
@@ -323,7 +332,7 @@ class StagedTable:
             if self.takes_lines:
                 self.copy(cursor, more)
             else:
-                self._stage(cursor, more)
+                self.stage(cursor, more)
                 self._put(cursor)
 
     def _remove(self) -> sql.Composable:
@@ -394,14 +403,16 @@ def escaped(text: str) -> str:
 
 
 def _copy(
-    cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, lines: Sequence[str]
+    cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, lines: Iterable[str]
 ) -> None:
     statement = _SQL("COPY {} ({}) FROM STDIN").format(table, _names(names))
     if not names:  # COPY of no columns reads an empty line for each row
         statement = _SQL("COPY {} FROM STDIN").format(table)
     before, _, after = form.partition("%s")
     with cursor.copy(statement) as copy:
-        copy.write((before + (after + before).join(lines) + after).encode())
+        lines = iter(lines)
+        while some := list(islice(lines, _LINES)):
+            copy.write((before + (after + before).join(some) + after).encode())
 
 
 def _names(names: Iterable[str]) -> sql.Composable:

@@ -6,7 +6,7 @@ one by one. Values stay where they are: what is returned are keys and names of c
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from psycopg import sql
@@ -45,7 +45,14 @@ class CompareSide:
         )
         return {bucket: (count, int(total)) for bucket, count, total in found}
 
-    def keys(self, buckets: Sequence[int]) -> dict[str, tuple[int, int]]:
+    def only(self, keys: Sequence[str]) -> "CompareSide":
+        """The same with the rows of these keys."""
+        rows = _SQL("(SELECT * FROM {} WHERE {} = ANY ({})) AS _o").format(
+            self.rows, self._key, sql.Literal(list(keys))
+        )
+        return replace(self, rows=rows)
+
+    def keys(self, buckets: Sequence[int] = range(BUCKETS)) -> dict[str, tuple[int, int]]:
         """Of each key in these buckets: how many rows, and the sum of their hashes."""
         found = self._run(
             _SQL("SELECT {}, count(*), sum({}) FROM {} WHERE {} = ANY ({}) GROUP BY 1").format(
@@ -56,7 +63,7 @@ class CompareSide:
 
     def hashes(self, keys: Sequence[str]) -> dict[str, Sequence[int]]:
         """Of each of these keys: the hash of each column."""
-        each = _SQL(", ").join(_hash(_row([name])) for name in self.columns)
+        each = _SQL(", ").join(_hash(row_text([name])) for name in self.columns)
         found = self._run(
             _SQL("SELECT {}, {} FROM {} WHERE {} = ANY ({})").format(
                 self._key, each, self.rows, self._key, sql.Literal(list(keys))
@@ -66,11 +73,11 @@ class CompareSide:
 
     @property
     def _row(self) -> sql.Composable:
-        return _row(self.columns)
+        return row_text(self.columns)
 
     @property
     def _key(self) -> sql.Composable:
-        return _row(self.key or self.columns)
+        return row_text(self.key or self.columns)
 
     @property
     def _bucket(self) -> sql.Composable:
@@ -81,7 +88,7 @@ class CompareSide:
         return rows
 
 
-def _row(names: Sequence[str]) -> sql.Composable:
+def row_text(names: Sequence[str]) -> sql.Composable:
     """A row as text, by the output functions of its types."""
     return _SQL("ROW({})::text").format(_SQL(", ").join(map(sql.Identifier, names)))
 

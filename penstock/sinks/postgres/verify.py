@@ -1,0 +1,178 @@
+"""Whether a target has the rows of a source's table, also while changes flow; and mending it.
+
+A difference counts once it is there although the source's row did not change meanwhile and
+everything up to the first look was written: what is on its way differs, too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from psycopg import sql
+
+from penstock.model.errors import SettingsError
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.settings import MappedTable
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.lines import Merge, RelationColumn, SourceRelation
+from penstock.tables.staging import (
+    META,
+    SID,
+    RowMapping,
+    StagedTable,
+    find_destination,
+)
+from penstock.tables.verify import CompareSide, Difference, differences, row_text
+
+_ROUNDS = 5  # looks at rows that change all the time
+_SQL = sql.SQL
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What a comparison found: the keys that differ, and of how many rows (of changing ones) that
+    could not be told."""
+
+    differences: Sequence[Difference]
+    unsettled: int = 0
+
+
+class TableComparison:
+    """Compares one table of one source with its target, over two connections. `settle` returns
+    once everything that the source has now was written, or can't be waited for."""
+
+    def __init__(
+        self,
+        source: Any,
+        target: Any,
+        *,
+        table: MappedTable,
+        schema: TableSchema,
+        sid: str,
+        settle: Callable[[], None],
+        ledger: str = "penstock",
+    ) -> None:
+        self._source, self._target, self._table = source, target, table
+        self._ledger = ledger
+        self._sid, self._settle = sid, settle
+        self._from = sql.Identifier(schema.schema, schema.table)
+        relation = SourceRelation(
+            schema=schema.schema, table=schema.table,
+            columns=tuple(
+                RelationColumn(each["name"], each["data_type"], bool(each["key"]))
+                for each in schema.columns
+            ),
+        )  # fmt: skip
+        found = find_destination(target, table.target_schema, table.target)
+        if found is None:
+            raise SettingsError(
+                f"there is no table {table.target_schema}.{table.target} at the destination",
+                hint="start the pipeline first, or create it",
+            )
+        self._mapping = RowMapping(
+            sid=sid if SID in found.columns else None, columns=table.options.columns,
+            computed=table.options.set, filter=table.options.filter,
+        )  # fmt: skip
+        self._staged = StagedTable(relation, found, self._mapping, 0)
+        names = [name for name in found.columns if name in self._staged.written]
+        self._names = names if self._mapping.computed else [
+            name for name in relation.names if name in self._staged.written
+        ]  # fmt: skip
+
+    def run(self) -> Verdict:
+        """Compares them. Raises psycopg's errors."""
+        target = self._target_side()
+        with self._source_side() as source:
+            found = set(self._differences(source, target))
+        certain: list[Difference] = []
+        for _ in range(_ROUNDS):
+            if not found:
+                break
+            keys = [each.key for each in found]
+            with self._source_side() as source:
+                before = source.only(keys).keys()
+            self._settle()
+            with self._source_side() as source:
+                # The target first: what changes meanwhile shows at the source.
+                found = set(self._differences(source.only(keys), target.only(keys)))
+                now = source.only(keys).keys()
+            certain += [each for each in found if before.get(each.key) == now.get(each.key)]
+            found -= set(certain)
+        return Verdict(differences=sorted(certain), unsettled=len(found))
+
+    def repair(self, found: Sequence[Difference]) -> None:
+        """Gives the rows with these keys what the source has of them now. The table's worker waits
+        meanwhile: what it writes later is newer, or the same. Raises SettingsError, and psycopg's
+        errors."""
+        staged = self._staged
+        if self._mapping.has_expressions or not staged.key:
+            raise SettingsError(
+                f"{self._table.source} has `set`, `filter` or no key: rows cannot be mended",
+                hint="penstock reload loads it anew",
+            )
+        keys = [each.key for each in found]
+        with self._target.transaction():
+            cursor = self._target.cursor()
+            TargetLedger(self._ledger).lock_table(
+                cursor, (self._table.backend, self._sid, self._table.schema_name, self._table.table)
+            )
+            extra = self._target_side().only([one.key for one in found if one.kind == "extra"])
+            cursor.execute(
+                _SQL("DELETE FROM {} WHERE (ctid, tableoid) IN (SELECT ctid, tableoid FROM {})")
+                .format(staged.destination.name, extra.rows)
+            )  # fmt: skip
+            staged.make(cursor)
+            staged.apply(cursor, [Merge(whole=list(self._lines(keys)))])
+
+    def _differences(self, source: CompareSide, target: CompareSide) -> Iterator[Difference]:
+        keeps = self._table.options.type == "append"
+        return differences(source, target, ignores_extra=keeps)
+
+    def _target_side(self) -> CompareSide:
+        mine: sql.Composable = _SQL("")
+        if self._mapping.sid is not None:
+            mine = _SQL(" WHERE {} = {}").format(sql.Identifier(SID), sql.Literal(self._sid))
+        return CompareSide(
+            connection=self._target, key=self._staged.key, columns=self._names,
+            rows=_SQL("(SELECT *, ctid, tableoid FROM {}{}) AS _t").format(
+                self._staged.destination.name, mine
+            ),
+        )  # fmt: skip
+
+    @contextmanager
+    def _source_side(self) -> Iterator[CompareSide]:
+        """The source's rows as they should be at the target: expressions are the target's, so its
+        server makes them, of rows that are copied there for the time of the block."""
+        rows: sql.Composable = self._from
+        if not self._mapping.has_expressions:
+            yield CompareSide(
+                connection=self._source, rows=rows, key=self._staged.key, columns=self._names
+            )
+            return
+        with self._target.transaction():
+            cursor = self._target.cursor()
+            self._staged.make(cursor)
+            self._staged.stage(cursor, self._lines(None))
+            yield CompareSide(
+                connection=self._target, rows=self._staged.made_rows(), key=self._staged.key,
+                columns=self._names,
+            )  # fmt: skip
+
+    def _lines(self, keys: Sequence[str] | None) -> Iterator[str]:
+        """Rows of the source as lines of COPY: those with these keys, or all."""
+        names = _SQL(", ").join(map(sql.Identifier, self._staged.relation.names))
+        which: sql.Composable = _SQL("")
+        if keys is not None:
+            which = _SQL(" WHERE {} = ANY ({})").format(row_text(self._staged.key), list(keys))
+        rows: sql.Composable = self._from
+        if self._mapping.has_expressions:
+            rows = _SQL("(SELECT 'READ' AS {}, NULL AS {}, * FROM {}) AS _s").format(
+                *(sql.Identifier(column.name) for column in META), rows
+            )
+        statement = _SQL("COPY (SELECT {} FROM {}{}) TO STDOUT").format(names, rows, which)
+        with self._source.cursor().copy(statement) as copy:
+            rest = b""
+            for data in copy:
+                *lines, rest = (rest + bytes(data)).split(b"\n")
+                yield from (line.decode() for line in lines)

@@ -1,0 +1,121 @@
+"""A target is compared with its source, also while changes are on their way, and mended."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.model.errors import SettingsError
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.connect import connect
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.sink import PostgresSink
+from penstock.sinks.postgres.verify import TableComparison, Verdict
+from penstock.tables.verify import Difference
+from tests.servers import Database, Postgres
+
+ITEMS = TableSchema(
+    schema="public", table="items", name=("items",), version="1",
+    columns=(
+        {"name": "id", "data_type": "integer", "key": True},
+        {"name": "name", "data_type": "text", "key": False},
+    ),
+)  # fmt: skip
+ROWS = "INSERT INTO items (id, name) SELECT n, 'n' || n FROM generate_series(1, 100) n"
+
+Compared = Callable[..., TableComparison]
+
+
+@pytest.fixture
+def target(postgres: Postgres) -> Iterator[Database]:
+    with postgres.database() as database:
+        database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+        database.execute(ROWS)
+        yield database
+
+
+@pytest.fixture
+def compared(database: Database, target: Database) -> Iterator[Compared]:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute(ROWS)
+    with psycopg.connect(database.url, autocommit=True) as source:
+        opened = []
+
+        def make(settle: Callable[[], None] = lambda: None, **options: Any) -> TableComparison:
+            settings = PostgresSinkSettings(
+                connection=target.url,  # type: ignore[arg-type]
+                map=[{"backend": "shop", "tables": {"items": options}}],  # type: ignore[list-item]
+            )
+            PostgresSink(settings).prepare()
+            opened.append(connect(settings))
+            (table,) = settings.tables()
+            return TableComparison(
+                source, opened[-1], table=table, schema=ITEMS, sid="eu", settle=settle
+            )
+
+        yield make
+        for each in opened:
+            each.close()
+
+
+def test_equal_tables_are_equal(compared: Compared) -> None:
+    assert compared().run() == Verdict(differences=[])
+
+
+def test_rows_that_differ_are_named_and_mended(compared: Compared, target: Database) -> None:
+    target.execute("DELETE FROM items WHERE id = 1")
+    target.execute("UPDATE items SET name = 'x' WHERE id = 2")
+    target.execute("INSERT INTO items VALUES (101, 'y')")
+    comparison = compared()
+    found = comparison.run().differences
+    assert found == [
+        Difference("(1)", "missing"), Difference("(101)", "extra"),
+        Difference("(2)", "changed", ("name",)),
+    ]  # fmt: skip
+    comparison.repair(found)
+    assert comparison.run() == Verdict(differences=[])
+    assert target.execute("SELECT name FROM items WHERE id <= 2 ORDER BY id") == [("n1",), ("n2",)]
+
+
+def test_a_change_that_is_on_its_way_is_no_difference(
+    compared: Compared, database: Database, target: Database
+) -> None:
+    database.execute("UPDATE items SET name = 'new' WHERE id <= 2")
+
+    def arrive() -> None:
+        target.execute("UPDATE items SET name = 'new' WHERE id <= 1")
+        database.execute("UPDATE items SET name = name || '!' WHERE id = 2")
+
+    # The second changes all the time: nobody can tell.
+    assert compared(arrive).run() == Verdict(differences=[], unsettled=1)
+
+
+def test_rows_of_other_sources_are_left_out(compared: Compared, target: Database) -> None:
+    target.execute("ALTER TABLE items ADD sid text DEFAULT 'eu', DROP CONSTRAINT items_pkey")
+    target.execute("ALTER TABLE items ADD PRIMARY KEY (sid, id)")
+    target.execute("INSERT INTO items VALUES (1, 'other', 'us')")
+    assert compared().run() == Verdict(differences=[])
+
+
+def test_an_append_may_have_more(compared: Compared, database: Database) -> None:
+    database.execute("DELETE FROM items WHERE id = 5")
+    assert compared(type="append").run() == Verdict(differences=[])
+
+
+def test_expressions_are_the_targets(compared: Compared, target: Database) -> None:
+    target.execute("DELETE FROM items WHERE id > 50")
+    target.execute("UPDATE items SET name = upper(name)")
+    comparison = compared(filter="id <= 50", set={"id": "id", "name": "upper(name)"})
+    assert comparison.run() == Verdict(differences=[])
+    target.execute("UPDATE items SET name = 'x' WHERE id = 7")
+    (found,) = comparison.run().differences
+    assert found == Difference("(7)", "changed", ("name",))
+    with pytest.raises(SettingsError, match="has `set`, `filter` or no key"):
+        comparison.repair([found])
+
+
+def test_a_target_that_is_missing_is_told(compared: Compared, target: Database) -> None:
+    target.execute("DROP TABLE items")
+    with pytest.raises(SettingsError, match=r"there is no table public\.items"):
+        compared()
