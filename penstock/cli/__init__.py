@@ -28,6 +28,10 @@ _COMMANDS = {
     "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
     "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),
     "compare": ("penstock.cli.compare:command", "Compare a stream with a table or collection."),
+    "verify": (
+        "penstock.cli.verify:command",
+        "Compare tables at a destination with their sources.",
+    ),
     "dead-letters": (
         "penstock.cli.dead_letters:command",
         "Show and replay what could not be published.",

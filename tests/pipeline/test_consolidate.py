@@ -3,7 +3,9 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli.verify import command
 from tests.pipeline.running import CLASSES, eventually, running
 from tests.servers import Database, Postgres
 
@@ -17,11 +19,12 @@ def test_a_table_is_cloned_while_it_changes(
         database.execute("CREATE TABLE items (id bigint PRIMARY KEY, at timestamptz, note text)")
         database.execute("CREATE PUBLICATION pub FOR TABLE items")
         target.execute("CREATE TABLE goods (id bigint PRIMARY KEY, at timestamptz, note text)")
+        slot = f"slot_{database.name}"
         pipeline = {
             "name": "test",
             "backends": [{
                 "name": "shop", "type": "postgres", "connection": database.url,
-                "slot": f"slot_{database.name}", "publication": "pub",
+                "slot": slot, "publication": "pub",
             }],
             "sink": {
                 "type": "postgres", "connection": target.url,
@@ -43,3 +46,17 @@ def test_a_table_is_cloned_while_it_changes(
             rows = "SELECT t::text FROM {} t ORDER BY id"
             expected = database.execute(rows.format("items"))
             eventually(lambda: target.execute(rows.format("goods")) == expected, run=run)
+            database.execute("UPDATE items SET note = 'new'")
+            assert _verify(run.file) == (0, ["equal      shop/" + slot])
+            target.execute("UPDATE goods SET note = 'wrong' WHERE id = 1")
+            target.execute("DELETE FROM goods WHERE id = 2")
+            wrong = ["           changed (1): note", "           missing (2)"]
+            assert _verify(run.file) == (1, ["different  shop/" + slot, *wrong])
+            assert _verify(run.file, "items", "--repair")[0] == 0
+            assert _verify(run.file)[0] == 0
+            assert "Traceback" not in run.log
+
+
+def _verify(file: Path, *arguments: str) -> tuple[int, list[str]]:
+    done = CliRunner().invoke(command, [str(file), *arguments])
+    return done.exit_code, [line.partition(" public")[0] for line in done.output.splitlines()]

@@ -54,9 +54,8 @@ class TableWrite:
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._tails: dict[PartitionId, _Tail] = {}
-        self._receipt = Receipt()
         self._position: dict[PartitionId, Place] = {}
-        self._applied = self._known = 0
+        self._applied = self._known = self._size = 0
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
@@ -83,7 +82,7 @@ class TableWrite:
             self._map.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
-            numbers={"workers": len(self._workers)},
+            size=self._size, numbers={"workers": len(self._workers)},
         )  # fmt: skip
 
     def _until(self) -> float | None:
@@ -98,6 +97,7 @@ class TableWrite:
                 " postgres",
             )
         for part in self._order.arrange(batch):
+            self._size += part.weight or 0
             for run in part.runs:
                 rows = part.batch.slice(run.start, run.stop - run.start)
                 self._learn(run.origin.partition, rows)
@@ -227,7 +227,7 @@ class TableWrite:
         errors = [each.error for each in reports if each.error]
         if position or errors:
             self._progress.report({
-                "published": self._applied, "duplicates": self._known,
+                "published": self._applied, "duplicates": self._known, "size": self._size,
                 "connected": not errors, "error": errors[0] if errors else "",
             })  # fmt: skip
         if letters := sum(each.letters for each in reports):

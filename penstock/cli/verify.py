@@ -1,0 +1,168 @@
+"""`penstock verify`: whether the tables of a sink have what their sources have."""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.options import file_argument
+from penstock.config import Backend, Pipeline, load_pipeline
+from penstock.feeds.postgres.connect import connect_reading
+from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
+from penstock.sinks.postgres.table_map import TableMap
+from penstock.sinks.postgres.verify import TableComparison, Verdict
+
+_PATIENCE = 60.0  # seconds for which the pipeline may take to write what there is
+_RECONNECTS = 5.0  # seconds in which the slot's reader may come back
+_LOOK = 0.1  # seconds
+_SHOWN = 20  # differences of a table that are printed
+
+_REACHED = """
+SELECT active, confirmed_flush_lsn >= %s::pg_lsn
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+"""
+
+
+@click.command("verify")
+@file_argument
+@click.argument("tables", metavar="[TABLE]...", nargs=-1)
+@click.option("--sid", help="Of one source only.")
+@click.option("--repair", is_flag=True, help="Give rows that differ what the source has.")
+@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+def command(
+    *, file: Path, tables: tuple[str, ...], sid: str | None, repair: bool, as_json: bool
+) -> None:
+    """Compare the tables at the destination of the pipeline in FILE with their sources.
+
+    Both sides count and hash their rows; keys and columns that differ are named, never values. The
+    pipeline may run meanwhile: a change that is on its way is no difference. Exit code 0: equal;
+    1: something differs.
+
+    \b
+    penstock verify FILE
+    penstock verify FILE public.orders --sid eu --repair
+    """
+    pipeline = load_pipeline(file)
+    settings = pipeline.sink.settings
+    if not isinstance(settings, PostgresSinkSettings):
+        raise SettingsError(
+            f"a sink of type {pipeline.sink.type} has no tables to compare",
+            hint="penstock compare compares a stream with its source",
+        )
+    found = []
+    for each in _chosen(pipeline, settings, tables, sid):
+        report = _verified(settings, each, repair=repair)
+        found.append(report)
+        if not as_json:
+            _print(report)
+    if as_json:
+        click.echo(json.dumps(found, indent=2))
+    if not found:
+        raise SettingsError("nothing was compared", hint="no table of the map has that name or sid")
+    if any(report["different"] and not report["repaired"] for report in found):
+        raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """A table of one source, and what the map says of it."""
+
+    feed: PostgresFeed
+    sid: str
+    table: MappedTable
+    schema: TableSchema
+
+
+def _chosen(
+    pipeline: Pipeline, settings: PostgresSinkSettings, names: tuple[str, ...], sid: str | None
+) -> Iterator[_Pair]:
+    table_map = TableMap(settings)
+    wanted = {name if "." in name else f"public.{name}" for name in names}
+    for backend in pipeline.backends:
+        for source, feed in _sources(backend):
+            if sid not in (None, source):
+                continue
+            for schema in feed.schemas():
+                table = table_map.mapped(backend.name, schema.schema, schema.table)
+                if table is not None and (not wanted or table.source in wanted):
+                    yield _Pair(feed, source, table, schema)
+
+
+def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
+    feed: Any = backend.feed()
+    for partition in feed.partitions():
+        yield str(partition.partition), feed
+
+
+def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:
+    with (
+        closing(connect_reading(pair.feed.settings, lambda: False)) as source,
+        closing(connect(settings)) as target,
+        translated("comparing"),
+    ):
+        comparison = TableComparison(
+            source, target, table=pair.table, schema=pair.schema, sid=pair.sid,
+            settle=lambda: _settle(source, pair.feed.settings.slot), ledger=settings.ledger,
+        )  # fmt: skip
+        verdict = comparison.run()
+        if repair and verdict.differences:
+            comparison.repair(verdict.differences)
+    return _report(pair, verdict, repaired=repair and bool(verdict.differences))
+
+
+def _settle(source: Any, slot: str) -> None:
+    """Waits until everything that the source has now was written; not where nothing writes."""
+    idle_at = time.monotonic() + _RECONNECTS
+    deadline = time.monotonic() + _PATIENCE
+    (now,) = source.execute("SELECT pg_current_wal_lsn()").fetchone()
+    while True:
+        row = source.execute(_REACHED, [now, slot]).fetchone()
+        if row is not None and row[0]:
+            idle_at = time.monotonic() + _RECONNECTS
+        if row is None or row[1] or time.monotonic() > idle_at:
+            return
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
+                hint="see /status: it may be behind; compare when it is not",
+            )
+        time.sleep(_LOOK)
+
+
+def _report(pair: _Pair, verdict: Verdict, *, repaired: bool) -> dict[str, Any]:
+    return {
+        "backend": pair.table.backend,
+        "sid": pair.sid,
+        "table": pair.table.source,
+        "target": f"{pair.table.target_schema}.{pair.table.target}",
+        "different": len(verdict.differences),
+        "unsettled": verdict.unsettled,
+        "repaired": repaired,
+        "differences": [
+            {"key": each.key, "kind": each.kind, "columns": list(each.columns)}
+            for each in verdict.differences
+        ],
+    }
+
+
+def _print(report: dict[str, Any]) -> None:
+    name = f"{report['backend']}/{report['sid']} {report['table']} -> {report['target']}"
+    if not report["different"]:
+        more = f" ({report['unsettled']} rows changed all the time)" if report["unsettled"] else ""
+        click.echo(f"equal      {name}{more}")
+        return
+    click.echo(f"{'repaired ' if report['repaired'] else 'different'}  {name}")
+    for each in report["differences"][:_SHOWN]:
+        columns = f": {', '.join(each['columns'])}" if each["columns"] else ""
+        click.echo(f"           {each['kind']} {each['key']}{columns}")
+    if report["different"] > _SHOWN:
+        click.echo(f"           and {report['different'] - _SHOWN} more")
