@@ -81,7 +81,9 @@ def prepared(form: dict[str, Any], count: int) -> tuple[Callable[[], int], int]:
     settings = JetStreamSettings(url="nats://nowhere", **given)
     template = parse_template(SUBJECT if partitions == 1 else HASHED)
     made = encoder(settings, template, nats_framing())
-    atomic = Atomic(Tally(), Flow(settings), stream="CDC", template=template)
+    atomic = Atomic(
+        Tally(), Flow(settings.pressure, settings.breaker), stream="CDC", template=template
+    )
     batch = changes(count, "json" if settings.encoding == "json" else "msgpack")
     connection: Any = _Connection()
 

@@ -1,16 +1,9 @@
-"""Settings that sinks share: batches, flow control, message bodies, and what becomes of poison."""
-
-from typing import Literal
+"""Settings that sinks share: batches, flow control, and what becomes of poison."""
 
 from pydantic import Field, model_validator
 
 from penstock.model.change import OnError
-from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Settings, Size
-from penstock.process.plugins import plugin
-
-Encoding = Literal["msgpack", "json", "arrow"]
-Packing = Literal["change", "batch"]
 
 
 class BatchSettings(Settings):
@@ -49,35 +42,14 @@ class BreakerSettings(Settings):
 
 
 class SinkSettings(Settings):
-    """What the shelf of a sink that sends messages understands."""
+    """What the shelf of any sink understands."""
 
-    encoding: Encoding = "msgpack"
-    layout: str = "penstock"  # a plug-in
-    messages: Packing = "change"  # what a message is: a change, or several of one kind
-    compression: Literal["none", "zstd"] = "none"  # of bodies that become smaller by it
     batch: BatchSettings = BatchSettings()
     pressure: PressureSettings = PressureSettings()
     breaker: BreakerSettings = BreakerSettings()
 
-    # What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed.
-    connector: str = ""
     # What becomes of a change that cannot be encoded or stored, or came as an ERROR; `penstock run`
     # has one for each backend instead.
     on_error: OnError = "stop"
     # Changes of one table in a row that are too large, until the table is suspended.
     suspend_after: int = Field(default=10, ge=1)
-
-    @model_validator(mode="after")
-    def _body(self) -> "SinkSettings":
-        try:
-            encodings = plugin("layouts", self.layout).encodings
-        except SettingsError as error:
-            raise ValueError(str(error)) from None
-        if self.encoding not in encodings:
-            raise ValueError(
-                f"layout {self.layout} has no {self.encoding}: set encoding: "
-                + " or ".join(encodings)
-            )
-        if self.encoding == "arrow" and self.messages != "batch":
-            raise ValueError("encoding arrow is for several changes: set messages: batch")
-        return self

@@ -18,8 +18,8 @@ from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Messages
+from penstock.sinks.messages.settings import Encoding, Packing
 from penstock.sinks.rows.part import Part
-from penstock.sinks.settings import Encoding, Packing
 from penstock.sinks.subject import parse_template
 from penstock.wire.pgoutput.values import value_of
 from penstock.wire.pgoutput.values.type_catalog import BUILT_IN

@@ -240,7 +240,7 @@ def encoding(url: str, *, images: Images = "msgpack", **settings: object) -> Mak
 
     def make(rows: int) -> Callable[[], object]:
         part = Part.of(changes(rows, images=images))
-        return lambda: session.poison.encoder.encode(part)
+        return lambda: session.poison.writer.encoder.encode(part)
 
     return make
 
@@ -257,7 +257,7 @@ def sending(url: str) -> Make:
             atomic = Atomic(Tally(), session.flow, stream="WORK", template=session.template)
             sent = []
             for part in Order().arrange(batch):
-                atomic.add(session.poison.encoder.encode(part))
+                atomic.add(session.poison.writer.encoder.encode(part))
                 chain = FlightBatch(1, atomic._queue.take(1000, 1 << 22), chain=True)
                 sent.append(atomic._encode(connection, chain))
             assert len(sent) == rows // 1000

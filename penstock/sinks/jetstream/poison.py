@@ -14,7 +14,6 @@ store the same one.
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
@@ -29,6 +28,7 @@ from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.message import POSITION, REPLAYED, read_position
 from penstock.sinks.poison.dead_letter import Letter
+from penstock.sinks.poison.stored_letters import StoredLetter
 from penstock.sinks.poison.suspension import Suspension, Table
 
 _TAKEN = 10065  # the subjects overlap with another stream's
@@ -48,17 +48,8 @@ def subject_of(stream: str, backend: str = "*", partition: str = "*") -> str:
     return ".".join(("penstock.dlq", stream, *whose))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredLetter:
-    """A letter as the dead-letter stream has it; `id` is its sequence there."""
-
-    id: int
-    stored_at: str
-    letter: Letter
-
-
 class DeadLetters:
-    """A `LetterStore` of one stream, over one open connection."""
+    """A `LetterStore` and the `StoredLetters` of one stream, over one open connection."""
 
     def __init__(self, connection: Connection, api: JetStream, settings: JetStreamSettings) -> None:
         self._connection = connection

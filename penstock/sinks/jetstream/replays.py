@@ -12,31 +12,23 @@ from typing import Any
 
 import orjson
 
-from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.nats.api import swapped
 from penstock.sinks import Decode
-from penstock.sinks.jetstream.poison import DeadLetters, StoredLetter
+from penstock.sinks.jetstream.poison import DeadLetters
 from penstock.sinks.jetstream.publishing.places import ShardState, read_shards
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.messages.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
-from penstock.sinks.poison.dead_letter import page_of, row_of
 from penstock.sinks.poison.quarantine import now, summary
+from penstock.sinks.poison.stored_letters import find_letter, find_suspended
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
-from penstock.sinks.rows.part import Part
 
 _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.
 _NOWHERE = Place("0", 0)
 _PLACE = re.compile(rb"(\r\n%b: \S+ \S+) [^\r\n]+" % POSITION.encode())
 _MARK = re.compile(rb"\r\n%b: [^\r\n]+" % MARK.encode())
-# What a listing has of a letter, and what its contents are besides.
-_SHOWN = (
-    "backend", "partition", "position", "table", "operation", "reason", "error", "raw_bytes",
-    "truncated", "committed_at",
-)  # fmt: skip
-_CONTENTS = ("kind", "raw", "context", "transaction", "relation_id")
 
 
 class Replays:
@@ -48,39 +40,24 @@ class Replays:
 
     def letters(self) -> Iterator[dict[str, Any]]:
         """The dead letters as plain JSON, oldest first."""
-        return map(_shown, self._dead.stored())
+        return (kept.listed() for kept in self._dead.stored())
 
     def letter(self, id: str) -> dict[str, Any]:
         """One, by its id or event id, with its raw bytes; raises SettingsError."""
-        kept = self._find(id)
-        fields = orjson.loads(kept.letter.body(1 << 40))
-        return _shown(kept) | {name: fields[name] for name in _CONTENTS}
+        return find_letter(self._dead, id).whole()
 
     def replay(self, id: str, decode: Decode) -> dict[str, Any]:
         """Decodes, encodes and publishes a dead letter's change, and takes the letter away.
 
         Raises Malformed or Rejected when that is still not possible, SettingsError, Unavailable.
         """
-        kept = self._find(id)
+        kept = find_letter(self._dead, id)
         letter = kept.letter
-        if letter.truncated:
-            raise Rejected(
-                f"the dead letter {kept.id} holds the first {len(letter.raw)} of "
-                f"{letter.raw_bytes} bytes only",
-                hint="correct the consumers by hand, or copy the table anew",
-            )
-        batches = decode(page_of(letter)) if letter.kind == "source" else [row_of(letter)]
-        encode = self._session.poison.encoder.encode
-        messages = [encode(Part.of(batch)) for batch in batches if len(batch)]
-        if sum(map(len, messages)) != 1:
-            raise SettingsError(
-                f"the dead letter {kept.id} is of a table that the pipeline does not follow",
-                hint="add it to `tables`",
-            )
+        (messages,) = self._session.poison.writer.write(kept.change(decode))
         info = self._session.api.stream(self._stream)
         last = int(info["state"]["last_seq"]) if info else 0
         after = self._dead.begin_replay(kept, last)
-        answer = self._publish(messages[0], letter.event_id, after)
+        answer = self._publish(messages, letter.event_id, after)
         self._dead.replayed(kept, int(answer["seq"]))
         return {
             "id": kept.id,
@@ -97,36 +74,15 @@ class Replays:
         """Asks for a suspended table to be followed from its next change on; SettingsError when
         there is none of that name."""
         suspensions = self._session.poison.suspensions
-        known = suspensions.all(within=0).values()
-        found = [
-            record
-            for record in known
-            if str(record.table) == table
-            and backend in (None, record.backend)
-            and record.state is not SuspensionState.FOLLOWING
-        ]
-        if len(found) != 1:
-            raise _no_such(table, backend, found, known)
+        known = {each: summary(one) for each, one in suspensions.all(within=0).items()}
+        found = find_suspended(known, backend, table)
 
         def ask(record: Suspension) -> Suspension:
             if record.state is SuspensionState.FOLLOWING:
                 return record  # it resumed meanwhile
             return record.after(Event.ASKED, now())
 
-        return summary(suspensions.change(found[0].table, ask))
-
-    def _find(self, id: str) -> StoredLetter:
-        dead = self._dead
-        if id.isdecimal():
-            kept = dead.get(int(id))
-        else:
-            kept = next((one for one in dead.stored() if one.letter.event_id == id), None)
-        if kept is None:
-            raise SettingsError(
-                f"there is no dead letter {id} in {dead.name}",
-                hint="`penstock dead-letters list` names those that there are",
-            )
-        return kept
+        return summary(suspensions.change(found, ask))
 
     def _publish(self, messages: Messages, event_id: str, after: int | None) -> Mapping[str, Any]:
         """The acknowledgement; unless `after` is None, perhaps of what an earlier replay stored
@@ -174,22 +130,3 @@ def _as_at(headers: bytes, mark: ShardState | None) -> bytes:
         place += b"\r\n%b: %b" % (MARK.encode(), orjson.dumps(mark.mark))
     own = _MARK.sub(b"", headers, count=1)
     return _PLACE.sub(lambda found: found[1] + b" " + place, own, count=1)
-
-
-def _shown(kept: StoredLetter) -> dict[str, Any]:
-    head = {"id": kept.id, "event_id": kept.letter.event_id, "stored_at": kept.stored_at}
-    return head | {name: getattr(kept.letter, name) for name in _SHOWN}
-
-
-def _no_such(table: str, backend: str | None, found: list[Suspension], known: Any) -> SettingsError:
-    if found:
-        names = ", ".join(sorted(record.backend for record in found))
-        return SettingsError(
-            f"several backends have a suspended table {table}: {names}", hint="say --backend"
-        )
-    suspended = [str(each.table) for each in known if each.state is not SuspensionState.FOLLOWING]
-    whose = f" of the backend {backend}" if backend else ""
-    return SettingsError(
-        f"no table {table}{whose} is suspended",
-        hint=f"suspended: {', '.join(sorted(suspended)) or 'none'}",
-    )

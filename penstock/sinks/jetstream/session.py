@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TypeVar
 
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
@@ -24,10 +24,14 @@ from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, nats_framing
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
+from penstock.sinks.messages.encode import Encoder
 from penstock.sinks.messages.encoders import encoder
+from penstock.sinks.messages.message import Messages
+from penstock.sinks.poison import faults
 from penstock.sinks.poison.quarantine import PoisonSession
 from penstock.sinks.poison.suspension import Table
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.part import Part
 from penstock.sinks.settings import BatchSettings
 from penstock.sinks.subject import Template, parse_template
 
@@ -36,6 +40,7 @@ T = TypeVar("T")
 # Bytes of headers that a publisher adds to a message.
 _RESERVED = 512
 _ANY_SIZE = 1 << 40
+_TOGETHER = 1000  # messages that are stored together at most
 _FILL = 2 << 20  # bytes that messages of several changes wait for while the server is busy
 
 
@@ -52,6 +57,32 @@ class ChosenDelivery:
     chains: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class PartEncoder:
+    """A `PartWriter` that makes messages; `unlimited` is the encoder without the limit."""
+
+    encoder: Encoder
+    unlimited: Encoder
+    limit: int
+
+    def write(self, part: Part) -> list[Messages]:
+        """The messages of all rows; the part is divided where more of them had to be stored
+        together than the server takes."""
+        messages = self.encoder.encode(part)
+        if messages.longest() <= _TOGETHER:
+            return [messages]
+        middle = len(part) // 2
+        return [*self.write(part[:middle]), *self.write(part[middle:])]
+
+    def reason(self, row: Part) -> str:
+        """See `PartWriter`."""
+        try:
+            self.unlimited.encode(row)
+        except Rejected:
+            return faults.UNENCODABLE
+        return faults.TOO_LARGE
+
+
 class Session:
     """Opens when it is used first, and again after `close`."""
 
@@ -60,13 +91,15 @@ class Session:
         self.template: Template = parse_template(settings.subject)
         self.connection = Connection(settings)
         self.api = JetStream(self.connection)
-        self.flow = Flow(settings)  # outlives connections: what was learnt of the server
+        self.flow = Flow(
+            settings.pressure, settings.breaker
+        )  # outlives connections: what was learnt of the server
         # Why exactly once was given up, for as long as this session lives; "" while it was not.
         self._stepped_down = ""
         # From here on: what opening found. Valid while `stream` is not None, which comes last.
         self.stream: TargetStream | None = None
         self.chosen = ChosenDelivery(settings.delivery)
-        self.poison: PoisonSession  # with the encoder of messages
+        self.poison: PoisonSession[Messages]
         self._streaks: dict[Table, int] = {}
 
     @property
@@ -96,9 +129,7 @@ class Session:
             for most in (limit, _ANY_SIZE)
         ]
         self.poison = PoisonSession(
-            encoder=encoders[0],
-            unlimited=encoders[1],
-            limit=limit,
+            writer=PartEncoder(encoders[0], encoders[1], limit),
             letters=DeadLetters(self.connection, self.api, self.settings),
             suspensions=Suspensions(self.api, self.settings),
             streaks=self._streaks,

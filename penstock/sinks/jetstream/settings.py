@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Size
 from penstock.nats.settings import NatsSettings
-from penstock.sinks.settings import SinkSettings
+from penstock.sinks.messages.settings import MessageSettings
 from penstock.sinks.subject import parse_template
 
 Delivery = Literal["auto", "exactly-once", "deduplicated", "at-least-once"]
@@ -17,7 +17,7 @@ Durability = Literal["default", "fsync"]
 USUAL_WINDOW, LEAST_WINDOW = 120.0, 0.1
 
 
-class JetStreamSettings(NatsSettings, SinkSettings):
+class JetStreamSettings(NatsSettings, MessageSettings):
     """Where changes go, as what, and how surely.
 
     `replicas`, `storage`, `retention`, `max_age`, `max_bytes` and `duplicate_window` shape the

@@ -1,7 +1,7 @@
 """One call of `write`: gathers, sends, retries, and counts until everything is acknowledged."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
@@ -10,11 +10,13 @@ import pyarrow as pa
 from penstock.model.errors import Malformed, Rejected, Unavailable
 from penstock.nats.connection import Connection
 from penstock.process.backoff import delays
+from penstock.process.plugins import plugin
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.jetstream.latency import PublishLatency
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import POLL, Publisher, Tally
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison.quarantine import Quarantine
 from penstock.sinks.rows.flow import BreakerState
@@ -49,7 +51,9 @@ class WriteRun:
         self._tally = Tally()  # what is durable; every report and the receipt are made of it
         self._collects = session.settings.messages == "batch"
         self._order = Order(_LARGE_PART) if self._collects else Order()
-        self._poison = Quarantine(session.settings, progress.report)
+        layout: Layout = plugin("layouts", session.settings.layout)
+        self._poison: Quarantine[Messages]
+        self._poison = Quarantine(session.settings, progress.report, layout.omits)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher  # there as soon as `_connected` was set once
         self._flow = session.flow
@@ -139,9 +143,9 @@ class WriteRun:
                     self._add(messages)
                 self._retried(lambda: self._publisher.pump(drain=False))
 
-    def _encoded(self, part: Part) -> list[Messages]:
+    def _encoded(self, part: Part) -> Sequence[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
-        return self._repeated(lambda: self._poison.encode(part, self._session.poison))
+        return self._repeated(lambda: self._poison.write(part, self._session.poison))
 
     def _fresh(self, part: Part) -> Part | None:
         """What is not stored yet: a message of several changes is stored whole or not at all."""

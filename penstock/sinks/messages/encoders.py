@@ -10,13 +10,13 @@ from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.messages.encode import Bodies, Encoder, Singles
 from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Framing, Headers
+from penstock.sinks.messages.settings import MessageSettings
 from penstock.sinks.messages.several import Several
-from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import Template
 
 
 def encoder(
-    settings: SinkSettings,
+    settings: MessageSettings,
     template: Template,
     framing: Framing,
     dictionaries: Dictionaries | None = None,

@@ -1,7 +1,7 @@
-"""Which rows of a batch are poison, and the batch without them. Pure."""
+"""Which rows of a batch are poison, and the batch without them. No I/O of its own."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 import orjson
@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.change import Operation, images_of
+from penstock.model.errors import Rejected
 from penstock.sinks.poison.suspension import Suspension, Table
 
 TOO_LARGE = "too-large"
@@ -34,6 +35,36 @@ class Fault(NamedTuple):
     row: int
     reason: str
     error: str
+
+
+class Rows(Protocol):
+    """Changes in their order: a `Part`, a list."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Self: ...
+
+
+R = TypeVar("R", bound=Rows)
+T = TypeVar("T")
+
+
+def sift(
+    rows: R, write: Callable[[R], Sequence[T]], *, first: bool = False
+) -> tuple[Sequence[T], list[tuple[R, Rejected]]]:
+    """Writes what `write` takes, in order, in halves where it has to be; what it made of that, and
+    each row that it refused alone. With `first` nothing after the first such row is written."""
+    try:
+        return write(rows), []
+    except Rejected as error:
+        if len(rows) == 1:
+            return [], [(rows, error)]
+    middle = len(rows) // 2
+    left, refused = sift(rows[:middle], write, first=first)
+    if first and refused:
+        return left, refused
+    right, more = sift(rows[middle:], write, first=first)
+    return [*left, *right], [*refused, *more]
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:

@@ -1,35 +1,51 @@
-"""Encodes what can be published, and sets the rest aside: in which order things are made durable.
+"""Writes what a sink can store, and sets the rest aside: in which order things are made durable.
 
-Before anything of a batch is handed to the publisher, its dead letters are stored, its tables are
+Before anything that was made of a batch leaves here, its dead letters are stored, its tables are
 suspended, and what is skipped is counted, each acknowledged by the server. So the position passes
 a bad change only when it is safe elsewhere, and while it cannot be, nothing goes on.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import pyarrow as pa
 
 from penstock.model.change import OnError, images_of, unreadable
 from penstock.model.errors import Rejected
 from penstock.model.position import PartitionId, Place
-from penstock.process.plugins import plugin
 from penstock.sinks import Notify
-from penstock.sinks.messages.encode import Encoder
-from penstock.sinks.messages.layout import Layout
-from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
-from penstock.sinks.poison.faults import Fault
+from penstock.sinks.poison.faults import Fault, sift
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
 from penstock.sinks.rows.part import Part, place_of
 from penstock.sinks.settings import SinkSettings
 
-_TOGETHER = 1000  # messages that are stored together at most
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
 _FRESH = 1.0  # seconds that a record is believed before it is read again
+
+
+class PartWriter(Protocol[T_co]):
+    """How a sink stores or encodes changes, while it is connected. `limit`: bytes that a change
+    may have."""
+
+    @property
+    def limit(self) -> int: ...
+
+    def write(self, part: Part) -> Sequence[T_co]:
+        """What was made of all changes of a part. Raises Rejected when the sink refuses one of
+        them, and then has made nothing of any."""
+        ...
+
+    def reason(self, row: Part) -> str:
+        """Why the change of a part of one, which `write` refused, is a dead letter: too-large,
+        not-encodable or another word."""
+        ...
 
 
 class LetterStore(Protocol):
@@ -54,14 +70,11 @@ class RecordStore(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PoisonSession:
-    """What a `Quarantine` needs of its sink, while that is connected: its encoder, the same without
-    a limit of size, the limit in bytes, and where the rest goes. `streaks`: changes in a row that
-    were too large, by table."""
+class PoisonSession(Generic[T]):
+    """What a `Quarantine` needs of its sink, while that is connected: how it writes changes, and
+    where the rest goes. `streaks`: changes in a row that were too large, by table."""
 
-    encoder: Encoder
-    unlimited: Encoder
-    limit: int
+    writer: PartWriter[T]
     letters: LetterStore
     suspensions: RecordStore
     streaks: dict[Table, int]
@@ -75,22 +88,24 @@ class _Suspend(NamedTuple):
     letter: Letter
 
 
-class Quarantine:
-    """Of one write. `passed` are the last places that were seen to, by partition: published when
-    everything handed to the publisher is, or safe elsewhere."""
+class Quarantine(Generic[T]):
+    """Of one write. `passed` are the last places that were seen to, by partition: durable when
+    everything that `write` returned is, or safe elsewhere. Changes with an operation of `omitted`
+    are left out."""
 
-    def __init__(self, settings: SinkSettings, notify: Notify) -> None:
+    def __init__(
+        self, settings: SinkSettings, notify: Notify, omitted: tuple[str, ...] = ()
+    ) -> None:
         self.passed: dict[PartitionId, Place] = {}
-        self._session: PoisonSession  # of the last call of `encode`
+        self._session: PoisonSession[T]  # of the last call of `write`
         self._notify = notify
         self._policy: OnError = settings.on_error
         self._suspend_after = settings.suspend_after
-        layout: Layout = plugin("layouts", settings.layout)
-        self._omitted = layout.omits
+        self._omitted = omitted
         self._refreshed = False
 
-    def encode(self, part: Part, session: PoisonSession) -> list[Messages]:
-        """The messages of what can be published; the rest is seen to.
+    def write(self, part: Part, session: PoisonSession[T]) -> Sequence[T]:
+        """What the sink made of all changes that it takes; the rest is seen to.
 
         May be called again with the same part when it raised Unavailable. Raises Rejected where
         the policy is `stop`, SettingsError.
@@ -100,13 +115,13 @@ class Quarantine:
             session.suspensions.all(within=0)
             self._refreshed = True
         if len(part.runs) == 1:
-            return self._encoded_run(part)
+            return self._written_run(part)
         if self._is_usual(part):
             try:
-                return self._encoded(part)
+                return session.writer.write(part)
             except Rejected:
                 pass  # raised again for the run that has the change
-        return [messages for run in part.split() for messages in self._encoded_run(run)]
+        return [written for run in part.split() for written in self._written_run(run)]
 
     def _is_usual(self, part: Part) -> bool:
         """Whether nothing is known to be wrong with any row, as far as the batch shows."""
@@ -115,7 +130,7 @@ class Quarantine:
         first = min(run.first for run in part.runs)
         return not any(_concerns(one, first) for one in self._session.suspensions.all().values())
 
-    def _encoded_run(self, part: Part) -> list[Messages]:
+    def _written_run(self, part: Part) -> Sequence[T]:
         """The same for changes of one origin."""
         batch, (run,) = part.batch, part.runs
         while True:
@@ -126,11 +141,11 @@ class Quarantine:
                 gone = {fault.row for fault in bad} | (hidden - marks.keys())
                 rows = (row for row in range(len(batch)) if row not in gone)
                 kept = faults.marked(batch, rows, marks)
-                messages, unfit = self._encode(Part.of(kept), batch) if len(kept) else ([], [])
+                written, unfit = self._written(Part.of(kept), batch) if len(kept) else ([], [])
             else:
-                messages, unfit = self._encode(part, batch)
+                written, unfit = self._written(part, batch)
             if not (bad or hidden or unfit or any(self._session.streaks.values())):
-                return messages
+                return written
             letters = self._letters(batch, sorted([*bad, *unfit]))
             verdict, streaks = self._first_suspension(batch, letters, hidden)
             if verdict is not None:
@@ -141,10 +156,10 @@ class Quarantine:
             self._session.streaks.update(streaks)
             if letters or hidden:
                 self.passed[run.origin.partition] = run.last
-            return messages
+            return written
 
     def _faults(self, batch: pa.RecordBatch) -> list[Fault]:
-        """What is known to be bad without encoding it."""
+        """What is known to be bad without writing it."""
         if not batch.column("key").null_count:  # then it has neither
             return []
         found = [*faults.keyless(batch), *(Fault(row, "", "") for row in unreadable(batch))]
@@ -159,36 +174,16 @@ class Quarantine:
             )
         return found
 
-    def _encode(self, part: Part, whole: pa.RecordBatch) -> tuple[list[Messages], list[Fault]]:
-        """The messages of all rows that have one, and the others as rows of `whole`."""
-        try:
-            return self._encoded(part), []
-        except Rejected as error:
-            if self._policy == "stop":
-                raise
-            if len(part) == 1:
-                return [], [Fault(_row_in(whole, part.batch), self._reason(part), str(error))]
-        middle = len(part) // 2
-        left, first = self._encode(Part.of(part.batch.slice(0, middle)), whole)
-        right, second = self._encode(Part.of(part.batch.slice(middle)), whole)
-        return left + right, first + second
-
-    def _encoded(self, part: Part) -> list[Messages]:
-        """The messages of all rows; the part is divided where more of them had to be stored
-        together than the server takes."""
-        messages = self._session.encoder.encode(part)
-        if messages.longest() <= _TOGETHER:
-            return [messages]
-        middle = len(part) // 2
-        halves = part.batch.slice(0, middle), part.batch.slice(middle)
-        return [found for half in halves for found in self._encoded(Part.of(half))]
-
-    def _reason(self, row: Part) -> str:
-        try:
-            self._session.unlimited.encode(row)
-        except Rejected:
-            return faults.UNENCODABLE
-        return faults.TOO_LARGE
+    def _written(self, part: Part, whole: pa.RecordBatch) -> tuple[Sequence[T], list[Fault]]:
+        """What was made of all rows that the sink takes, and the others as rows of `whole`."""
+        writer = self._session.writer
+        if self._policy == "stop":
+            return writer.write(part), []
+        written, refused = sift(part, writer.write)
+        return written, [
+            Fault(_row_in(whole, row.batch), writer.reason(row), str(error))
+            for row, error in refused
+        ]
 
     def _letters(self, batch: pa.RecordBatch, found: Iterable[Fault]) -> list[tuple[int, Letter]]:
         letters, images = [], images_of(batch.schema)
@@ -247,7 +242,7 @@ class Quarantine:
                 reason=letter.reason,
                 error=letter.error,
                 columns=faults.columns_of(values),
-                limit=self._session.limit,
+                limit=self._session.writer.limit,
             )
             return suspended.skip(letter.partition, [letter.place])
 
@@ -306,7 +301,7 @@ class Quarantine:
         if record.state is not SuspensionState.SUSPENDED:
             return record.state is SuspensionState.RESUMING
         (values,) = batch.slice(row, 1).to_pylist()
-        return faults.is_mended(record, values, self._session.limit)
+        return faults.is_mended(record, values, self._session.writer.limit)
 
     def _report_table(self, record: Suspension) -> None:
         self._notify({"tables": [summary(record)]})

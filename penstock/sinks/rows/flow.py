@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.model.machine import step
 from penstock.sinks import Notify, ignore
-from penstock.sinks.settings import SinkSettings
+from penstock.sinks.settings import BreakerSettings, PressureSettings
 
 WORSE_AFTER = 3
 BETTER_AFTER = 16
@@ -225,8 +225,12 @@ class Flow:
     """The health of a session's server; it outlives a write, as the server does. Publishers report
     what they send and what is answered, the write reports failures."""
 
-    def __init__(self, settings: SinkSettings, clock: Callable[[], float] = time.monotonic) -> None:
-        pressure, breaker = settings.pressure, settings.breaker
+    def __init__(
+        self,
+        pressure: PressureSettings,
+        breaker: BreakerSettings,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.pressure = Pressure(
             slow=pressure.slow_threshold, critical=pressure.critical_threshold, pause=pressure.pause
         )

@@ -75,10 +75,13 @@ class Part:
     def __len__(self) -> int:
         return self.columns.rows
 
+    def __getitem__(self, rows: slice) -> "Part":
+        return Part.of(self.batch[rows])
+
     def split(self) -> Iterator["Part"]:
         """One part for each run."""
         for run in self.runs:
-            yield Part.of(self.batch.slice(run.start, run.stop - run.start))
+            yield self[run.start : run.stop]
 
     def after(self, stored: Mapping[Origin, Place | None]) -> "Part | None":
         """What is after the stored places of its origins; None if that is nothing."""
@@ -87,11 +90,7 @@ class Part:
             return None
         if len(spans) == 1:
             start, stop = spans[0]
-            return (
-                self
-                if stop - start == len(self)
-                else Part.of(self.batch.slice(start, stop - start))
-            )
+            return self if stop - start == len(self) else self[start:stop]
         rows = np.concatenate([np.arange(*span) for span in spans])
         return Part.of(self.batch.take(pa.array(rows)))
 

@@ -121,7 +121,7 @@ def publishing(settings: JetStreamSettings, *batches: pa.RecordBatch) -> Iterato
     publisher = session.publisher(Tally())
     publisher.resume(session.connection, session.api)
     for batch in batches:
-        publisher.add(session.poison.encoder.encode(Part.of(batch)))
+        publisher.add(session.poison.writer.encoder.encode(Part.of(batch)))
     yield publisher
     session.close()
 

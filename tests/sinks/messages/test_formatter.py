@@ -130,7 +130,9 @@ class _Connection:
 
 
 def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
-    atomic = Atomic(Tally(), Flow(SETTINGS), stream="CDC", template=TEMPLATE)
+    atomic = Atomic(
+        Tally(), Flow(SETTINGS.pressure, SETTINGS.breaker), stream="CDC", template=TEMPLATE
+    )
     atomic._name = b"name"
     atomic._refusals.code = 0 if ids else 10201
     pieces = [messages.slice(0, start), messages.slice(start, len(messages))]

@@ -22,9 +22,9 @@ from penstock.sinks.messages import encoders
 from penstock.sinks.messages.layout import FIELDS
 from penstock.sinks.messages.message import Framing, Messages, read_bookmark, read_position
 from penstock.sinks.messages.pieces import Pick
+from penstock.sinks.messages.settings import MessageSettings
 from penstock.sinks.rows.columns import Values
 from penstock.sinks.rows.part import Origin, Part
-from penstock.sinks.settings import SinkSettings
 from penstock.sinks.subject import parse_template
 from tests.sinks.changes import batch_of, encoded
 
@@ -43,7 +43,7 @@ FORMS = (
 
 def test_without_nats_headers_have_no_first_line_and_our_name_of_the_id() -> None:
     """What a sink of another system gets from the shelf."""
-    settings = SinkSettings(encoding="json")
+    settings = MessageSettings(encoding="json")
     made = encoders.encoder(settings, TEMPLATE, Framing(limit=2000, remedy="ask the operator"))
     (found,) = made.encode(Part.of(batch_of(1, 7))).headers.to_pylist()
     assert found.startswith(b"Penstock-Event-Id: default:00000000/00000007:0\r\nPenstock-Position")

@@ -219,7 +219,11 @@ def test_messages_wait_for_more_while_the_server_is_busy() -> None:
     messages = encoded(batch_of(500), settings.subject, messages="batch")
     size = int(messages.sizes.sum())
     atomic = Atomic(
-        Tally(), Flow(settings), stream="CDC", template=template, limits=FlightLimits(fill=3 * size)
+        Tally(),
+        Flow(settings.pressure, settings.breaker),
+        stream="CDC",
+        template=template,
+        limits=FlightLimits(fill=3 * size),
     )
     assert not atomic._is_ready
     atomic.add(messages)

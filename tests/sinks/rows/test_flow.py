@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.rows.flow import (
     BETTER_AFTER,
     BREAKERS,
@@ -22,7 +21,7 @@ from penstock.sinks.rows.flow import (
     PressureEvent,
     PressureState,
 )
-from penstock.sinks.settings import PressureSettings
+from penstock.sinks.settings import BreakerSettings, PressureSettings
 from tests.waiting import Clock
 
 NORMAL, SLOW, CRITICAL = PressureState
@@ -136,7 +135,7 @@ def clock() -> Clock:
 
 @pytest.fixture
 def flow(clock: Clock) -> Flow:
-    return Flow(JetStreamSettings(url="nats://h"), clock)
+    return Flow(PressureSettings(), BreakerSettings(), clock)
 
 
 def test_the_queue_before_a_batch_is_not_the_servers_slowness(flow: Flow, clock: Clock) -> None:

@@ -15,6 +15,7 @@ from penstock.sinks.jetstream.publishing.individual import Individual
 from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.stream import ensure
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.settings import BreakerSettings, PressureSettings
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted
 from tests.servers import Nats
@@ -140,7 +141,7 @@ def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(sink_of:
 def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
     """What 2.10 says on a replicated stream while, or because, the first attempt was refused."""
     publisher = Individual(
-        Tally(), Flow(JetStreamSettings(url="nats://h")), window=9, window_bytes=9
+        Tally(), Flow(PressureSettings(), BreakerSettings()), window=9, window_bytes=9
     )
     connection = Connection(JetStreamSettings(url="nats://h"))
     answer = Msg(
@@ -158,7 +159,9 @@ def test_what_is_not_acknowledged_is_released(nats: Nats, settings_of: Any) -> N
     connection.open()
     api = JetStream(connection)
     ensure(connection, api, settings, template)
-    publisher = Individual(Tally(), Flow(settings), window=8000, window_bytes=1 << 20)
+    publisher = Individual(
+        Tally(), Flow(settings.pressure, settings.breaker), window=8000, window_bytes=1 << 20
+    )
     publisher.resume(connection, api)
     first, second = batch_of(3, 1), batch_of(4, 2)
     publisher.add(encoded(first, settings.subject))
