@@ -90,6 +90,36 @@ class LineChange(NamedTuple):
     ordinal: int = 0
     event_id: str = ""
 
+    def old_key(self, key: Sequence[int]) -> str:
+        """The key that the row had before; `key`: which columns are the key."""
+        if self.before is None:
+            return str(self.key)
+        cells = self.before.split("\t")
+        return "\t".join([cells[number] for number in key])
+
+
+def completed(line: str, *before: str | None) -> str:
+    """The line with the values that it lacks from the first of the lines before that has them."""
+    for known in before:
+        if known is not None:
+            line = "\t".join(
+                was if cell == UNSENT else cell
+                for cell, was in zip(line.split("\t"), known.split("\t"), strict=True)
+            )
+    return line
+
+
+def by_unsent(lines: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
+    """Lines by the values that they lack, which are null in them then."""
+    found: dict[tuple[int, ...], list[str]] = {}
+    for line in lines:
+        cells = line.split("\t")
+        unsent = tuple(number for number, cell in enumerate(cells) if cell == UNSENT)
+        found.setdefault(unsent, []).append(
+            "\t".join(NULL if cell == UNSENT else cell for cell in cells)
+        )
+    return found
+
 
 def changes_of(batch: pa.RecordBatch) -> list[LineChange]:
     """The changes of a batch whose images are lines."""
@@ -181,10 +211,7 @@ class LineFold:
         return steps
 
     def _change(self, change: LineChange, line: str) -> None:
-        key = old = str(change.key)
-        if change.before is not None:
-            cells = change.before.split("\t")
-            old = "\t".join([cells[number] for number in self._key])
+        key, old = str(change.key), change.old_key(self._key)
         if change.has_unsent:
             line = self._completed(change, old, line)
             if UNSENT in line.split("\t"):
@@ -199,14 +226,7 @@ class LineFold:
 
     def _completed(self, change: LineChange, old: str, line: str) -> str:
         """The line with the values that are known from before."""
-        for known in (self._whole.get(old), change.before, self._parts.get(old)):
-            if known is not None:
-                before = known.split("\t")
-                line = "\t".join(
-                    was if cell == UNSENT else cell
-                    for cell, was in zip(line.split("\t"), before, strict=True)
-                )
-        return line
+        return completed(line, self._whole.get(old), change.before, self._parts.get(old))
 
     def _put(self, key: str, line: str) -> None:
         if self._parts:
@@ -240,7 +260,7 @@ class LineFold:
     def _flush(self) -> None:
         if self._gone or self._parts or self._whole:
             self._steps.append(
-                Merge([*self._gone], _by_unsent(self._parts.values()), [*self._whole.values()])
+                Merge([*self._gone], by_unsent(self._parts.values()), [*self._whole.values()])
             )
         if counts := {line: count for line, count in self._counts.items() if count}:
             self._steps.append(Recount(counts))
@@ -249,14 +269,3 @@ class LineFold:
     def _forget(self) -> None:
         self._gone, self._parts, self._whole = {}, {}, {}
         self._counts.clear()
-
-
-def _by_unsent(lines: Iterable[str]) -> dict[tuple[int, ...], list[str]]:
-    found: dict[tuple[int, ...], list[str]] = {}
-    for line in lines:
-        cells = line.split("\t")
-        unsent = tuple(number for number, cell in enumerate(cells) if cell == UNSENT)
-        found.setdefault(unsent, []).append(
-            "\t".join(NULL if cell == UNSENT else cell for cell in cells)
-        )
-    return found

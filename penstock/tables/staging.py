@@ -137,6 +137,11 @@ class StagedTable:
         """Whether the destination has columns that nothing fills: rows keep them."""
         return bool(self.destination.columns.keys() - self.written - self.destination.generated)
 
+    @property
+    def unique(self) -> Sequence[str]:
+        """The columns of which the destination has a unique index, if rows have a key."""
+        return [*self.key, *([] if self.mapping.sid is None else [SID])] if self.key else []
+
     def apply(self, cursor: Any, steps: Sequence[LineStep]) -> None:
         """Applies the steps, in their order."""
         for step in steps:
@@ -153,26 +158,14 @@ class StagedTable:
     def make(self, cursor: Any) -> None:
         """Makes the temporary tables, which last as long as the session."""
         kinds = self._kinds(cursor)
-        for name, columns in (
-            (self._rows, self.relation.columns),
-            (self._keys, [each for each in self.relation.columns if each.is_key]),
-        ):
-            parts = [
-                _SQL("{} {}").format(sql.Identifier(each.name), sql.SQL(kinds[each.name]))
-                for each in columns
-            ]
-            cursor.execute(_SQL("DROP TABLE IF EXISTS pg_temp.{}").format(name))
-            cursor.execute(
-                _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
-                    name, _COMMA.join(parts)
-                )
-            )
+        make_temporary(cursor, self._rows, kinds)
+        make_temporary(cursor, self._keys, {name: kinds[name] for name in self._key_names})
 
     def copy(self, cursor: Any, lines: Sequence[str]) -> None:
         """New rows, straight into the destination; only where it `takes_lines`."""
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
         before = "" if self.mapping.sid is None else f"{escaped(self.mapping.sid)}\t"
-        _copy(cursor, self.destination.name, names, f"{before}%s\n", lines)
+        copy_lines(cursor, self.destination.name, names, f"{before}%s\n", lines)
 
     @property
     def takes_lines(self) -> bool:
@@ -206,7 +199,7 @@ class StagedTable:
 
     def _merge(self, cursor: Any, step: Merge) -> None:
         if step.gone:
-            _copy(cursor, self._keys, self._key_names, "%s\n", step.gone)
+            copy_lines(cursor, self._keys, self._key_names, "%s\n", step.gone)
             cursor.execute(self._delete(self._keys, _SQL("true")))
             cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
         for unsent, lines in step.parts.items():
@@ -235,9 +228,9 @@ class StagedTable:
         """The staged rows are those of these lines."""
         # Not DELETE: rows that are gone would be read again by each statement.
         cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
-        _copy(cursor, self._rows, self.relation.names, "%s\n", lines)
+        copy_lines(cursor, self._rows, self.relation.names, "%s\n", lines)
         if keys:
-            _copy(cursor, self._keys, self._key_names, "%s\n", keys)
+            copy_lines(cursor, self._keys, self._key_names, "%s\n", keys)
 
     def _put(self, cursor: Any) -> None:
         """The staged rows are new, or replace those with their keys; those that the filter leaves
@@ -249,12 +242,11 @@ class StagedTable:
         rest = [name for name in self.written if name not in self.key]
         sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
         then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
-        key = [*self.key, *([] if self.mapping.sid is None else [SID])]
-        conflict = _SQL("ON CONFLICT ({}) {}").format(_names(key), then) if self.key else _SQL("")
+        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _SQL("")
         cursor.execute(
             _SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} {} {}").format(
-                self.destination.name, _names(names), self._selected(names), self._rows,
-                self._filtered, conflict,
+                self.destination.name, joined_names(names), self._selected(names), self._rows,
+                self._filtered, conflict.format(joined_names(self.unique), then),
             )
         )  # fmt: skip
 
@@ -279,7 +271,7 @@ class StagedTable:
             "DELETE FROM {} AS _t USING (SELECT {} FROM {} WHERE {}) AS _k WHERE {}{}"
         ).format(
             self.destination.name, self._selected(self.key), staged, condition,
-            _same(self.key, "_t", "_k"), self._mine,
+            same(self.key, "_t", "_k"), self._mine,
         )  # fmt: skip
 
     def _update(self, unsent: Sequence[int], *, moves: bool = False) -> sql.Composable:
@@ -297,7 +289,7 @@ class StagedTable:
             tables.append(_SQL("{} AS _k").format(self._keys))
         return _SQL("UPDATE {} AS _t SET {} FROM {} WHERE {}{}").format(
             self.destination.name, _COMMA.join(sets), _COMMA.join(tables),
-            _same(self.key, "_t", "_k" if moves else "_s"), self._mine,
+            same(self.key, "_t", "_k" if moves else "_s"), self._mine,
         )  # fmt: skip
 
     def _fill(self, cursor: Any, unsent: Sequence[int], *, moves: bool = False) -> None:
@@ -310,12 +302,12 @@ class StagedTable:
             return
         sets = [_SQL("{0} = _t.{0}").format(sql.Identifier(name)) for name in known]
         place = _SQL("" if moves else ", ctid AS _place")
-        same = _same(self.key, "_t", "_k")
+        keys = same(self.key, "_t", "_k")
         cursor.execute(
             _SQL("UPDATE {} AS _s SET {} FROM (SELECT {}{} FROM {}) AS _k, {} AS _t"
                  " WHERE {}{}{}").format(
                 self._rows, _COMMA.join(sets), self._selected(self.key), place,
-                self._keys if moves else self._rows, self.destination.name, same,
+                self._keys if moves else self._rows, self.destination.name, keys,
                 _SQL("" if moves else " AND _s.ctid = _k._place"), self._mine,
             )
         )  # fmt: skip
@@ -390,6 +382,17 @@ def _target_key(
     return tuple(relation.columns[number].name for number in relation.key)
 
 
+def make_temporary(cursor: Any, table: sql.Identifier, columns: Mapping[str, str]) -> None:
+    """A table of the session, which a commit empties, with these columns and their types."""
+    parts = [_SQL("{} {}").format(sql.Identifier(name), sql.SQL(columns[name])) for name in columns]
+    cursor.execute(_SQL("DROP TABLE IF EXISTS pg_temp.{}").format(table))
+    cursor.execute(
+        _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
+            table, _COMMA.join(parts)
+        )
+    )
+
+
 def unsent_of(line: str) -> tuple[int, ...]:
     """Which values a line lacks."""
     return tuple(number for number, cell in enumerate(line.split("\t")) if cell == UNSENT)
@@ -402,10 +405,11 @@ def escaped(text: str) -> str:
     return text
 
 
-def _copy(
+def copy_lines(
     cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, lines: Iterable[str]
 ) -> None:
-    statement = _SQL("COPY {} ({}) FROM STDIN").format(table, _names(names))
+    """Copies lines, each in the form, whose `%s` is the line."""
+    statement = _SQL("COPY {} ({}) FROM STDIN").format(table, joined_names(names))
     if not names:  # COPY of no columns reads an empty line for each row
         statement = _SQL("COPY {} FROM STDIN").format(table)
     before, _, after = form.partition("%s")
@@ -415,11 +419,13 @@ def _copy(
             copy.write((before + (after + before).join(some) + after).encode())
 
 
-def _names(names: Iterable[str]) -> sql.Composable:
+def joined_names(names: Iterable[str]) -> sql.Composable:
+    """Names with commas."""
     return _COMMA.join(map(sql.Identifier, names))
 
 
-def _same(names: Iterable[str], left: str, right: str) -> sql.Composable:
+def same(names: Iterable[str], left: str, right: str) -> sql.Composable:
+    """Whether two rows have the same values in these columns."""
     return sql.SQL(" AND ").join(
         _SQL("{}.{} = {}.{}").format(
             sql.Identifier(left), sql.Identifier(name), sql.Identifier(right), sql.Identifier(name)

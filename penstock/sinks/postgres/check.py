@@ -13,15 +13,15 @@ from penstock.model.finding import Finding, finding
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.connect import connect, translated, translation
 from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.source_table import unique_key
+from penstock.sinks.postgres.source_table import staged_table, unfit
 from penstock.sinks.postgres.table_map import TableMap
+from penstock.tables.history import StagedHistory
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staging import (
     META,
     SID,
     Destination,
     RowMapping,
-    StagedTable,
     find_destination,
     type_at,
 )
@@ -130,25 +130,27 @@ def _check_columns(connection: Any, table: MappedTable, schema: TableSchema) -> 
         name = f"{found.schema}.{found.table}"
         yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
         return
-    mapping = RowMapping(
-        sid="" if SID in found.columns else None, columns=options.columns,
-        computed=options.set, filter=options.filter,
-    )  # fmt: skip
-    staged = StagedTable(relation, found, mapping, 0)
+    staged = staged_table(table, "", relation, found, 0)
     if not staged.written:
         yield finding(
             "error", source, f"{found.schema}.{found.table} has none of its columns",
             "add them to the target, or write `set` in the map",
         )  # fmt: skip
         return
-    if problem := unique_key(staged):
+    if problem := unfit(staged):
         yield finding("error", source, problem.message, problem.hint)
     elif not relation.key:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",
             "give it a primary key",
         )  # fmt: skip
-    yield from _check_expressions(connection, source, relation, found, mapping)
+    elif isinstance(staged, StagedHistory) and not staged.has_open_index(connection):
+        yield finding(
+            "warning", source, f"{found.schema}.{found.table} has no index of its open versions:"
+            " TRUNCATE, and reading what is current, take as long as there are old ones",
+            f"{staged.open_index.as_string(connection)};",
+        )  # fmt: skip
+    yield from _check_expressions(connection, source, relation, found, staged.mapping)
 
 
 def _check_expressions(

@@ -9,12 +9,13 @@ from pydantic import Field, field_validator, model_validator
 
 from penstock.model.change import OnError
 from penstock.model.settings import Duration, Secret, Settings
+from penstock.tables.history import HistoryColumns
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
 warnings.filterwarnings("ignore", message='Field name "schema" in "PostgresSinkSettings"')
 
-# How a table is kept: as it is at the source, or without deletes.
-Kind = Literal["clone", "append"]
+# How a table is kept: as it is at the source, without deletes, or every version of its rows.
+Kind = Literal["clone", "append", "history"]
 
 
 class TableOptions(Settings):
@@ -74,6 +75,8 @@ class MappedTable(Settings):
     target_schema: str
     target: str
     options: TableOptions
+    periods: HistoryColumns | None = None
+    """The columns of a `history`; None for other types."""
 
     @property
     def source(self) -> str:
@@ -93,6 +96,8 @@ class PostgresSinkSettings(Settings):
     workers: int = Field(default=2, ge=1, le=64)
     """Connections that apply changes; tables are divided among them by their target's name."""
     commit: CommitSettings = CommitSettings()
+    history: HistoryColumns = HistoryColumns()
+    """What the columns are called that tables of the type `history` have besides."""
     ledger: str = Field(default="penstock", min_length=1)
     """The schema with what is known of each table: its place, its state, its dead letters."""
     replica_role: bool = False
@@ -127,6 +132,7 @@ class PostgresSinkSettings(Settings):
             yield MappedTable(
                 backend=entry.backend, schema_name=schema, table=table,
                 target_schema=target_schema, target=target, options=options,
+                periods=self.history if options.type == "history" else None,
             )  # fmt: skip
 
 

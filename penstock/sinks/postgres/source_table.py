@@ -12,9 +12,11 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
+from penstock.tables.history import StagedHistory, open_index
 from penstock.tables.lines import UNSENT, LineChange, LineFold, SourceRelation
 from penstock.tables.staging import (
     SID,
+    Destination,
     RowMapping,
     StagedTable,
     find_destination,
@@ -56,17 +58,18 @@ class SourceTable:
                 f"{self.name}: there is no table {self.target} at the destination",
                 hint="create it, or set `create: true` for it in the map",
             )
-        mapping = RowMapping(
-            sid=self.sid if SID in found.columns else None, columns=options.columns,
-            computed=options.set, filter=options.filter,
-        )  # fmt: skip
-        staged = StagedTable(relation, found, mapping, number)
-        if problem := unique_key(staged):
+        staged = staged_table(self.mapped, self.sid, relation, found, number)
+        if problem := unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
 
     def apply(self, cursor: Any, staged: StagedTable, changes: Sequence[LineChange]) -> None:
-        """Applies changes in the transaction of the cursor. Raises psycopg's errors."""
+        """Applies changes in the transaction of the cursor. Raises psycopg's errors, Rejected."""
+        if staged.mapping.has_expressions:
+            changes = [_with_meta(one) for one in changes]
+        if isinstance(staged, StagedHistory):
+            staged.apply_changes(cursor, changes)
+            return
         if staged.takes_lines and all(one.operation in ("INSERT", "READ") for one in changes):
             lines = [one.after or "" for one in changes]
             try:
@@ -79,7 +82,7 @@ class SourceTable:
         keeps = self.mapped.options.type == "append"
         fold = LineFold(staged.relation, moves=staged.moves, keeps=keeps)
         for one in changes:
-            fold.add(_with_meta(one) if staged.mapping.has_expressions else one)
+            fold.add(one)
         staged.apply(cursor, fold.steps())
 
     def letter(self, change: LineChange, error: str) -> Letter:
@@ -97,12 +100,17 @@ class SourceTable:
         return row_letter(values, "text", "refused", error)
 
     def _create(self, cursor: Any, relation: SourceRelation) -> None:
-        """Makes the target with the source's columns and key; types that this database lacks are
-        text."""
-        parts, key = [], [relation.columns[number].name for number in relation.key]
-        for column in relation.columns:
-            kind = type_at(cursor, column)
-            parts.append(sql.SQL("{} {}").format(sql.Identifier(column.name), sql.SQL(kind)))
+        """Makes the target with the source's columns and key, and what a history has besides;
+        types that this database lacks are text."""
+        kinds = {column.name: type_at(cursor, column) for column in relation.columns}
+        key = [relation.columns[number].name for number in relation.key]
+        if (periods := self.mapped.periods) is not None:
+            kinds = {SID: "text"} | kinds | periods.kinds
+            key = [SID, *key, periods.start] if key else []
+        parts = [
+            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
+            for name, kind in kinds.items()
+        ]
         if key:
             names = sql.SQL(", ").join(map(sql.Identifier, key))
             parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
@@ -112,16 +120,34 @@ class SourceTable:
                 sql.SQL(", ").join(parts),
             )
         )
+        if periods is not None:
+            cursor.execute(
+                open_index(self.mapped.target_schema, self.mapped.target, key[:-1], periods)
+            )
 
 
-def unique_key(staged: StagedTable) -> SettingsError | None:
-    """What is wrong where the source's key is not one of the target; None for nothing."""
-    if not staged.key:
+def staged_table(
+    mapped: MappedTable, sid: str, relation: SourceRelation, found: Destination, number: int
+) -> StagedTable:
+    """How lines of a relation are written to a destination, which was found."""
+    mapping = RowMapping(
+        sid=sid if SID in found.columns else None, columns=mapped.options.columns,
+        computed=mapped.options.set, filter=mapped.options.filter,
+    )  # fmt: skip
+    if mapped.periods is None:
+        return StagedTable(relation, found, mapping, number)
+    return StagedHistory(relation, found, mapping, number, mapped.periods)
+
+
+def unfit(staged: StagedTable) -> SettingsError | None:
+    """What is wrong where the source's key is not one of the target, or a history's columns are
+    missing; None for nothing."""
+    found, key = staged.destination, staged.unique
+    target = f"{found.schema}.{found.table}"
+    if isinstance(staged, StagedHistory) and (problem := staged.lacks):
+        return SettingsError(f"{target}: {problem}", hint="see docs/how-to/history.md")
+    if not key:
         return None
-    found = staged.destination
-    target, key = f"{found.schema}.{found.table}", [*staged.key]
-    if staged.mapping.sid is not None:
-        key.append(SID)
     if missing := [name for name in key if name not in found.columns]:
         return SettingsError(
             f"{target} has no column {missing[0]}, which is in the key",

@@ -14,13 +14,13 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.settings import MappedTable
+from penstock.sinks.postgres.source_table import staged_table
+from penstock.tables.history import LAST
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import Merge, RelationColumn, SourceRelation
 from penstock.tables.staging import (
     META,
     SID,
-    RowMapping,
-    StagedTable,
     find_destination,
 )
 from penstock.tables.verify import CompareSide, Difference, differences, row_text
@@ -70,11 +70,8 @@ class TableComparison:
                 f"there is no table {table.target_schema}.{table.target} at the destination",
                 hint="start the pipeline first, or create it",
             )
-        self._mapping = RowMapping(
-            sid=sid if SID in found.columns else None, columns=table.options.columns,
-            computed=table.options.set, filter=table.options.filter,
-        )  # fmt: skip
-        self._staged = StagedTable(relation, found, self._mapping, 0)
+        self._staged = staged_table(table, sid, relation, found, 0)
+        self._mapping = self._staged.mapping
         names = [name for name in found.columns if name in self._staged.written]
         self._names = names if self._mapping.computed else [
             name for name in relation.names if name in self._staged.written
@@ -106,9 +103,10 @@ class TableComparison:
         meanwhile: what it writes later is newer, or the same. Raises SettingsError, and psycopg's
         errors."""
         staged = self._staged
-        if self._mapping.has_expressions or not staged.key:
+        if self._mapping.has_expressions or not staged.key or self._table.periods is not None:
             raise SettingsError(
-                f"{self._table.source} has `set`, `filter` or no key: rows cannot be mended",
+                f"{self._table.source} has `set`, `filter`, versions or no key: rows cannot be"
+                " mended",
                 hint="penstock reload loads it anew",
             )
         keys = [each.key for each in found]
@@ -130,13 +128,17 @@ class TableComparison:
         return differences(source, target, ignores_extra=keeps)
 
     def _target_side(self) -> CompareSide:
-        mine: sql.Composable = _SQL("")
-        if self._mapping.sid is not None:
-            mine = _SQL(" WHERE {} = {}").format(sql.Identifier(SID), sql.Literal(self._sid))
+        only = {SID: self._sid} if self._mapping.sid is not None else {}
+        if self._table.periods is not None:
+            only[self._table.periods.end] = LAST
+        conditions = [
+            _SQL("{} = {}").format(sql.Identifier(name), sql.Literal(value))
+            for name, value in only.items()
+        ]
         return CompareSide(
             connection=self._target, key=self._staged.key, columns=self._names,
-            rows=_SQL("(SELECT *, ctid, tableoid FROM {}{}) AS _t").format(
-                self._staged.destination.name, mine
+            rows=_SQL("(SELECT *, ctid, tableoid FROM {} WHERE {}) AS _t").format(
+                self._staged.destination.name, _SQL(" AND ").join([_SQL("true"), *conditions])
             ),
         )  # fmt: skip
 

@@ -255,7 +255,7 @@ class Worker:
         if error is None:
             return 0
         if len(changes) > 1:
-            middle = len(changes) // 2
+            middle = _middle(changes)
             return sum(
                 self._isolate(cursor, table, staged, half)
                 for half in (changes[:middle], changes[middle:])
@@ -273,12 +273,24 @@ class Worker:
         try:
             with self._connection.transaction():
                 table.apply(cursor, staged, changes)
+        except Rejected as error:
+            return error
         except psycopg.Error as error:
             found = translation(error, f"writing to {table.target}")
             if not isinstance(found, Rejected):
                 raise found from error
             return found
         return None
+
+
+def _middle(changes: Sequence[LineChange]) -> int:
+    """Where to halve them: between two transactions, if there are several."""
+    edges = [
+        number for number in range(1, len(changes))
+        if changes[number].cursor != changes[number - 1].cursor
+    ]  # fmt: skip
+    middle = len(changes) // 2
+    return min(edges, key=lambda edge: abs(edge - middle), default=middle)
 
 
 def _by_table(chunks: Sequence[Chunk]) -> Mapping[SourceTable, list[Chunk]]:

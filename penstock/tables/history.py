@@ -1,0 +1,356 @@
+"""Lines of a source's table -> versions of its rows in PostgreSQL (slowly changing dimension 2).
+
+A transaction of the source that changed a key makes one version of it: the last state. The target
+has all that the next batch needs: what time a key's last version began or ended, and its values. So
+changes may be divided into batches between any two transactions.
+
+An event of a key is a version, or a deletion of one. It has the time of its commit, but at least a
+microsecond after the event before; the first one is in 1900.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cached_property
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from psycopg import sql
+from pydantic import Field
+
+from penstock.model.errors import Rejected
+from penstock.model.settings import Settings
+from penstock.tables.lines import (
+    EMPTYING,
+    NULL,
+    UNSENT,
+    LineChange,
+    SourceRelation,
+    by_unsent,
+    completed,
+)
+from penstock.tables.staging import (
+    SID,
+    Destination,
+    RowMapping,
+    StagedTable,
+    copy_lines,
+    joined_names,
+    make_temporary,
+    same,
+)
+
+FIRST, LAST = "1900-01-01Z", "9999-01-01Z"
+
+
+class HistoryColumns(Settings):
+    """What the columns of a history are called."""
+
+    start: str = Field(default="kvsz_start", min_length=1)
+    end: str = Field(default="kvsz_end", min_length=1)
+    deleted: str = Field(default="kvsz_deleted", min_length=1)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Their types and defaults; rows that nothing else says more of are first versions."""
+        return {
+            self.start: f"timestamptz NOT NULL DEFAULT '{FIRST}'",
+            self.end: f"timestamptz NOT NULL DEFAULT '{LAST}'",
+            self.deleted: "boolean NOT NULL DEFAULT false",
+        }
+
+
+class Version(NamedTuple):
+    """The row of a key at the end of a transaction (by its number), or its deletion (no `line`).
+    `origin`: the key under which the target has the values that the line lacks."""
+
+    transaction: int
+    at: str
+    key: str
+    line: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions by their transactions. `emptied`: they are of one, and all other keys are deleted at
+    this time."""
+
+    rows: Sequence[Version]
+    emptied: str = ""
+
+
+@dataclass(slots=True)
+class VersionFold:
+    """Changes of a table in their order -> its versions. `known`: the last line of each key, and
+    its origin."""
+
+    key: tuple[int, ...]
+    known: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    def versions(self, changes: Iterable[LineChange]) -> Iterator[Versions]:
+        """The versions, with those of a transaction that empties the table apart."""
+        waiting: list[Version] = []
+        for number, (_, together) in enumerate(groupby(changes, attrgetter("cursor"))):
+            found, emptied = self._transaction(number, together)
+            if emptied:
+                yield Versions(waiting)
+                yield Versions(found, emptied)
+                waiting = []
+            else:
+                waiting += found
+        yield Versions(waiting)
+
+    def _transaction(self, number: int, changes: Iterable[LineChange]) -> tuple[list[Version], str]:
+        found: dict[str, Version] = {}
+        at = emptied = ""
+        for change in changes:
+            at = at or _time(change.committed_at)
+            if change.operation in EMPTYING:
+                found, emptied = {}, at
+                self.known.clear()
+            elif change.operation == "DELETE":
+                key = str(change.key)
+                self.known.pop(key, None)
+                found[key] = Version(number, at, key, None, key)
+            elif change.after is not None:
+                key, old = str(change.key), change.old_key(self.key)
+                line, origin = change.after, old
+                if change.has_unsent:
+                    before, origin = self.known.get(old, (None, old))
+                    line = completed(line, before, change.before)
+                if old != key:
+                    self.known.pop(old, None)
+                    found[old] = Version(number, at, old, None, old)
+                self.known[key] = line, origin
+                found[key] = Version(number, at, key, line, origin)
+        return [*found.values()], emptied
+
+
+class StagedHistory(StagedTable):
+    """Applies versions to one destination, in the transaction of a cursor; see `StagedTable`."""
+
+    takes_lines = False
+
+    def __init__(
+        self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
+        periods: HistoryColumns,
+    ) -> None:  # fmt: skip
+        super().__init__(relation, destination, mapping, number)
+        self.written -= periods.kinds.keys()
+        self.key = tuple(name for name in self.key if name not in periods.kinds)
+        self._periods = periods
+        self._old = [f"__old_{number}" for number in range(len(self._key_names))]
+        self._staged = [*_META, *self.relation.names]
+
+    @property
+    def unique(self) -> Sequence[str]:
+        """See `StagedTable`: several versions have one key."""
+        return [*super().unique, self._periods.start]
+
+    @property
+    def lacks(self) -> str:
+        """What a history cannot be without; empty for nothing."""
+        if not self.key:
+            return "a history needs a key, and the source's table has none"
+        missing = self._periods.kinds.keys() - self.destination.columns.keys()
+        return f"a history needs a column {min(missing)}" if missing else ""
+
+    def has_open_index(self, connection: Any) -> bool:
+        """Whether open versions have an index of their own. Raises psycopg's errors."""
+        found = connection.execute(_OPEN_INDEX, [
+            self.destination.name.as_string(None), f"%{self._periods.end}%=%{LAST[:-1]}%",
+        ])  # fmt: skip
+        return bool(found.fetchone()[0])
+
+    @property
+    def open_index(self) -> sql.Composable:
+        """The statement that makes it."""
+        found, (*key, _) = self.destination, self.unique
+        return open_index(found.schema, found.table, key, self._periods)
+
+    def make(self, cursor: Any) -> None:
+        """Makes the temporary tables: versions, and those that lack values, with their origins."""
+        kinds = self._kinds(cursor)
+        old = {old: kinds[name] for old, name in zip(self._old, self._key_names, strict=True)}
+        make_temporary(cursor, self._rows, _META | kinds)
+        make_temporary(cursor, self._keys, _META | kinds | old)
+
+    def apply_changes(self, cursor: Any, changes: Iterable[LineChange]) -> None:
+        """Applies changes in their order. Raises psycopg's errors, and Rejected."""
+        for versions in VersionFold(self.relation.key).versions(changes):
+            if versions.rows or versions.emptied:
+                cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
+                self._stage_versions(cursor, versions.rows)
+                if versions.emptied:
+                    self._empty(cursor, versions.emptied)
+                cursor.execute(self._add)
+
+    def _stage_versions(self, cursor: Any, versions: Sequence[Version]) -> None:
+        whole, parts = [], []
+        for each in versions:
+            line = self._deleted(each.key) if each.line is None else each.line
+            line = f"{each.transaction}\t{'D' if each.line is None else 'U'}\t{each.at}\t{line}"
+            if UNSENT in line and UNSENT in line.split("\t"):
+                parts.append(f"{line}\t{each.origin}")
+            else:
+                whole.append(line)
+        if whole:
+            copy_lines(cursor, self._rows, self._staged, "%s\n", whole)
+        for unsent, lines in by_unsent(parts).items():
+            copy_lines(cursor, self._keys, [*self._staged, *self._old], "%s\n", lines)
+            cursor.execute(self._complete({self._staged[number] for number in unsent}))
+            cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
+        if parts and cursor.execute(self._lost).fetchone()[0]:
+            raise Rejected("a row has a value that was not sent, and there is no version before it")
+        cursor.execute(_SQL("ANALYZE {}").format(self._rows))
+
+    def _deleted(self, key: str) -> str:
+        cells = [NULL] * len(self.relation.columns)
+        for number, cell in zip(self.relation.key, key.split("\t"), strict=True):
+            cells[number] = cell
+        return "\t".join(cells)
+
+    def _empty(self, cursor: Any, at: str) -> None:
+        """Ends all versions but those of staged keys."""
+        cursor.execute("SET LOCAL enable_hashjoin = on")
+        cursor.execute(
+            self._sql(
+                "UPDATE {target} AS _t SET {end} = greatest({at}, _t.{start} + {tick}),"
+                " {deleted} = true WHERE _t.{end} = {last}{mine} AND NOT EXISTS"
+                " (SELECT FROM (SELECT {selected} FROM {rows}) AS _k WHERE {same})",
+                at=sql.Literal(at), selected=self._selected(self.key),
+                same=same(self.key, "_t", "_k"),
+            )
+        )  # fmt: skip
+        cursor.execute("SET LOCAL enable_hashjoin = off")
+
+    def _complete(self, unsent: set[str]) -> sql.Composable:
+        """Stages versions with the values of the open versions of their origins."""
+        own = self.destination.columns.keys() - self.mapping.computed.keys()
+        values = [
+            _SQL("{}.{}").format(
+                sql.Identifier("_t" if name in unsent and name in own else "_p"),
+                sql.Identifier(name),
+            )
+            for name in self.relation.names
+        ]
+        old = [
+            _SQL("_p.{} AS {}").format(sql.Identifier(old), sql.Identifier(name))
+            for old, name in zip(self._old, self._key_names, strict=True)
+        ]
+        return self._sql(
+            "INSERT INTO {rows} ({staged}) SELECT _p.__transaction,"
+            " CASE WHEN _t.{end} = {last} THEN 'U' ELSE 'L' END, _p.__at, {values}"
+            " FROM {keys} AS _p"
+            " CROSS JOIN LATERAL (SELECT {selected} FROM (SELECT {old}) AS _o) AS _k"
+            " LEFT JOIN LATERAL (SELECT * FROM {target} AS _t WHERE {same}{mine}"
+            " ORDER BY {start} DESC LIMIT 1) AS _t ON _t.{end} = {last}",
+            staged=joined_names(self._staged), values=_SQL(", ").join(values),
+            selected=self._selected(self.key), old=_SQL(", ").join(old),
+            same=same(self.key, "_t", "_k"),
+        )  # fmt: skip
+
+    @property
+    def _lost(self) -> sql.Composable:
+        """Whether there are versions whose values nothing knows; those that the filter leaves out
+        need none."""
+        return self._sql(
+            "SELECT EXISTS (SELECT FROM (SELECT * FROM {rows} {filtered}) AS _r"
+            " WHERE _r.__operation = 'L')",
+            filtered=self._filtered,
+        )
+
+    @cached_property
+    def _add(self) -> sql.Composed:
+        """Ends the open version of each staged key, and adds the staged versions.
+
+        Per key: the target's last version is looked up once, for the first event (`__base`: the
+        time of the event before); deletions of what is not there are left out; then come times.
+        """
+        keys = [f"__key_{number}" for number in range(len(self.key))]
+        values = [
+            _SQL("{} AS {}").format(self._value(name), sql.Identifier(key))
+            for key, name in zip(keys, self.key, strict=True)
+        ]
+        names = [*self.written, *([] if self.mapping.sid is None else [SID])]
+        condition = self.mapping.filter or "true"
+        return self._sql(
+            _ADD, values=_SQL(", ").join(values), key=joined_names(keys),
+            gone=_SQL("({}) IS NOT TRUE").format(sql.SQL(condition)),
+            of_row=_matches(self.key, keys, "_r"), of_version=_matches(self.key, keys, "_v"),
+            names=joined_names([*names, *self._periods.kinds]), selected=self._selected(names),
+        )  # fmt: skip
+
+    def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
+        own = {name: sql.Identifier(getattr(self._periods, name)) for name in _PERIODS}
+        return _SQL(statement).format(
+            target=self.destination.name, rows=self._rows, keys=self._keys, mine=self._mine,
+            first=_FIRST, last=_LAST, tick=_TICK, **own, **parts,
+        )  # fmt: skip
+
+
+_SQL = sql.SQL
+_PERIODS = ("start", "end", "deleted")
+_FIRST, _LAST = _SQL(f"timestamptz '{FIRST}'"), _SQL(f"timestamptz '{LAST}'")
+_TICK = _SQL("interval '1 us'")
+_OPEN_INDEX = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(%s)
+               AND i.indisvalid AND pg_get_expr(i.indpred, i.indrelid) LIKE %s)
+"""
+# Of a staged version: U, D for a deletion, L for one whose values are lost.
+_META = {"__transaction": "int", "__operation": "text", "__at": "timestamptz"}
+_ADD = """
+WITH _v AS MATERIALIZED (
+  SELECT *, lead(__time) OVER _w AS __next, lead(__gone) OVER _w AS __ends FROM (
+    SELECT *, greatest(
+        max(CASE WHEN __number = 1 AND __base IS NULL THEN {first} ELSE __at END
+            - __number * {tick}) OVER _w,
+        __base) + __number * {tick} AS __time FROM (
+      SELECT *, row_number() OVER _w AS __number FROM (
+        SELECT *, first_value(CASE WHEN __until = {last} THEN __since ELSE __until END) OVER _w
+               AS __base FROM (
+          SELECT *, row_number() OVER _w = 1 AS __first, lag(__gone) OVER _w AS __was FROM (
+            SELECT DISTINCT ON ({key}, __transaction) * FROM (
+              SELECT *, CASE WHEN __operation = 'D' THEN true ELSE {gone} END AS __gone, {values}
+              FROM {rows}) AS _r
+            ORDER BY {key}, __transaction, __gone) AS _r
+          WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)) AS _r
+        LEFT JOIN LATERAL (
+          SELECT _t.{start} AS __since, _t.{end} AS __until FROM {target} AS _t
+          WHERE _r.__first AND {of_row}{mine} ORDER BY _t.{start} DESC LIMIT 1) AS _l ON true
+        WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)) AS _r
+      WHERE NOT __gone OR CASE WHEN __first THEN __until = {last} ELSE NOT __was END
+      WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)) AS _r
+    WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)) AS _r
+  WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)),
+_ended AS (
+  UPDATE {target} AS _t SET {end} = _v.__time, {deleted} = _v.__gone FROM _v
+  WHERE _v.__until = {last} AND {of_version} AND _t.{start} = _v.__since{mine} RETURNING 1)
+INSERT INTO {target} ({names}) OVERRIDING SYSTEM VALUE
+SELECT {selected}, __time, coalesce(__next, {last}), coalesce(__ends, false)
+FROM _v WHERE NOT __gone AND (SELECT count(*) FROM _ended) >= 0
+"""  # the count: versions end before new ones are there, as a unique index may ask for
+
+
+def open_index(
+    schema: str, table: str, key: Sequence[str], periods: HistoryColumns
+) -> sql.Composed:
+    """The statement that makes an index of a target's open versions; `key`: without the start."""
+    return _SQL("CREATE INDEX ON {} ({}) WHERE {} = {}").format(
+        sql.Identifier(schema, table), joined_names(key), sql.Identifier(periods.end), _LAST
+    )
+
+
+def _matches(key: Sequence[str], staged: Sequence[str], row: str) -> sql.Composable:
+    return _SQL(" AND ").join(
+        _SQL("_t.{} = {}.{}").format(*map(sql.Identifier, (name, row, own)))
+        for name, own in zip(key, staged, strict=True)
+    )
+
+
+def _time(committed_at: int | None) -> str:
+    if committed_at is None:
+        return FIRST
+    return datetime.fromtimestamp(committed_at / 1e6, UTC).isoformat()
