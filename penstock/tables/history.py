@@ -198,13 +198,13 @@ class StagedHistory(StagedTable):
                 whole.append(line)
         if whole:
             copy_lines(cursor, self._rows, self._staged, "%s\n", whole)
-        for unsent, lines in by_unsent(parts).items():
+        for number, (unsent, lines) in enumerate(by_unsent(parts).items()):
+            if number:
+                cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
             copy_lines(cursor, self._keys, [*self._staged, *self._old], "%s\n", lines)
-            cursor.execute(self._complete({self._staged[number] for number in unsent}))
-            cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
+            cursor.execute(self._complete({self._staged[each] for each in unsent}))
         if parts and cursor.execute(self._lost).fetchone()[0]:
             raise Rejected("a row has a value that was not sent, and there is no version before it")
-        cursor.execute(_SQL("ANALYZE {}").format(self._rows))
 
     def _deleted(self, key: str) -> str:
         cells = [NULL] * len(self.relation.columns)
