@@ -228,12 +228,12 @@ class StagedHistory(StagedTable):
 
     def _complete(self, unsent: set[str]) -> sql.Composable:
         """Stages versions with the values of the open versions of their origins."""
-        own = self.destination.columns.keys() - self.mapping.computed.keys()
+        own = self.mapping.computed or {name: name for name in self.written}
+        columns = {value.strip().strip('"'): name for name, value in own.items()}
         values = [
-            _SQL("{}.{}").format(
-                sql.Identifier("_t" if name in unsent and name in own else "_p"),
-                sql.Identifier(name),
-            )
+            sql.Identifier("_t", columns[name])
+            if name in unsent and name in columns
+            else sql.Identifier("_p", name)
             for name in self.relation.names
         ]
         old = [

@@ -16,6 +16,7 @@ PAGES = pages()
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 VARIABLES = {
     "PG_URL": "postgresql://h/db",
+    "TARGET_URL": "postgresql://h/target",
     "MONGO_URL": "mongodb://h",
     "COSMOS_KEY": "a2V5",
     "NATS_URL": "nats://h",

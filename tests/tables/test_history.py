@@ -239,6 +239,14 @@ def with_meta(changes: Changes) -> Changes:
     ]
 
 
+def test_a_value_that_was_not_sent_comes_from_the_column_that_has_it(connection: Any) -> None:
+    connection.execute(CREATE)
+    table = staged(connection, computed={"id": "id", "name": "upper(name)", "large": '"large"'})
+    found = [transaction(1, 1, "INSERT 1 a y"), transaction(2, 2, "UPDATE 1>2 b -")]
+    apply(connection, table, *([with_meta(one)] for one in found))
+    assert versions(connection) == ["1 A y first..2 deleted", "2 B y first..last"]
+
+
 def test_keys_that_become_one_key_have_one_version_a_transaction(connection: Any) -> None:
     connection.execute(CREATE)
     computed = {"id": "id % 10", "name": "name"}

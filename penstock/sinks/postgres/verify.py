@@ -105,8 +105,8 @@ class TableComparison:
         staged = self._staged
         if self._mapping.has_expressions or not staged.key or self._table.periods is not None:
             raise SettingsError(
-                f"{self._table.source} has `set`, `filter`, versions or no key: rows cannot be"
-                " mended",
+                f"{self._table.source} has `set`, `filter` or no key, or is a history: rows"
+                " cannot be mended",
                 hint="penstock reload loads it anew",
             )
         keys = [each.key for each in found]

@@ -112,3 +112,26 @@ def test_a_server_that_is_away_is_an_error_without_the_password(database: Databa
     (found,) = sink(database, {}, connection="postgresql://me:s3cret@127.0.0.1:1/nowhere").check()
     assert found.level == "error"
     assert "s3cret" not in str(found)
+
+
+def test_a_history_has_its_columns_its_key_and_an_index_of_open_versions(
+    database: Database,
+) -> None:
+    lacks = "error table public.items of b0: public.items: a history needs a column kvsz_deleted"
+    columns = "id int, name text, kvsz_start timestamptz, kvsz_end timestamptz"
+    database.execute(f"CREATE TABLE items ({columns})")
+    history = {"type": "history"}
+    assert problems(database, history) == [lacks]
+    database.execute("ALTER TABLE items ADD kvsz_deleted boolean")
+    key = "no unique index of public.items has exactly (id, kvsz_start)"
+    assert problems(database, history) == [f"error table public.items of b0: {key}"]
+    database.execute("ALTER TABLE items ADD PRIMARY KEY (id, kvsz_start)")
+    (found,) = [
+        each for each in sink(database, history).check_tables("b0", [ITEMS]) if each.level != "ok"
+    ]
+    assert (found.level, found.message) == (
+        "warning", "public.items has no index of its open versions: TRUNCATE, and reading what is"
+        " current, take as long as there are old ones",
+    )  # fmt: skip
+    database.execute(found.remedy)
+    assert problems(database, history) == []

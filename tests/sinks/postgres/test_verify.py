@@ -119,3 +119,24 @@ def test_a_target_that_is_missing_is_told(compared: Compared, target: Database) 
     target.execute("DROP TABLE items")
     with pytest.raises(SettingsError, match=r"there is no table public\.items"):
         compared()
+
+
+def test_of_a_history_the_current_versions_are_compared(
+    compared: Compared, target: Database
+) -> None:
+    target.execute(
+        "ALTER TABLE items ADD kvsz_start timestamptz DEFAULT '1900-01-01Z',"
+        " ADD kvsz_end timestamptz DEFAULT '9999-01-01Z', ADD kvsz_deleted boolean DEFAULT false,"
+        " DROP CONSTRAINT items_pkey, ADD PRIMARY KEY (id, kvsz_start)"
+    )
+    target.execute("UPDATE items SET kvsz_start = '2026-01-01Z' WHERE id = 1")
+    old = "INSERT INTO items (id, name, kvsz_end) VALUES (1, 'old', '2026-01-01Z')"
+    target.execute(f"{old}, (200, 'gone', '2026-01-01Z')")
+    mapped = {"set": {"id": "id", "name": "name"}}
+    for options in ({}, mapped):
+        assert compared(type="history", **options).run() == Verdict(differences=[])
+    target.execute("UPDATE items SET name = 'x' WHERE id = 2")
+    found = compared(type="history").run().differences
+    assert found == [Difference("(2)", "changed", ("name",))]
+    with pytest.raises(SettingsError, match="is a history"):
+        compared(type="history").repair(found)

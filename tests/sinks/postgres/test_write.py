@@ -1,6 +1,7 @@
 """The PostgreSQL sink, given batches of lines, on a real server."""
 
 from collections.abc import Callable, Iterator
+from datetime import timedelta
 from typing import Any
 
 import orjson
@@ -13,7 +14,7 @@ from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
 from tests.servers import Database
-from tests.sinks.changes import batch_of
+from tests.sinks.changes import COMMITTED, batch_of
 
 ITEMS: dict[str, Any] = {
     "schema": "public", "table": "items", "relation_id": 16385, "version": "1",
@@ -119,3 +120,50 @@ def test_a_transaction_is_committed_whole_however_late_its_end_comes(
 
     sink_of().write(changes(), Noted())
     assert seen == [[(1, "one"), (2, "two")]]
+
+
+HISTORY = "SELECT sid, id, name, kvsz_start, upto, kvsz_deleted FROM items ORDER BY id, kvsz_start"
+
+
+def test_a_history_that_is_made_has_every_version_once(database: Database, sink_of: SinkOf) -> None:
+    batches = [
+        rows_of("READ 1 one", "READ 2 two", committed_at=None),
+        rows_of("UPDATE 1 uno", "DELETE 2", commit=2),
+        rows_of("INSERT 2 due", commit=3),
+    ]
+    for _ in range(2):
+        history = sink_of({"history": {"end": "upto"}}, type="history", create=True)
+        history.write(iter(batches), Noted())
+    rows = database.execute(HISTORY)
+    (first,) = {row[3] for row in rows if row[3].year == 1900}
+    (last,) = {row[4] for row in rows if row[4].year == 9999}
+    tick = timedelta(microseconds=1)
+    assert rows == [
+        ("shop", 1, "one", first, COMMITTED, False), ("shop", 1, "uno", COMMITTED, last, False),
+        ("shop", 2, "two", first, COMMITTED, True),
+        ("shop", 2, "due", COMMITTED + tick, last, False),
+    ]  # fmt: skip
+    keys = database.execute("SELECT indexdef FROM pg_indexes WHERE tablename = 'items' ORDER BY 1")
+    assert [each.partition("btree ")[2] for (each,) in keys] == [
+        "(sid, id) WHERE (upto = '9999-01-01 00:00:00+00'::timestamp with time zone)",
+        "(sid, id, kvsz_start)",
+    ]
+
+
+def test_a_version_that_is_refused_is_set_aside_and_other_transactions_are_whole(
+    database: Database, sink_of: SinkOf
+) -> None:
+    history = sink_of({"on_error": "dead-letter"}, type="history", create=True)
+    history.write(iter([rows_of("INSERT 1 one", "INSERT 3 a")]), Noted())
+    database.execute("ALTER TABLE items ADD CHECK (name <> 'bad')")
+    batches = [
+        rows_of("UPDATE 1 two", "UPDATE 1 three", commit=2),
+        rows_of("UPDATE 3 bad", "INSERT 4 d", commit=3),
+        rows_of("UPDATE 1 four", "UPDATE 1 five", commit=4),
+        rows_of("UPDATE 2 \\U", commit=5, unchanged=[["name"]]),
+    ]
+    history.write(iter(batches), Noted())
+    rows = database.execute("SELECT id, name FROM items ORDER BY id, kvsz_start")
+    assert rows == [(1, "one"), (1, "three"), (1, "five"), (3, "a"), (4, "d")]
+    letters = database.execute("SELECT event_id FROM penstock.dead_letter ORDER BY 1")
+    assert letters == [("default:00000000/00000003:0",), ("default:00000000/00000005:0",)]
