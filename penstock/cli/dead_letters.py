@@ -104,7 +104,8 @@ def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
         click.echo(f"{letter['id']}: {error}", err=True)
         return False
     known = " (it was there already)" if done["duplicate"] else ""
-    click.echo(f"{letter['id']}: {letter['event_id']} is message {done['sequence']}{known}")
+    where = f"message {done['sequence']}" if "sequence" in done else f"in {done['target']}"
+    click.echo(f"{letter['id']}: {letter['event_id']} is {where}{known}")
     return True
 
 

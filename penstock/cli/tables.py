@@ -44,9 +44,12 @@ def resume(*, file: Path, table: str, backend: str | None) -> None:
     What was skipped stays missing in the stream; `penstock tables list` says from where to where.
     """
     done = set_aside(load_pipeline(file)).resume_table(backend, table)
+    count, fate = done["skipped"], "were skipped"
+    if "held" in done:
+        count, fate = done["held"], "were held and are applied"
     click.echo(
-        f"{table} resumes with its next change; {done['skipped']} changes from "
-        f"{done['first_skipped']} to {done['last_skipped']} were skipped"
+        f"{table} resumes with its next change; {count} changes from "
+        f"{done['first_skipped']} to {done['last_skipped']} {fate}"
     )
 
 

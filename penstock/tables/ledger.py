@@ -5,11 +5,12 @@ Tables of a schema of their own. A row of `ledger` for each source and table: ch
 same time the later one finds its changes stored.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from psycopg import sql
@@ -53,6 +54,18 @@ class LedgerRow:
     def is_new(self, place: Place) -> bool:
         """Whether a change is not in the target yet."""
         return self.place is None or place > self.place
+
+
+class WaitingTable(NamedTuple):
+    """A table of a source that waits, why, and the transactions of which changes are held."""
+
+    id: int
+    backend: str
+    table: str
+    detail: str
+    held: int = 0
+    first: str = ""
+    last: str = ""
 
 
 class TargetLedger:
@@ -195,6 +208,32 @@ class TargetLedger:
             )
             new += cursor.rowcount
         return new
+
+    def letters(self, cursor: Any, first: int = 0) -> Iterator[tuple[int, datetime, str]]:
+        """Dead letters (number, when it was stored, text) from a number on, oldest first."""
+        query = self._sql(
+            "SELECT id, stored_at, letter FROM {schema}.dead_letter WHERE id >= %s"
+            " ORDER BY id LIMIT 100"
+        )
+        while rows := cursor.execute(query, [first]).fetchall():
+            yield from rows
+            first = rows[-1][0] + 1
+
+    def remove_letter(self, cursor: Any, id: int) -> None:
+        """Removes a dead letter."""
+        cursor.execute(self._sql("DELETE FROM {schema}.dead_letter WHERE id = %s"), [id])
+
+    def waiting(self, cursor: Any) -> list["WaitingTable"]:
+        """The tables in that state, those of a backend with one name together."""
+        found = cursor.execute(
+            self._sql(
+                """SELECT l.id, l.backend, l."schema" || '.' || l."table", l.detail,
+                count(h.cursor), coalesce(min(h.cursor), ''), coalesce(max(h.cursor), '')
+                FROM {schema}.ledger AS l LEFT JOIN {schema}.held AS h ON h.ledger = l.id
+                WHERE l.state = 'waiting' GROUP BY l.id, 2, 3, 4 ORDER BY 2, 3, 1"""
+            )
+        )
+        return [WaitingTable(*row) for row in found.fetchall()]
 
     def _sql(self, statement: str) -> sql.Composed:
         return sql.SQL(statement).format(schema=self._schema)

@@ -49,21 +49,30 @@ R = TypeVar("R", bound=Rows)
 T = TypeVar("T")
 
 
+def _middle(rows: Rows) -> int:
+    return len(rows) // 2
+
+
 def sift(
-    rows: R, write: Callable[[R], Sequence[T]], *, first: bool = False
+    rows: R,
+    write: Callable[[R], Sequence[T]],
+    middle: Callable[[R], int] = _middle,
+    *,
+    first: bool = False,
 ) -> tuple[Sequence[T], list[tuple[R, Rejected]]]:
-    """Writes what `write` takes, in order, in halves where it has to be; what it made of that, and
-    each row that it refused alone. With `first` nothing after the first such row is written."""
+    """Writes what `write` takes, in order, divided in the `middle` where it has to be; what it made
+    of that, and each row that it refused alone. With `first` nothing after the first such row is
+    written."""
     try:
         return write(rows), []
     except Rejected as error:
         if len(rows) == 1:
             return [], [(rows, error)]
-    middle = len(rows) // 2
-    left, refused = sift(rows[:middle], write, first=first)
+    at = middle(rows)
+    left, refused = sift(rows[:at], write, middle, first=first)
     if first and refused:
         return left, refused
-    right, more = sift(rows[middle:], write, first=first)
+    right, more = sift(rows[at:], write, middle, first=first)
     return [*left, *right], [*refused, *more]
 
 

@@ -10,9 +10,11 @@ from penstock.model.change import Images
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Progress, Receipt, Record
+from penstock.sinks import Decode, Progress, Receipt, Record
+from penstock.sinks.poison.stored_letters import find_letter
 from penstock.sinks.postgres.check import check, check_tables
 from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.set_aside import TableLetters
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.write import TableWrite
 from penstock.tables.ledger import TargetLedger
@@ -53,6 +55,36 @@ class PostgresSink:
     def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
         """See `ChecksTables`."""
         return list(check_tables(self.settings, backend, schemas))
+
+    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
+        """See `SetsAside`."""
+        with self._set_aside() as aside:
+            yield from (kept.listed() for kept in aside.stored())
+
+    def dead_letter(self, id: str) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._set_aside() as aside:
+            return find_letter(aside, id).whole()
+
+    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._set_aside() as aside:
+            return aside.replay(id, decode)
+
+    def tables(self) -> Sequence[Mapping[str, Any]]:
+        """See `SetsAside`."""
+        with self._set_aside() as aside:
+            return aside.tables()
+
+    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
+        """See `SetsAside`."""
+        with self._set_aside() as aside:
+            return aside.resume(backend, table)
+
+    @contextmanager
+    def _set_aside(self) -> Iterator[TableLetters]:
+        with self._reading("reading the ledger") as cursor:
+            yield TableLetters(self.settings, cursor)
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Any]:

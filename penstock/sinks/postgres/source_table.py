@@ -13,6 +13,7 @@ from penstock.model.errors import SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.tables.history import StagedHistory, open_index
+from penstock.tables.ledger import WaitingTable
 from penstock.tables.lines import UNSENT, LineChange, LineFold, SourceRelation
 from penstock.tables.staging import (
     SID,
@@ -85,9 +86,14 @@ class SourceTable:
             fold.add(one)
         staged.apply(cursor, fold.steps())
 
-    def letter(self, change: LineChange, error: str) -> Letter:
+    def waiting(self, error: str) -> WaitingTable:
+        """The table when it is suspended by an error."""
+        return WaitingTable(self.id, self.mapped.backend, self.mapped.source, error)
+
+    def letter(self, relation: SourceRelation, change: LineChange, error: str) -> Letter:
         """A dead letter of a change that the destination refuses."""
         at = change.committed_at
+        cells = change.after.split("\t") if change.has_unsent and change.after else ()
         values = {
             "event_id": change.event_id, "backend": self.mapped.backend, "partition": self.sid,
             "cursor": change.cursor, "ordinal": change.ordinal, "database": None,
@@ -95,7 +101,10 @@ class SourceTable:
             "relation_id": None, "transaction": None, "captured_at": None,
             "committed_at": None if at is None else datetime.fromtimestamp(at / 1e6, UTC),
             "operation": change.operation, "key": change.key, "before": change.before,
-            "after": change.after,
+            "after": change.after, "delta": relation.to_json(),
+            "unchanged": [
+                name for name, cell in zip(relation.names, cells, strict=False) if cell == UNSENT
+            ],
         }  # fmt: skip
         return row_letter(values, "text", "refused", error)
 

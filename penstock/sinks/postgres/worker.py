@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -17,18 +17,19 @@ import psycopg
 import pyarrow as pa
 
 from penstock.model.change import OnError
-from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
+from penstock.sinks.poison.faults import sift
 from penstock.sinks.postgres.connect import connect, translated, translation
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.source_table import SourceTable
+from penstock.sinks.postgres.table_map import LETTER
 from penstock.sinks.postgres.tracker import HandedOver
-from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.tables.ledger import LedgerRow, TargetLedger, WaitingTable
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
 from penstock.tables.staging import StagedTable
 
-_LETTER = 1 << 20  # bytes of a dead letter at most
 _LOOK = 1.0  # seconds between two looks for tables whose rows were loaded
 
 
@@ -79,6 +80,7 @@ class WorkerReport:
     commits: int = 0
     seconds: float = 0.0  # that commits took
     error: str = ""  # why it cannot commit now
+    waiting: list[WaitingTable] = field(default_factory=list)  # that were suspended
 
 
 class Worker:
@@ -216,15 +218,14 @@ class Worker:
                         f"the ledger has no row of {table.name} any more",
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
+                is_live = row.state == "live"
                 for relation, changes in _joined(same, row):
-                    if row.state != "live":
-                        self._ledger.hold(cursor, row.id, relation, changes)
-                        continue
-                    bad = self._isolate(
-                        cursor, table, self._stage(cursor, table, relation), changes
-                    )
-                    counted.letters += bad
-                    counted.applied += len(changes) - bad
+                    rest = changes
+                    if is_live:
+                        rest = self._apply(cursor, table, relation, changes, counted)
+                    if rest:
+                        self._ledger.hold(cursor, row.id, relation, rest)
+                        is_live = False
                 if row.is_new(last := same[-1].last):
                     places[table.id] = last
             if places:
@@ -235,6 +236,7 @@ class Worker:
             report.applied += counted.applied
             report.known += total - counted.applied - counted.letters
             report.letters += counted.letters
+            report.waiting += counted.waiting
             report.commits += 1
             report.seconds += time.monotonic() - begun
 
@@ -246,41 +248,37 @@ class Worker:
             found.make(cursor)  # outside of the savepoints
         return found
 
-    def _isolate(
-        self, cursor: Any, table: SourceTable, staged: StagedTable, changes: Sequence[LineChange]
-    ) -> int:
-        """Applies what can be applied, in halves where it has to be; a change that fails alone is
-        set aside. Returns how many were."""
-        error = self._refusal(cursor, table, staged, changes)
-        if error is None:
-            return 0
-        if len(changes) > 1:
-            middle = _middle(changes)
-            return sum(
-                self._isolate(cursor, table, staged, half)
-                for half in (changes[:middle], changes[middle:])
-            )
-        if self._on_error == "stop":
-            raise error
-        letter = table.letter(changes[0], error.message)
-        self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(_LETTER).decode())])
-        return 1
+    def _apply(
+        self, cursor: Any, table: SourceTable, relation: SourceRelation,
+        changes: Sequence[LineChange], counted: WorkerReport,
+    ) -> Sequence[LineChange]:  # fmt: skip
+        """Applies what can be applied. A change that is refused alone is set aside, or the table
+        waits: then it and all after it are returned, and are to be held."""
+        staged, policy = self._stage(cursor, table, relation), self._on_error
 
-    def _refusal(
-        self, cursor: Any, table: SourceTable, staged: StagedTable, changes: Sequence[LineChange]
-    ) -> Rejected | None:
-        """Applies changes in a savepoint; why they are refused, if they are."""
-        try:
-            with self._connection.transaction():
-                table.apply(cursor, staged, changes)
-        except Rejected as error:
-            return error
-        except psycopg.Error as error:
-            found = translation(error, f"writing to {table.target}")
-            if not isinstance(found, Rejected):
-                raise found from error
-            return found
-        return None
+        def write(some: Sequence[LineChange]) -> tuple[()]:
+            try:
+                with self._connection.transaction():
+                    table.apply(cursor, staged, some)
+            except psycopg.Error as error:
+                raise translation(error, f"writing to {table.target}") from error
+            return ()
+
+        _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
+        for (change,), error in refused:
+            if policy == "stop":
+                raise error
+            if policy == "suspend":
+                self._ledger.enter_state(cursor, table.id, "waiting", error.message)
+                counted.waiting.append(table.waiting(error.message))
+                applied = changes.index(change)
+                counted.applied += applied
+                return changes[applied:]
+            letter = table.letter(relation, change, error.message)
+            self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
+        counted.letters += len(refused)
+        counted.applied += len(changes) - len(refused)
+        return ()
 
 
 def _middle(changes: Sequence[LineChange]) -> int:

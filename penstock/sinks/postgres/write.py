@@ -16,6 +16,7 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
+from penstock.sinks.postgres.set_aside import suspended
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.source_table import SourceTable
 from penstock.sinks.postgres.table_map import TableMap
@@ -232,6 +233,8 @@ class TableWrite:
             })  # fmt: skip
         if letters := sum(each.letters for each in reports):
             self._progress.report({"dead_letters": {"refused": letters}})
+        if waiting := [suspended([table]) for each in reports for table in each.waiting]:
+            self._progress.report({"tables": waiting})
 
 
 def _by_relation(batch: pa.RecordBatch) -> Iterator["np.ndarray[Any, Any]"]:

@@ -8,7 +8,8 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from penstock.model.change import WHOLE
+from penstock.model.change import ERROR, WHOLE
+from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId, Place
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
@@ -167,3 +168,79 @@ def test_a_version_that_is_refused_is_set_aside_and_other_transactions_are_whole
     assert rows == [(1, "one"), (1, "three"), (1, "five"), (3, "a"), (4, "d")]
     letters = database.execute("SELECT event_id FROM penstock.dead_letter ORDER BY 1")
     assert letters == [("default:00000000/00000003:0",), ("default:00000000/00000005:0",)]
+
+
+def test_a_dead_letter_is_listed_and_applied_once_its_cause_is_gone(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink = sink_of({"on_error": "dead-letter"})
+    sink.write(iter([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")]), Noted())
+    (letter,) = sink.dead_letters()
+    assert (letter["table"], letter["operation"], letter["reason"]) == (
+        "public.items", "INSERT", "refused",
+    )  # fmt: skip
+    assert sink.dead_letter("default:00000000/00000001:1")["id"] == letter["id"]
+    with pytest.raises(Rejected, match="22001"):
+        sink.replay(str(letter["id"]), never)
+    assert list(sink.dead_letters()) == [letter], "it went without being applied"
+    database.execute("ALTER TABLE items ALTER COLUMN name TYPE text")
+    done = sink.replay(str(letter["id"]), never)
+    assert done["target"] == "public.items"
+    assert items(database) == [(1, "uno"), (2, "too-long")]
+    assert list(sink.dead_letters()) == []
+    with pytest.raises(SettingsError, match="no dead letter"):
+        sink.replay(str(letter["id"]), never)
+
+
+def test_a_dead_letter_keeps_what_was_not_sent(database: Database, sink_of: SinkOf) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY CHECK (id < 9), name text)")
+    database.execute("INSERT INTO items VALUES (1, 'long ago')")
+    sink = sink_of({"on_error": "dead-letter"})
+    moved = rows_of("UPDATE 10 \\U", before=["1\t\\U"], unchanged=[["name"]])
+    sink.write(iter([moved]), Noted())
+    (letter,) = sink.dead_letters()
+    database.execute("ALTER TABLE items DROP CONSTRAINT items_id_check")
+    sink.replay(str(letter["id"]), never)
+    assert items(database) == [(10, "long ago")]
+
+
+def test_a_change_that_was_not_decoded_is_decoded_again(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    why = {"reason": "not-utf8", "error": "the name is not UTF-8", "raw": "", "context": ""}
+    broken = batch_of(
+        1, operation=[ERROR], key=[None], after=[orjson.dumps(why).decode()], images="text"
+    )
+    sink = sink_of({"on_error": "dead-letter"})
+    sink.prepare()
+    sink.write(iter([broken]), Noted())
+    (letter,) = sink.dead_letters()
+    assert letter["reason"] == "not-utf8"
+    sink.replay(str(letter["id"]), lambda page: [rows_of("INSERT 1 one")])
+    assert items(database) == [(1, "one")]
+
+
+def test_a_table_waits_from_a_refused_change_on(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    sink, noted = sink_of({"on_error": "suspend"}), Noted()
+    sink.write(iter([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")]), noted)
+    sink.write(iter([rows_of("INSERT 3 tre", commit=2)]), noted)
+    assert items(database) == [(1, "one")]
+    assert noted.position == {PartitionId("shop"): Place("00000000/00000002", 0)}
+    (table,) = sink.tables()
+    assert (table["table"], table["state"], table["held"]) == ("public.items", "suspended", 3)
+    assert "22001" in table["error"]
+    assert any(told["tables"][0]["error"] == table["error"] for told in noted if "tables" in told)
+    assert list(sink.dead_letters()) == []
+    with pytest.raises(SettingsError, match=r"suspended: public\.items"):
+        sink.resume_table(None, "public.other")
+    assert sink.resume_table(None, "public.items")["held"] == 3
+    assert sink.tables() == []
+    assert database.execute("SELECT state FROM penstock.ledger") == [("loaded",)]
+
+
+def never(page: Any) -> Any:
+    """Decodes nothing: a letter of a decoded change is not decoded."""
+    raise AssertionError(page)

@@ -1,0 +1,101 @@
+"""What a destination keeps of changes that it refused, and of tables that wait because of one.
+
+With `on_error: suspend` the refused change is held, and so are all changes of its table after it:
+none is skipped, and they are applied in order once an operator has mended the cause.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import orjson
+
+from penstock.model.errors import Rejected, SettingsError
+from penstock.model.position import PartitionId
+from penstock.sinks import Decode
+from penstock.sinks.poison.dead_letter import Letter
+from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.table_map import TableMap
+from penstock.tables.ledger import TargetLedger, WaitingTable
+from penstock.tables.lines import SourceRelation, changes_of
+
+
+class TableLetters:
+    """The `StoredLetters` of a destination; all that is done is in the transaction of `cursor`, and
+    raises psycopg's errors."""
+
+    def __init__(self, settings: PostgresSinkSettings, cursor: Any) -> None:
+        self._settings, self._cursor = settings, cursor
+        self._ledger = TargetLedger(settings.ledger)
+        self._ledger.make(cursor)
+        self.name = f"{settings.ledger}.dead_letter"
+
+    def stored(self) -> Iterator[StoredLetter]:
+        """All, oldest first."""
+        return self._letters(0)
+
+    def get(self, id: int) -> StoredLetter | None:
+        """One, by its number."""
+        return next((each for each in self._letters(id) if each.id == id), None)
+
+    def _letters(self, first: int) -> Iterator[StoredLetter]:
+        for id, at, text in self._ledger.letters(self._cursor, first):
+            yield StoredLetter(id=id, stored_at=at.isoformat(), letter=Letter.parse(text.encode()))
+
+    def replay(self, id: str, decode: Decode) -> dict[str, Any]:
+        """Applies a letter's change as if it came now, and removes the letter. Raises Malformed,
+        Rejected and SettingsError."""
+        kept = find_letter(self, id)
+        batch, letter = kept.change(decode).batch, kept.letter
+        with TableMap(self._settings) as tables:
+            table = tables.find(
+                letter.backend, PartitionId(letter.partition), letter.schema, letter.collection
+            )
+        document = batch.column("delta")[0].as_py()
+        if table is None or document is None:
+            raise SettingsError(
+                f"the dead letter {kept.id} is of a table that is not in the map",
+                hint="add it to `map`",
+            )
+        if self._ledger.lock(self._cursor, [table.id])[table.id].state != "live":
+            raise Rejected(
+                f"{table.name} is suspended or loading", hint="replay the letter after that"
+            )
+        staged = table.staged(self._cursor, SourceRelation.of(orjson.loads(document)), 0)
+        staged.make(self._cursor)
+        table.apply(self._cursor, staged, changes_of(batch))
+        self._ledger.remove_letter(self._cursor, kept.id)
+        return {
+            "id": kept.id, "event_id": letter.event_id, "target": table.target, "duplicate": False,
+        }  # fmt: skip
+
+    def tables(self) -> list[dict[str, Any]]:
+        """Every table that is suspended, as plain JSON."""
+        return [suspended(same) for same in self._waiting().values()]
+
+    def resume(self, backend: str | None, table: str) -> dict[str, Any]:
+        """Sets a suspended table going, of all its sources; raises SettingsError where there is
+        none of that name."""
+        waiting = self._waiting()
+        known = {key: suspended(same) for key, same in waiting.items()}
+        found = find_suspended(known, backend, table)
+        for each in waiting[found]:
+            self._ledger.enter_state(self._cursor, each.id, "loaded")
+        return known[found] | {"state": "resuming"}
+
+    def _waiting(self) -> Mapping[tuple[str, str], Sequence[WaitingTable]]:
+        found = self._ledger.waiting(self._cursor)
+        return {key: list(same) for key, same in groupby(found, key=lambda each: each[1:3])}
+
+
+def suspended(tables: Sequence[WaitingTable]) -> dict[str, Any]:
+    """A table, of all sources that have it, as the status page shows it; plain JSON."""
+    held = [each for each in tables if each.held]
+    return {
+        "backend": tables[0].backend, "table": tables[0].table, "state": "suspended",
+        "reason": "refused", "error": tables[0].detail, "since": "",
+        "skipped": 0, "held": sum(each.held for each in held),
+        "first_skipped": min((each.first for each in held), default=None),
+        "last_skipped": max((each.last for each in held), default=None),
+    }  # fmt: skip
