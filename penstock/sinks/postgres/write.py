@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -178,7 +178,7 @@ class TableWrite:
         batch = self._without_unreadable(batch)
         if not len(batch):
             return
-        found: dict[tuple[SourceTable, SourceRelation], list[np.ndarray[Any, Any]]] = {}
+        found: dict[SourceTable, list[tuple[SourceRelation, np.ndarray[Any, Any]]]] = {}
         for rows in _by_relation(batch):
             start = int(rows[0])
             relation = self._relations.get(
@@ -191,11 +191,13 @@ class TableWrite:
             if table is None:
                 continue
             relation = relation or SourceRelation(schema="", table="", columns=())
-            found.setdefault((table, relation), []).append(rows)
-        for (table, relation), rows_of in found.items():
-            rows = np.sort(np.concatenate(rows_of)) if len(rows_of) > 1 else rows_of[0]
-            whole = len(rows) == len(batch)
-            yield Chunk(table, relation, batch if whole else batch.take(pa.array(rows)))
+            if table.mapped.options.partitions:
+                relation = replace(relation, table=table.mapped.table, version="")
+            found.setdefault(table, []).append((relation, rows))
+        for table, parts in found.items():
+            for relation, rows in _in_order(parts):
+                whole = len(rows) == len(batch)
+                yield Chunk(table, relation, batch if whole else batch.take(pa.array(rows)))
 
     def _without_unreadable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = unreadable(batch)
@@ -235,6 +237,23 @@ class TableWrite:
             self._progress.report({"dead_letters": {"refused": letters}})
         if waiting := [suspended([table]) for each in reports for table in each.waiting]:
             self._progress.report({"tables": waiting})
+
+
+def _in_order(
+    parts: Sequence[tuple[SourceRelation, "np.ndarray[Any, Any]"]],
+) -> Iterator[tuple[SourceRelation, "np.ndarray[Any, Any]"]]:
+    """The rows of a table in their order, in stretches of one relation: a row may move between
+    partitions."""
+    if len(parts) == 1:
+        yield parts[0]
+        return
+    relations = list(dict.fromkeys(relation for relation, _ in parts))
+    which = np.concatenate([np.full(len(rows), relations.index(each)) for each, rows in parts])
+    rows = np.concatenate([rows for _, rows in parts])
+    order = np.argsort(rows)
+    rows, which = rows[order], which[order]
+    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(rows)]):
+        yield relations[which[start]], rows[start:stop]
 
 
 def _by_relation(batch: pa.RecordBatch) -> Iterator["np.ndarray[Any, Any]"]:

@@ -31,11 +31,12 @@ def rows_of(*texts: str, commit: int = 1, **columns: Any) -> pa.RecordBatch:
     """Changes of one transaction, as `INSERT 1 name`, of the table `items`."""
     found = [text.split(" ") for text in texts]
     document: list[Any] = [orjson.dumps(ITEMS).decode(), *[None] * (len(found) - 1)]
+    columns = {"delta": document, "key": [one[1] for one in found], **columns}
     return batch_of(
         len(found), commit,
-        operation=[one[0] for one in found], key=[one[1] for one in found],
+        operation=[one[0] for one in found],
         after=["\t".join(one[1:]) if len(one) > 2 else None for one in found],
-        delta=document, images="text", **columns,
+        images="text", **columns,
     )  # fmt: skip
 
 
@@ -244,3 +245,27 @@ def test_a_table_waits_from_a_refused_change_on(database: Database, sink_of: Sin
 def never(page: Any) -> Any:
     """Decodes nothing: a letter of a decoded change is not decoded."""
     raise AssertionError(page)
+
+
+@pytest.mark.parametrize(("kind", "alike"), [("clone", True), ("clone", False), ("history", True)])
+def test_a_row_that_moves_between_partitions_is_one_row(
+    database: Database, sink_of: SinkOf, kind: str, *, alike: bool
+) -> None:
+    columns = ITEMS["columns"]
+    parts = [
+        orjson.dumps(ITEMS | {"table": f"items_{n}", "columns": each}).decode()
+        for n, each in ((1, columns), (2, columns if alike else columns[::-1]))
+    ]
+    line = "1 one" if alike else "one 1"
+    first = rows_of(
+        f"INSERT {line}", key="1", relation_id=2, collection="items_2", delta=[parts[1]]
+    )
+    moved = rows_of(
+        "DELETE 1", "INSERT 1 one", commit=2, relation_id=[2, 1],
+        collection=["items_2", "items_1"], delta=[None, parts[0]],
+    )  # fmt: skip
+    sink = sink_of(type=kind, partitions="items_.", create=True)
+    sink.write(iter([pa.concat_batches([first, moved])]), Noted())
+    expected = [("one",)] if kind == "clone" else [("one", False), ("one", False)]
+    names = "name" if kind == "clone" else "name, kvsz_deleted"
+    assert database.execute(f"SELECT {names} FROM items") == expected
