@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import Malformed
-from penstock.model.page import DecoderAround, Page
+from penstock.model.page import Decoder, DecoderAround, Page
 from penstock.model.position import Place
 
 _ERA = re.compile(r"e(\d{4})-")
@@ -52,6 +52,33 @@ class EraDecoder(DecoderAround):
             return self.decoder.decode(page)
         plain = replace(page, first=_plain(page.first), last=_plain(page.last))
         return [_renamed(batch, era) for batch in self.decoder.decode(plain)]
+
+
+class SourceDecoder(DecoderAround):
+    """A `page.Decoder` of one source of several: its event ids are `backend:SID:cursor:ordinal`, as
+    the sources' cursors do not tell them apart."""
+
+    def __init__(self, decoder: Decoder, sid: str) -> None:
+        super().__init__(decoder)
+        self._sid = sid
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.decoder, self._sid)
+
+    def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
+        """See `page.Decoder`."""
+        return [self._named(batch) for batch in self.decoder.decode(page)]
+
+    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        text, column = pa.string(), batch.column
+        sid: Any = pa.scalar(self._sid, text)
+        colon: Any = pa.scalar(":", text)
+        ids = pc.binary_join_element_wise(
+            column("backend"), sid, column("cursor"), column("ordinal").cast(text), colon
+        )
+        columns = list(batch.columns)
+        columns[batch.schema.names.index("event_id")] = ids
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _plain(place: Place) -> Place:

@@ -57,6 +57,50 @@ def test_a_table_is_cloned_while_it_changes(
             assert "Traceback" not in run.log
 
 
+def test_two_sources_flow_into_one_table(postgres: Postgres, tmp_path: Path) -> None:
+    with postgres.database() as one, postgres.database() as two, postgres.database() as target:
+        for source in (one, two):
+            source.execute("CREATE TABLE items (id bigint PRIMARY KEY, note text)")
+        target.execute("CREATE TABLE items (sid text, id bigint, note text, PRIMARY KEY (sid, id))")
+        pipeline = {
+            "name": "test",
+            "backends": [{
+                "name": target.name, "type": "postgres",
+                "sources": [
+                    {"sid": "eu", "connection": one.url}, {"sid": "us", "connection": two.url},
+                    {"sid": "gone", "connection": "postgresql://127.0.0.1:1/gone"},
+                ],
+            }],
+            "sink": {
+                "type": "postgres", "connection": target.url,
+                "map": [{"backend": target.name, "tables": {"items": None}}],
+            },
+            "state": str(tmp_path / "state"),
+            "ops": {"port": 0},
+            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
+        }  # fmt: skip
+        with running(tmp_path, pipeline) as run:
+            eventually(lambda: _slots(one) and _slots(two), run=run)
+            for number, source in enumerate((one, two)):
+                source.execute(f"INSERT INTO items VALUES (1, 'a{number}'), (2, 'b{number}')")
+                source.execute("UPDATE items SET id = 3 WHERE id = 2")
+            rows = [("eu", 1, "a0"), ("eu", 3, "b0"), ("us", 1, "a1"), ("us", 3, "b1")]
+            found = "SELECT * FROM items ORDER BY 1, 2"
+            eventually(lambda: target.execute(found) == rows, run=run)
+            one.execute("TRUNCATE items")
+            eventually(lambda: target.execute(found) == rows[2:], run=run)
+            assert "source gone" in str(run.status())
+            assert "Traceback" not in run.log
+        for source in (one, two):
+            source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                           " WHERE database = current_database()")  # fmt: skip
+
+
+def _slots(database: Database) -> bool:
+    found = "SELECT 1 FROM pg_replication_slots WHERE active AND database = current_database()"
+    return bool(database.execute(found))
+
+
 def _verify(file: Path, *arguments: str) -> tuple[int, list[str]]:
     done = CliRunner().invoke(command, [str(file), *arguments])
     return done.exit_code, [line.partition(" public")[0] for line in done.output.splitlines()]

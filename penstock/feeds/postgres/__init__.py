@@ -3,10 +3,11 @@
 from penstock.feeds import FeedPlugin
 from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.sources import build
 
 __all__ = ["PLUGIN", "PostgresFeed", "PostgresSettings"]
 
 PLUGIN = FeedPlugin(
-    settings=PostgresSettings, build=PostgresFeed, has_clock=True, connector="postgresql",
+    settings=PostgresSettings, build=build, has_clock=True, connector="postgresql",
     has_lines=True,
 )  # fmt: skip

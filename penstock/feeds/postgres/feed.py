@@ -41,9 +41,13 @@ from penstock.feeds.postgres.history import (
     position_of,
 )
 from penstock.feeds.postgres.preflight import findings
-from penstock.feeds.postgres.publication import ensure_publication, followed_tables
+from penstock.feeds.postgres.publication import (
+    ensure_publication,
+    followed_tables,
+    publication_exists,
+)
 from penstock.feeds.postgres.schemas import schemas_of
-from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.feeds.postgres.settings import PostgresSettings, pattern_of
 from penstock.feeds.postgres.slot import (
     Slot,
     System,
@@ -66,7 +70,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
-from penstock.wire.eras import EraDecoder
+from penstock.wire.eras import EraDecoder, SourceDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
@@ -87,7 +91,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """See `feeds.Feed`. Following compares the server's identity with a bookmark's."""
-        return Listing(lineages=[Lineage(partition=PartitionId(self.settings.slot))])
+        return Listing(lineages=[Lineage(partition=self.settings.partition)])
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
@@ -102,6 +106,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             )
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
+            if slot is not None and self._is_left_over(connection, slot):
+                drop_slot(connection, slot.name)
+                slot = None
             if slot is None:
                 slot = self._made(connection)
             else:
@@ -117,7 +124,15 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             flushed=slot.confirmed,
             publication=self.settings.publication,
         )
-        return {PartitionId(self.settings.slot): Bookmark(mark=known.to_json())}
+        return {self.settings.partition: Bookmark(mark=known.to_json())}
+
+    def _is_left_over(self, connection: Ordinary, slot: Slot) -> bool:
+        """Whether a slot of penstock's own name has lost its publication: then it decodes nothing,
+        and as no position is stored, nothing is lost with it."""
+        if not self.settings.is_managed or slot.active_pid is not None:
+            return False
+        refuse_foreign(slot)
+        return not publication_exists(connection, self.settings.publication)
 
     def _made(self, connection: Ordinary) -> Slot:
         name = self.settings.slot
@@ -133,7 +148,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     ) -> Following:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
-        if partition != self.settings.slot:
+        if partition != self.settings.partition:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
         try:
             return self._follow(partition, bookmark, despite)
@@ -240,7 +255,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if slot is None or slot.active_pid is None:
             return []
         return [
-            Holder(partition=PartitionId(slot.name), reader=str(slot.active_pid), text=_taken(slot))
+            Holder(
+                partition=self.settings.partition, reader=str(slot.active_pid), text=_taken(slot)
+            )
         ]
 
     def evict(self, holder: Holder) -> None:
@@ -249,24 +266,27 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             connection.execute(
                 "SELECT pg_terminate_backend(active_pid) FROM pg_catalog.pg_replication_slots"
                 " WHERE slot_name = %s AND active_pid = %s",
-                (holder.partition, int(holder.reader)),
+                (self.settings.slot, int(holder.reader)),
             )
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """See `feeds.Feed`."""
         settings = self.settings
-        return EraDecoder(
+        # Penstock's own publication has no other tables, and a pattern may match any.
+        is_open = settings.is_managed or any(map(pattern_of, settings.tables))
+        decoder = EraDecoder(
             PgoutputDecoder(
                 DecoderSettings(
                     backend=settings.name,
                     database=database_name(settings),
                     tenant=settings.tenant,
-                    tables=frozenset(map(split_table, settings.tables)) or None,
+                    tables=None if is_open else settings.table_names or None,
                     images=images,
                     on_error=on_error,
                 )
             )
         )
+        return SourceDecoder(decoder, settings.sid) if settings.sid else decoder
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: what the publication covers, narrowed by our settings."""

@@ -1,14 +1,15 @@
-"""The publication: which tables the server sends. Made only when asked; never altered. And its
-preflight: coverage, keys, replica identity."""
+"""The publication: which tables the server sends. A user's is made only when asked, and never
+altered; penstock's own follows the settings. And its preflight: coverage, keys, replica identity.
+"""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 
 from psycopg import sql
 
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translating
-from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding, finding
 
@@ -30,6 +31,23 @@ JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
 ORDER BY n.nspname, c.relname
+"""
+
+# What can be published, and what is.
+_HAS = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+  AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
+"""
+
+_MEMBERS = """
+SELECT n.nspname::text, c.relname::text
+FROM pg_catalog.pg_publication p
+JOIN pg_catalog.pg_publication_rel r ON r.prpubid = p.oid
+JOIN pg_catalog.pg_class c ON c.oid = r.prrelid
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE p.pubname = %s
 """
 
 _KIND = """
@@ -58,10 +76,13 @@ def create_statement(settings: PostgresSettings) -> str:
     """The SQL that makes the publication these settings want."""
     what: sql.Composable = sql.SQL("FOR ALL TABLES")
     if settings.tables:
-        tables = sql.SQL(", ").join(sql.Identifier(*split_table(each)) for each in settings.tables)
-        what = sql.SQL("FOR TABLE {}").format(tables)
+        what = sql.SQL("FOR TABLE {}").format(_listed(settings.table_names))
     name = sql.Identifier(settings.publication)
     return sql.SQL("CREATE PUBLICATION {} {}").format(name, what).as_string(None)
+
+
+def _listed(tables: Iterable[tuple[str, str]]) -> sql.Composable:
+    return sql.SQL(", ").join(sql.Identifier(*table) for table in sorted(tables))
 
 
 def publication_exists(connection: Ordinary, name: str) -> bool:
@@ -72,7 +93,11 @@ def publication_exists(connection: Ordinary, name: str) -> bool:
 
 
 def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None:
-    """Creates it if it is missing and may be created; raises SettingsError if it may not."""
+    """Creates it if it is missing and may be created, and alters penstock's own where its tables
+    are not those of the settings; raises SettingsError if it may not."""
+    if settings.is_managed and settings.tables:
+        _keep(connection, settings)
+        return
     if publication_exists(connection, settings.publication):
         return
     statement = create_statement(settings)
@@ -85,11 +110,32 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
         connection.execute(statement.encode())
 
 
+def _keep(connection: Ordinary, settings: PostgresSettings) -> None:
+    """Penstock's own publication: of the tables of the settings that the database has."""
+    name = sql.Identifier(settings.publication)
+    with translating(f"making the publication {settings.publication}"):
+        there = [table for table in connection.execute(_HAS) if settings.follows(*table)]
+        if not publication_exists(connection, settings.publication):
+            what = sql.SQL("FOR TABLE {}").format(_listed(there)) if there else sql.SQL("")
+            connection.execute(
+                sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = true)").format(
+                    name, what
+                )
+            )
+            return
+        now = connection.execute(_MEMBERS, (settings.publication,)).fetchall()
+        if set(now) == set(there):
+            return
+        verb, tables = ("SET TABLE", there) if there else ("DROP TABLE", now)
+        connection.execute(
+            sql.SQL("ALTER PUBLICATION {} {} {}").format(name, sql.SQL(verb), _listed(tables))
+        )
+
+
 def followed_tables(connection: Ordinary, settings: PostgresSettings) -> list[tuple[str, str]]:
     """(schema, table) of all that the publication covers and the settings do not leave out."""
-    wanted = {split_table(each) for each in settings.tables}
     covered = [(each.schema, each.name) for each in _published(connection, settings.publication)]
-    return [table for table in covered if not wanted or table in wanted]
+    return [table for table in covered if settings.follows(*table)]
 
 
 def _published(connection: Ordinary, name: str) -> list[_Table]:
@@ -103,7 +149,7 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
     name = settings.publication
     subject = f"publication {name}"
     if not publication_exists(connection, name):
-        if settings.create_publication:
+        if settings.create_publication or (settings.is_managed and settings.tables):
             yield finding("ok", subject, "it does not exist yet, and will be made")
         else:
             yield finding("error", subject, "it does not exist", f"{create_statement(settings)};")
@@ -115,11 +161,10 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
         remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
         yield finding("warning", subject, f"it does not publish: {', '.join(silent)}", remedy)
     tables = _published(connection, name)
-    wanted = {split_table(each) for each in settings.tables}
-    missing = sorted(wanted - {(each.schema, each.name) for each in tables})
+    missing = sorted(settings.table_names - {(each.schema, each.name) for each in tables})
     for schema, table in missing:
         yield _uncovered(connection, quoted, schema, table)
-    ours = [each for each in tables if not wanted or (each.schema, each.name) in wanted]
+    ours = [each for each in tables if settings.follows(each.schema, each.name)]
     troubles = [trouble for each in ours for trouble in _troubles(each)]
     yield from troubles
     if ours and not missing:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from penstock.feeds.postgres.connect import database_name
 from penstock.feeds.postgres.pages import KnownRelation
-from penstock.feeds.postgres.settings import PostgresSettings, split_table
+from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import FIRST_OWN, Ask, needed, types_of
 from penstock.model.errors import Malformed
 from penstock.model.table_schema import TableName, TableSchema
@@ -190,14 +190,15 @@ def _followed(
     in."""
     found = map(_Row._make, ask(_RELATIONS, settings.publication, None, None, None, oid, oid))
     tables = {key: list(some) for key, some in groupby(found, key=itemgetter(0, 1))}
-    wanted = set(map(split_table, settings.tables))
-    count = Counter(table for _, table in wanted or tables.keys())
+    is_narrow = bool(settings.tables)
+    ours = settings.table_names or {key for key in tables if settings.follows(*key)}
+    count = Counter(table for _, table in ours)
     own = {row.type for rows in tables.values() for row in rows if row.type >= FIRST_OWN}
     types = types_of(ask, own) if own else {}
     for (schema, table), rows in tables.items():
-        if oid is not None and not wanted:
+        if oid is not None and not is_narrow:
             count[table] = ask(_NAMESAKES, settings.publication, table)[0][0]
-        if not wanted or (schema, table) in wanted:
+        if settings.follows(schema, table):
             yield rows, (table,) if count[table] < 2 else (schema, table), types
 
 

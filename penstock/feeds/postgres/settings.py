@@ -6,8 +6,9 @@ from typing import Annotated, Any, Literal
 
 from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
+from penstock.model.position import PartitionId
 from penstock.model.settings import Duration, Secret, Settings, Size
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
@@ -32,24 +33,64 @@ def split_table(table: str) -> tuple[str, str]:
     return schema, name
 
 
+def pattern_of(table: str) -> str:
+    """The pattern of `schema.~PATTERN`; "" for the name of a table."""
+    return table.partition(".~")[2]
+
+
+def _server_name(backend: str, sid: str) -> str:
+    """What penstock calls its slot and publication at a server."""
+    parts = [each for each in ("penstock", backend, sid) if each]
+    return re.sub(r"[^a-z0-9_]", "_", "_".join(parts).lower())[:63]
+
+
+def _is_a_url(value: Secret) -> Secret:
+    text = value.get_secret_value()
+    try:
+        fine = not text or (text.startswith(_SCHEMES) and bool(conninfo_to_dict(text)))
+    except Error:
+        fine = False  # libpq's message repeats parts of the URL, perhaps the password
+    if not fine:
+        raise ValueError("not a URL of the form postgresql://user:password@host:port/database")
+    return value
+
+
+class PostgresSource(Settings):
+    """One of several databases with the same tables."""
+
+    sid: str = Field(pattern=r"^[^\s:/]+$")
+    """The source's name: its partition, and part of event ids, so it must not change later."""
+    connection: Annotated[Secret, AfterValidator(_is_a_url)]
+    """As the backend's `connection`."""
+
+
 class PostgresSettings(Settings):
-    """One PostgreSQL database, followed through one logical replication slot."""
+    """PostgreSQL databases, each followed through one logical replication slot."""
 
     name: str = Field("default", pattern=r"^[^\s:]+$")
     """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["postgres"] = "postgres"
-    connection: Secret
+    connection: Annotated[Secret, AfterValidator(_is_a_url)] = Secret("")
     """`postgresql://user:password@host:port/database`; everything that libpq knows may follow as
     `?key=value`. The role needs REPLICATION, and no privilege on the tables."""
-    slot: str
-    """The replication slot, and the name of our partition. Created if missing."""
-    publication: str = Field(min_length=1)
-    """Which tables, columns and rows the server sends. Must exist, unless `create_publication`."""
+    sid: str = Field("", pattern=r"^[^\s:/]*$")
+    """The source's name, where its tables go into a destination with those of others: its
+    partition, and part of event ids."""
+    sources: tuple[PostgresSource, ...] = ()
+    """Several databases with the same tables, in place of `connection`: `{sid, connection}` each.
+    They are read by one query; one that is away stops none of the others."""
+    slot: str = ""
+    """The replication slot, and the name of our partition where there is no `sid`. Created if
+    missing. Default: `penstock_BACKEND_SID`, of what there is."""
+    publication: str = ""
+    """Which tables, columns and rows the server sends. Must exist, unless `create_publication`.
+    Default: the name of the slot; penstock makes it, and keeps it to `tables`."""
     create_publication: bool = False
     """Create the publication if missing, for `tables`, or for all tables if there are none."""
     tables: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
-    """Narrows the publication to these `schema.table`s (a bare name is in `public`). The server
-    still sends the others: to save that, narrow the publication itself."""
+    """Narrows the publication to these `schema.table`s (a bare name is in `public`);
+    `schema.~PATTERN` are all tables of the schema whose name is matched. A publication that is not
+    penstock's still sends the others: to save that, narrow the publication itself."""
     start: Literal["slot", "snapshot"] = "slot"
     """`slot`: resume where the slot is; a slot that is new begins now. `snapshot`: the same, and
     once for each table a snapshot of its rows."""
@@ -87,29 +128,81 @@ class PostgresSettings(Settings):
     """Seconds without one byte from the server, which is asked for a sign of life three times in
     them, after which it counts as hung and the connection is made anew."""
 
-    @field_validator("connection")
-    @classmethod
-    def _is_a_url(cls, value: Secret) -> Secret:
-        text = value.get_secret_value()
-        try:
-            fine = text.startswith(_SCHEMES) and bool(conninfo_to_dict(text))
-        except Error:
-            fine = False  # libpq's message repeats parts of the URL, perhaps the password
-        if not fine:
-            raise ValueError("not a URL of the form postgresql://user:password@host:port/database")
-        return value
+    @property
+    def partition(self) -> PartitionId:
+        """Ours, of one source."""
+        return PartitionId(self.sid or self.slot)
+
+    @property
+    def is_managed(self) -> bool:
+        """Whether the publication is penstock's own: of the name that it gives it."""
+        return self.publication == _server_name(self.name, self.sid)
+
+    @property
+    def table_names(self) -> frozenset[tuple[str, str]]:
+        """(schema, table) of those that `tables` names."""
+        return frozenset(split_table(each) for each in self.tables if not pattern_of(each))
+
+    def follows(self, schema: str, table: str) -> bool:
+        """Whether `tables` names the table, or a pattern of it does, or it is empty."""
+        patterns = (each.partition(".~") for each in self.tables)
+        return (
+            not self.tables or (schema, table) in self.table_names
+            or any(tilde and s == schema and re.fullmatch(p, table) for s, tilde, p in patterns)
+        )  # fmt: skip
+
+    @property
+    def each(self) -> "tuple[PostgresSettings, ...]":
+        """The settings of each source."""
+        return tuple(
+            self.model_copy(
+                update={
+                    "sources": (), "sid": source.sid, "connection": source.connection,
+                    "slot": (name := _server_name(self.name, source.sid)),
+                    "publication": self.publication or name,
+                }
+            )
+            for source in self.sources
+        ) or (self,)  # fmt: skip
+
+    @model_validator(mode="after")
+    def _has_sources(self) -> "PostgresSettings":
+        if bool(self.sources) == bool(self.connection.get_secret_value()):
+            raise ValueError("give connection, or sources: a list of sid and connection")
+        if self.sources and (self.slot or self.sid):
+            raise ValueError("slot and sid are for one connection: each of the sources has its own")
+        names: dict[str, str] = {}
+        for source in self.sources:
+            name = _server_name(self.name, source.sid)
+            if name in names:
+                raise ValueError(
+                    f"the sources {names[name]} and {source.sid} would both have the slot {name}:"
+                    " only letters, digits and underscores tell names apart there"
+                )
+            names[name] = source.sid
+        if not self.sources:  # frozen: this is still its making
+            self.__dict__["slot"] = self.slot or _server_name(self.name, self.sid)
+            self.__dict__["publication"] = self.publication or _server_name(self.name, self.sid)
+        return self
 
     @field_validator("slot")
     @classmethod
     def _is_a_slot(cls, value: str) -> str:
-        if not _SLOT.fullmatch(value):
+        if value and not _SLOT.fullmatch(value):
             raise ValueError("a slot's name has 1 to 63 of: lower case letters, digits, underscore")
         return value
 
     @field_validator("tables")
     @classmethod
     def _are_tables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(".".join(split_table(table)) for table in value)
+        for pattern in filter(None, map(pattern_of, value)):
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+        return tuple(
+            table if pattern_of(table) else ".".join(split_table(table)) for table in value
+        )
 
     @field_validator("tenant")
     @classmethod

@@ -52,7 +52,7 @@ from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Catalogue
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import START, Bookmarks, PartitionId, Place
+from penstock.model.position import START, Bookmarks, Place
 from penstock.model.table_schema import TableSchema
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 from penstock.wire.pgoutput.messages import Relation, decode_message
@@ -258,7 +258,7 @@ class PostgresSnapshot:
         with closing(SideConnection(settings)) as side:
             known = Catalogue(side).describe(raw)
         rows = RowPages(
-            partition=PartitionId(settings.slot),
+            partition=settings.partition,
             place=Place(self._era + format_lsn(self._lsn), 0),
             relation=raw,
             columns=len(published.columns),
@@ -351,7 +351,7 @@ class PostgresSnapshot:
             )
 
     def _era_of(self, known: Bookmarks) -> str:
-        saved = known.get(PartitionId(self._settings.slot), START)
+        saved = known.get(self._settings.partition, START)
         return known_of(saved.mark, saved.place).era
 
     def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:

@@ -1,0 +1,213 @@
+"""Several databases with the same tables as one feed: each is a partition, and has its own feed.
+
+What one of them refuses is tried again and stops no other: only a backend without any source that
+can be read stands still.
+"""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.feeds import (
+    WHOLE_TABLE,
+    AnnouncedSchemas,
+    At,
+    Collection,
+    Feed,
+    Following,
+    Gap,
+    Holder,
+    Lineage,
+    Listing,
+    RowSelection,
+    SnapshotWait,
+)
+from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.snapshot import PostgresSnapshot
+from penstock.feeds.shared import SettingsFeed
+from penstock.model.change import Images, OnError
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.finding import Finding
+from penstock.model.page import Decoder, Page
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.table_schema import TableSchema
+
+
+class PostgresSources(SettingsFeed[PostgresSettings]):
+    """The implementation of `feeds.Feed` for several PostgreSQL sources."""
+
+    selects_rows = True
+
+    def __init__(self, settings: PostgresSettings) -> None:
+        super().__init__(settings)
+        self._feeds = {each.partition: PostgresFeed(each) for each in settings.each}
+
+    def of(self, partition: str) -> PostgresFeed:
+        """The feed of one source. Raises SettingsError."""
+        found = self._feeds.get(PartitionId(partition))
+        if found is None:
+            raise SettingsError(
+                f"the backend {self.backend} has no source {partition}",
+                hint=f"there are: {', '.join(self._feeds)}",
+            )
+        return found
+
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+        """See `feeds.Feed`: a source that is new begins at its slot, which is made now."""
+        return Listing(lineages=[Lineage(partition=each, first=START) for each in self._feeds])
+
+    def begin(self, at: At = None) -> Bookmarks:
+        """See `feeds.Feed`: of the sources that can be reached; the others begin when they can.
+        Raises the error of the last if that is none."""
+        if isinstance(at, Mapping):
+            return at
+        found: dict[PartitionId, Bookmark] = {}
+        error: PenstockError | None = None
+        for sid, feed in self._feeds.items():
+            try:
+                found |= feed.begin(at)
+            except (SettingsError, Unavailable) as failure:
+                error = _named(sid, failure)
+        if error is not None and not found:
+            raise error
+        return found
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
+    ) -> Following:
+        """See `feeds.Feed`."""
+        feed = self.of(partition)
+        try:
+            if bookmark == START:  # it could not be reached at the first start, or is new
+                bookmark = feed.begin()[partition]
+            return SourceFollowing(partition, feed.follow(partition, bookmark, despite=despite))
+        except (SettingsError, Unavailable) as error:
+            raise _named(partition, error) from error
+
+    def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
+        """See `feeds.Feed`."""
+        return SourcesDecoder(
+            {sid: feed.decoder(images, on_error) for sid, feed in self._feeds.items()}
+        )
+
+    def status(self) -> Mapping[str, Any]:
+        """See `feeds.Feed`."""
+        found = [each.status() for each in self._feeds.values()]
+        return next(filter(None, found), {})
+
+    def holders(self) -> Sequence[Holder]:
+        """See `feeds.KnowsReader`."""
+        return [holder for each in self._reached("holders") for holder in each]
+
+    def evict(self, holder: Holder) -> None:
+        """See `feeds.KnowsReader`."""
+        self.of(holder.partition).evict(holder)
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        """See `feeds.Feed`: those of any source."""
+        return sorted({table for each in self._reached("tables") for table in each})
+
+    def schemas(self) -> Sequence[TableSchema]:
+        """See `feeds.Feed`: of each table as the first source has it."""
+        found: dict[tuple[str, str], TableSchema] = {}
+        for each in self._reached("schemas"):
+            for schema in each:
+                found.setdefault((schema.schema, schema.table), schema)
+        return list(found.values())
+
+    def announce_schemas(self, announced: AnnouncedSchemas) -> None:
+        """See `feeds.Feed`."""
+        for each in self._feeds.values():
+            each.announce_schemas(announced)
+
+    def snapshot(
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
+    ) -> PostgresSnapshot:
+        """See `feeds.TakesSnapshots`. Of several sources, `of` one takes them."""
+        raise SettingsError(
+            f"the backend {self.backend} has several sources, whose tables are loaded one by one",
+            hint="a sink of tables loads them by itself",
+        )
+
+    def collection(self, name: str) -> Collection:
+        """See `feeds.ReadsCollections`: of the first source."""
+        return next(iter(self._feeds.values())).collection(name)
+
+    def check(self) -> Sequence[Finding]:
+        """See `feeds.Feed`."""
+        return [
+            Finding(
+                level=each.level, subject=f"source {sid}: {each.subject}", message=each.message,
+                remedy=each.remedy,
+            )
+            for sid, feed in self._feeds.items()
+            for each in feed.check()
+        ]  # fmt: skip
+
+    def _reached(self, name: str) -> Sequence[Any]:
+        """What the sources answer that can be reached. Raises the error of one if none can."""
+        found, errors = [], []
+        for sid, feed in self._feeds.items():
+            try:
+                found.append(getattr(feed, name)())
+            except (SettingsError, Unavailable) as error:
+                errors.append(_named(sid, error))
+        if errors and not found:
+            raise errors[0]
+        return found
+
+
+class SourceFollowing:
+    """A `feeds.Following` of one source of several: what it refuses is tried again."""
+
+    def __init__(self, sid: PartitionId, following: Following) -> None:
+        self._sid, self._following = sid, following
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._following, name)
+
+    def read(self, timeout: float) -> Sequence[Page]:
+        """See `feeds.Following`."""
+        try:
+            return self._following.read(timeout)
+        except (SettingsError, Unavailable) as error:
+            raise _named(self._sid, error) from error
+
+
+class SourcesDecoder:
+    """A `page.Decoder` of the pages of several sources."""
+
+    def __init__(self, decoders: Mapping[PartitionId, Decoder]) -> None:
+        self._decoders = decoders
+        self.unknown_types: set[str] = set()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._decoders,)
+
+    def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
+        """See `page.Decoder`. Raises SettingsError for a source that is not there any more."""
+        decoder = self._decoders.get(page.partition)
+        if decoder is None:
+            raise SettingsError(f"there is no source {page.partition} any more")
+        found = decoder.decode(page)
+        self.unknown_types |= decoder.unknown_types
+        return found
+
+
+def _named(sid: str, error: PenstockError) -> Unavailable:
+    """An error of one source; also one that an operator must mend: the others go on, and this one
+    is tried again."""
+    return Unavailable(f"source {sid}: {error.message}", hint=error.hint)
+
+
+def build(settings: PostgresSettings) -> Feed:
+    """The feed of these settings."""
+    return PostgresSources(settings) if settings.sources else PostgresFeed(settings)
