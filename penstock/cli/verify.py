@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -14,6 +14,7 @@ from penstock.cli.options import file_argument
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.connect import connect, translated
@@ -98,9 +99,8 @@ def _chosen(
 
 
 def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
-    feed: Any = backend.feed()
-    for partition in feed.partitions():
-        yield str(partition.partition), feed
+    for settings in cast(PostgresSettings, backend.settings).each:
+        yield str(settings.partition), PostgresFeed(settings)
 
 
 def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from penstock.feeds.postgres.history import (
     judge,
     known_of,
     position_of,
+    without_publication,
 )
 from penstock.feeds.postgres.preflight import findings
 from penstock.feeds.postgres.publication import (
@@ -106,7 +107,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             )
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
-            if slot is not None and self._is_left_over(connection, slot):
+            if slot is not None and self._lacks_own(connection):
+                refuse_foreign(slot)
+                _refuse_taken(slot)
                 drop_slot(connection, slot.name)
                 slot = None
             if slot is None:
@@ -126,13 +129,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         )
         return {self.settings.partition: Bookmark(mark=known.to_json())}
 
-    def _is_left_over(self, connection: Ordinary, slot: Slot) -> bool:
-        """Whether a slot of penstock's own name has lost its publication: then it decodes nothing,
-        and as no position is stored, nothing is lost with it."""
-        if not self.settings.is_managed or slot.active_pid is not None:
-            return False
-        refuse_foreign(slot)
-        return not publication_exists(connection, self.settings.publication)
+    def _lacks_own(self, connection: Ordinary) -> bool:
+        """Whether the publication is missing, and penstock's own: a slot can't decode with one that
+        is younger than itself."""
+        settings = self.settings
+        return settings.is_managed and not publication_exists(connection, settings.publication)
 
     def _made(self, connection: Ordinary) -> Slot:
         name = self.settings.slot
@@ -183,6 +184,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             verdict, system = self._judge(
                 connection, replication, known, after, slot, has_diverged="diverged" in passed
             )
+            is_bare = slot is not None and self._lacks_own(connection)
+            if is_bare and not verdict.cause:
+                verdict = without_publication(self.settings.publication)
             is_lost = bool(verdict.cause)
             if is_lost and verdict.cause not in passed:
                 raise history_lost(self.settings, verdict, after)
@@ -190,9 +194,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 known = KnownHistory(
                     era=known.era if after is None else era_behind(known, verdict.cause)
                 )
-                if slot is not None and slot.lost:
+                if slot is not None and (slot.lost or is_bare):
                     drop_slot(connection, slot.name)
                     slot = None
+            if slot is not None and self.settings.is_managed:
+                ensure_publication(connection, self.settings)  # tables joined, or left
             slot = slot or self._made(connection)  # a missing one is a gap
         if self.settings.failover and not slot.failover:
             keep_on_failover(replication, slot)

@@ -35,6 +35,7 @@ CAUSES: Mapping[str, tuple[bool, str]] = {
     "diverged": (True, _SERVER),
     "slot_missing": (False, _SLOT),
     "slot_lost": (False, f"{_SLOT}; raise max_slot_wal_keep_size so that it does not happen again"),
+    "publication_missing": (False, _SLOT),
     "slot_recreated": (False, f"{_SLOT}; instances of one pipeline must share one positions store"),
 }
 
@@ -166,6 +167,14 @@ def diverged(known: KnownHistory, after: Place | None) -> HistoryVerdict:
     position = position_of(known, after)
     detail = f"the server's log has another transaction where ours was, at {_text(position)}"
     return HistoryVerdict("diverged", detail)
+
+
+def without_publication(publication: str) -> HistoryVerdict:
+    """The publication is gone: one that is made now is not there for what the log has already."""
+    return HistoryVerdict(
+        "publication_missing",
+        f"the publication {publication} is gone, and what the log has cannot be decoded without it",
+    )
 
 
 def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:

@@ -4,9 +4,11 @@ What one of them refuses is tried again and stops no other: only a backend witho
 can be read stands still.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -35,11 +37,16 @@ from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
 
+Answer = TypeVar("Answer")
+
+_THREADS = 16  # connections that are made at once: each may take its whole time limit
+
 
 class PostgresSources(SettingsFeed[PostgresSettings]):
     """The implementation of `feeds.Feed` for several PostgreSQL sources."""
 
     selects_rows = True
+    has_common_order = False  # positions are of several logs
 
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
@@ -60,20 +67,11 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         return Listing(lineages=[Lineage(partition=each, first=START) for each in self._feeds])
 
     def begin(self, at: At = None) -> Bookmarks:
-        """See `feeds.Feed`: of the sources that can be reached; the others begin when they can.
-        Raises the error of the last if that is none."""
+        """See `feeds.Feed`: of the sources that can be reached; the others begin when they can."""
         if isinstance(at, Mapping):
             return at
-        found: dict[PartitionId, Bookmark] = {}
-        error: PenstockError | None = None
-        for sid, feed in self._feeds.items():
-            try:
-                found |= feed.begin(at)
-            except (SettingsError, Unavailable) as failure:
-                error = _named(sid, failure)
-        if error is not None and not found:
-            raise error
-        return found
+        begun = self._ask(lambda feed: feed.begin(at))
+        return {sid: found[sid] for sid, found in begun.items()}
 
     def follow(
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
@@ -95,12 +93,15 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`."""
-        found = [each.status() for each in self._feeds.values()]
-        return next(filter(None, found), {})
+        found = {sid: status for sid, feed in self._feeds.items() if (status := feed.status())}
+        if not found:
+            return {}
+        message = "; ".join(f"source {sid}: {each['message']}" for sid, each in found.items())
+        return {**next(iter(found.values())), "message": message}
 
     def holders(self) -> Sequence[Holder]:
         """See `feeds.KnowsReader`."""
-        return [holder for each in self._reached("holders") for holder in each]
+        return [one for each in self._ask(PostgresFeed.holders).values() for one in each]
 
     def evict(self, holder: Holder) -> None:
         """See `feeds.KnowsReader`."""
@@ -108,12 +109,12 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: those of any source."""
-        return sorted({table for each in self._reached("tables") for table in each})
+        return sorted({one for each in self._ask(PostgresFeed.tables).values() for one in each})
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.Feed`: of each table as the first source has it."""
         found: dict[tuple[str, str], TableSchema] = {}
-        for each in self._reached("schemas"):
+        for each in self._ask(PostgresFeed.schemas).values():
             for schema in each:
                 found.setdefault((schema.schema, schema.table), schema)
         return list(found.values())
@@ -144,25 +145,25 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def check(self) -> Sequence[Finding]:
         """See `feeds.Feed`."""
         return [
-            Finding(
-                level=each.level, subject=f"source {sid}: {each.subject}", message=each.message,
-                remedy=each.remedy,
-            )
-            for sid, feed in self._feeds.items()
-            for each in feed.check()
-        ]  # fmt: skip
+            replace(each, subject=f"source {sid}: {each.subject}")
+            for sid, findings in self._ask(PostgresFeed.check).items()
+            for each in findings
+        ]
 
-    def _reached(self, name: str) -> Sequence[Any]:
-        """What the sources answer that can be reached. Raises the error of one if none can."""
-        found, errors = [], []
-        for sid, feed in self._feeds.items():
+    def _ask(self, ask: Callable[[PostgresFeed], Answer]) -> dict[PartitionId, Answer]:
+        """The answers of the sources that give one. Raises the error of the first if none does."""
+        answers: dict[PartitionId, Answer] = {}
+        errors: list[PenstockError] = []
+        with ThreadPoolExecutor(min(_THREADS, len(self._feeds)), "source") as pool:
+            asked = {sid: pool.submit(ask, feed) for sid, feed in self._feeds.items()}
+        for sid, answer in asked.items():
             try:
-                found.append(getattr(feed, name)())
+                answers[sid] = answer.result()
             except (SettingsError, Unavailable) as error:
                 errors.append(_named(sid, error))
-        if errors and not found:
+        if not answers:
             raise errors[0]
-        return found
+        return answers
 
 
 class SourceFollowing:

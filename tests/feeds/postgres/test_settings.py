@@ -3,6 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
+from penstock.config import options_from_settings, settings_from_options
 from penstock.feeds.postgres import PostgresSettings
 from penstock.feeds.postgres.settings import split_table
 
@@ -44,9 +45,12 @@ def test_a_table_may_have_any_characters_behind_the_first_dot() -> None:
         ({"start": "beginning"}, "`snapshot`"),
         ({"start": "now"}, "slot"),
         ({"slot": "Shop"}, "lower case"),
-        ({"slot": ""}, "lower case"),
         ({"slot": "x" * 64}, "1 to 63"),
-        ({"publication": ""}, "at least 1"),
+        ({"connection": ""}, "give connection, or sources"),
+        ({"sources": [{"sid": "a", "connection": URL}]}, "give connection, or sources"),
+        ({"connection": "", "sources": [{"sid": "a", "connection": URL}]}, "slot and sid are for"),
+        ({"sid": "a:b"}, "pattern"),
+        ({"tables": ["a.~("]}, "no regular expression"),
         ({"tables": ["a."]}, "schema.table"),
         ({"tables": [".a"]}, "schema.table"),
         ({"tenant": "field:"}, "field:<column>"),
@@ -77,3 +81,49 @@ def test_a_tenant_has_three_rules(tenant: str) -> None:
 def test_the_connection_does_not_print() -> None:
     settings = _settings()
     assert "s3cret" not in f"{settings!r} {settings} {settings.model_dump()}"
+
+
+SOURCES = [{"sid": "EU-1", "connection": URL}, {"sid": "us", "connection": URL}]
+
+
+def _several(**more: object) -> PostgresSettings:
+    return PostgresSettings.model_validate({"name": "shop", "sources": SOURCES, **more})
+
+
+def test_each_source_has_names_of_its_own_at_its_server() -> None:
+    assert [(each.partition, each.slot, each.publication, each.is_managed)
+            for each in _several().each] == [
+        ("EU-1", "penstock_shop_eu_1", "penstock_shop_eu_1", True),
+        ("us", "penstock_shop_us", "penstock_shop_us", True),
+    ]  # fmt: skip
+    shared = _several(publication="mine").each
+    assert [(each.slot, each.publication, each.is_managed) for each in shared] == [
+        ("penstock_shop_eu_1", "mine", False), ("penstock_shop_us", "mine", False),
+    ]  # fmt: skip
+
+
+def test_one_source_may_have_a_name_too() -> None:
+    named = PostgresSettings.model_validate({"connection": URL, "sid": "eu"})
+    assert (named.partition, named.slot) == ("eu", "penstock_default_eu")
+    plain = PostgresSettings.model_validate({"connection": URL})
+    assert (plain.partition, plain.slot) == ("penstock_default", "penstock_default")
+
+
+def test_names_that_collide_at_a_server_are_refused() -> None:
+    twice = [{"sid": "a-b", "connection": URL}, {"sid": "a.b", "connection": URL}]
+    with pytest.raises(ValidationError, match="both have the slot penstock_shop_a_b"):
+        _several(sources=twice)
+
+
+def test_sources_are_options_and_secret() -> None:
+    settings = _several(tables=["a", "public.~b_[0-9]{1,3}"])
+    assert settings_from_options(PostgresSettings, options_from_settings(settings)) == settings
+    assert "s3cret" not in f"{settings!r} {settings.each!r}"
+
+
+def test_tables_are_followed_by_name_and_by_pattern() -> None:
+    settings = _settings(tables=["a", "other.~b_[0-9]+"])
+    followed = [("public", "a"), ("other", "b_1"), ("other", "b_23")]
+    assert all(settings.follows(*table) for table in followed)
+    left = [("public", "b_1"), ("other", "b_"), ("other", "b_1x"), ("other", "a")]
+    assert not any(settings.follows(*table) for table in left)
