@@ -15,7 +15,8 @@ from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import Type
 
-_REST = 0.005  # seconds that a page waits for the rest of its transaction
+# Seconds that a page waits for the rest of its transaction: then it says that this ends with it.
+_REST = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,8 +124,8 @@ class OpenPage:
 class PageTimer:
     """A page is cut when its transactions are over, but at least `spacing` seconds after the one
     before it, so that a trickle of single rows does not make a page of each; and when the rest of
-    a transaction keeps us waiting. (A wal sender sends row by row: a page of what is there would
-    be a row, and a page of the others later.) `now` is monotonic seconds."""
+    a transaction keeps us waiting for long. (A wal sender sends row by row: a page of what is
+    there would be a row, and a page of the others later.) `now` is monotonic seconds."""
 
     def __init__(self, spacing: float, now: float) -> None:
         self._spacing = spacing
