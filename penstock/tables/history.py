@@ -84,7 +84,7 @@ class Versions:
 @dataclass(slots=True)
 class VersionFold:
     """Changes of a table in their order -> its versions. `known`: the last line of each key, and
-    its origin."""
+    its origin; of keys that are gone, too, as a new row has all values."""
 
     key: tuple[int, ...]
     known: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -109,10 +109,8 @@ class VersionFold:
             at = at or _time(change.committed_at)
             if change.operation in EMPTYING:
                 found, emptied = {}, at
-                self.known.clear()
             elif change.operation == "DELETE":
                 key = str(change.key)
-                self.known.pop(key, None)
                 found[key] = Version(number, at, key, None, key)
             elif change.after is not None:
                 key, old = str(change.key), change.old_key(self.key)
@@ -121,7 +119,6 @@ class VersionFold:
                     before, origin = self.known.get(old, (None, old))
                     line = completed(line, before, change.before)
                 if old != key:
-                    self.known.pop(old, None)
                     found[old] = Version(number, at, old, None, old)
                 self.known[key] = line, origin
                 found[key] = Version(number, at, key, line, origin)
