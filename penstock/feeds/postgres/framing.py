@@ -104,9 +104,8 @@ class Framer:
         while self._delivery is None:
             self._take_transactions()
             self._take_rows()
-            # Not before something follows: a page with the Commit says that its transaction ends.
-            if self.collector.full and (self.between or self._position < self._end):
-                if commit := self._next_commit():
+            if self.collector.full:
+                if commit := self._next_commit():  # so that the page says where it ends
                     pages += self._take(commit, now)
                 pages += self.flush(now)
                 continue

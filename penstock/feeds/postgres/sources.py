@@ -31,7 +31,7 @@ from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
@@ -159,7 +159,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         for sid, answer in asked.items():
             try:
                 answers[sid] = answer.result()
-            except (SettingsError, Unavailable) as error:
+            except (PositionLost, SettingsError, Unavailable) as error:
                 errors.append(_named(sid, error))
         if not answers:
             raise errors[0]

@@ -191,11 +191,9 @@ class TransactionDelivery:
         self._position, self._end = 0, len(tail) + len(more)
         pages: list[Page] = []
         while True:
-            # Not before something follows: the last page says that the transaction ends with it.
-            if self._collector.full and self._position < self._end:
-                pages += self._collector.flush(now)
             self._take_rows()
-            if self._collector.full and self._position < self._end:
+            if self._collector.full:
+                pages += self._collector.flush(now)
                 continue
             piece = self._next()
             if piece is None:
