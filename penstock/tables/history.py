@@ -84,7 +84,7 @@ class Versions:
 @dataclass(slots=True)
 class VersionFold:
     """Changes of a table in their order -> its versions. `known`: the last line of each key, and
-    its origin."""
+    its origin; of keys that are gone, too, as a new row has all values."""
 
     key: tuple[int, ...]
     known: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -109,10 +109,8 @@ class VersionFold:
             at = at or _time(change.committed_at)
             if change.operation in EMPTYING:
                 found, emptied = {}, at
-                self.known.clear()
             elif change.operation == "DELETE":
                 key = str(change.key)
-                self.known.pop(key, None)
                 found[key] = Version(number, at, key, None, key)
             elif change.after is not None:
                 key, old = str(change.key), change.old_key(self.key)
@@ -121,7 +119,6 @@ class VersionFold:
                     before, origin = self.known.get(old, (None, old))
                     line = completed(line, before, change.before)
                 if old != key:
-                    self.known.pop(old, None)
                     found[old] = Version(number, at, old, None, old)
                 self.known[key] = line, origin
                 found[key] = Version(number, at, key, line, origin)
@@ -274,12 +271,16 @@ class StagedHistory(StagedTable):
             _SQL("{} AS {}").format(self._value(name), sql.Identifier(key))
             for key, name in zip(keys, self.key, strict=True)
         ]
-        names = [*self.written, *([] if self.mapping.sid is None else [SID])]
+        sid = [] if self.mapping.sid is None else [SID]
+        values += [_SQL("{}::text AS __sid").format(self._value(name)) for name in sid]
+        names = [*self.written, *sid]
         condition = self.mapping.filter or "true"
         return self._sql(
             _ADD, values=_SQL(", ").join(values), key=joined_names(keys),
             gone=_SQL("({}) IS NOT TRUE").format(sql.SQL(condition)),
-            of_row=_matches(self.key, keys, "_r"), of_version=_matches(self.key, keys, "_v"),
+            of_row=_matches(self.key, keys, "_r"), of_version=_matches(
+                [*self.key, *sid], [*keys, *(["__sid"] if sid else [])], "_v"
+            ),
             names=joined_names([*names, *self._periods.kinds]), selected=self._selected(names),
         )  # fmt: skip
 
@@ -327,11 +328,13 @@ WITH _v AS MATERIALIZED (
   WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)),
 _ended AS (
   UPDATE {target} AS _t SET {end} = _v.__time, {deleted} = _v.__gone FROM _v
-  WHERE _v.__until = {last} AND {of_version} AND _t.{start} = _v.__since{mine} RETURNING 1)
+  WHERE _v.__until = {last} AND {of_version} AND _t.{start} = _v.__since RETURNING 1)
 INSERT INTO {target} ({names}) OVERRIDING SYSTEM VALUE
 SELECT {selected}, __time, coalesce(__next, {last}), coalesce(__ends, false)
 FROM _v WHERE NOT __gone AND (SELECT count(*) FROM _ended) >= 0
 """  # the count: versions end before new ones are there, as a unique index may ask for
+# The UPDATE takes `sid` from _v: as a constant it is said to select one row by old statistics, and
+# the whole source's rows are joined in the other order then.
 
 
 def open_index(

@@ -268,10 +268,10 @@ class StagedTable:
 
     def _delete(self, staged: sql.Identifier, condition: sql.Composable) -> sql.Composable:
         return _SQL(
-            "DELETE FROM {} AS _t USING (SELECT {} FROM {} WHERE {}) AS _k WHERE {}{}"
+            "DELETE FROM {} AS _t USING (SELECT {} FROM {} WHERE {} OFFSET 0) AS _k WHERE {}"
         ).format(
-            self.destination.name, self._selected(self.key), staged, condition,
-            same(self.key, "_t", "_k"), self._mine,
+            self.destination.name, self._selected(self.unique), staged, condition,
+            same(self.unique, "_t", "_k"),
         )  # fmt: skip
 
     def _update(self, unsent: Sequence[int], *, moves: bool = False) -> sql.Composable:
@@ -284,12 +284,14 @@ class StagedTable:
         if not sent:
             return _SQL("SELECT")
         sets = [_SQL("{0} = _s.{0}").format(sql.Identifier(name)) for name in sent]
-        tables = [_SQL("{} AS _s").format(self._rows)]
+        key = self._selected(self.unique)
+        values = [joined_names(sent)] if moves else [joined_names(sent), key]
+        tables = [_SELECTED.format(_COMMA.join(values), self._rows, sql.Identifier("_s"))]
         if moves:
-            tables.append(_SQL("{} AS _k").format(self._keys))
-        return _SQL("UPDATE {} AS _t SET {} FROM {} WHERE {}{}").format(
+            tables.append(_SELECTED.format(key, self._keys, sql.Identifier("_k")))
+        return _SQL("UPDATE {} AS _t SET {} FROM {} WHERE {}").format(
             self.destination.name, _COMMA.join(sets), _COMMA.join(tables),
-            same(self.key, "_t", "_k" if moves else "_s"), self._mine,
+            same(self.unique, "_t", "_k" if moves else "_s"),
         )  # fmt: skip
 
     def _fill(self, cursor: Any, unsent: Sequence[int], *, moves: bool = False) -> None:
@@ -302,13 +304,13 @@ class StagedTable:
             return
         sets = [_SQL("{0} = _t.{0}").format(sql.Identifier(name)) for name in known]
         place = _SQL("" if moves else ", ctid AS _place")
-        keys = same(self.key, "_t", "_k")
+        keys = same(self.unique, "_t", "_k")
         cursor.execute(
-            _SQL("UPDATE {} AS _s SET {} FROM (SELECT {}{} FROM {}) AS _k, {} AS _t"
-                 " WHERE {}{}{}").format(
-                self._rows, _COMMA.join(sets), self._selected(self.key), place,
+            _SQL("UPDATE {} AS _s SET {} FROM (SELECT {}{} FROM {} OFFSET 0) AS _k, {} AS _t"
+                 " WHERE {}{}").format(
+                self._rows, _COMMA.join(sets), self._selected(self.unique), place,
                 self._keys if moves else self._rows, self.destination.name, keys,
-                _SQL("" if moves else " AND _s.ctid = _k._place"), self._mine,
+                _SQL("" if moves else " AND _s.ctid = _k._place"),
             )
         )  # fmt: skip
 
@@ -359,6 +361,9 @@ class StagedTable:
 
 
 _SQL, _COMMA = sql.SQL, sql.SQL(", ")
+# OFFSET keeps the planner from seeing that `sid` is a constant: by old statistics few rows have it,
+# and all of the source's rows would be read.
+_SELECTED = _SQL("(SELECT {} FROM {} OFFSET 0) AS {}")
 
 
 def _written(

@@ -301,6 +301,25 @@ def test_a_batch_costs_neither_the_table_nor_the_old_versions_of_its_keys(connec
     assert tuples < 30
 
 
+def test_statistics_of_a_target_that_was_small_do_not_make_batches_slow(connection: Any) -> None:
+    connection.execute(CREATE)
+    connection.execute('ALTER TABLE "Target" SET (autovacuum_enabled = off)')
+    table = staged(connection)
+    apply(connection, table, [transaction(0, 0, "INSERT 1 a")])
+    connection.execute('ANALYZE "Target"')
+    for number in range(20):  # also as a prepared statement
+        keys = range(2 + number * 200, 202 + number * 200)
+        apply(
+            connection, table, [transaction(number, number, *(f"INSERT {key} a" for key in keys))]
+        )
+    before = _read(connection)
+    texts = [f"UPDATE {key} b" for key in range(1, 201)]
+    apply(connection, table, [transaction(30, 30, *texts)])
+    scans, tuples = (now - then for now, then in zip(_read(connection), before, strict=True))
+    assert scans == 0, "the whole target was read"
+    assert tuples < 1000
+
+
 def _read(connection: Any) -> tuple[int, int]:
     """Sequential scans of the target, and its rows that were fetched by an index."""
     connection.execute("SELECT pg_stat_force_next_flush()")

@@ -187,6 +187,31 @@ def test_a_batch_costs_what_it_changes_and_not_what_the_target_has(connection: A
     assert _scans(connection) == before, "the whole target was read"
 
 
+def test_statistics_that_do_not_know_a_source_do_not_make_its_batches_slow(connection: Any) -> None:
+    create = (
+        'CREATE TABLE "Target" (sid text, id int, name text, large text, PRIMARY KEY (sid, id))'
+    )
+    table = staged(connection, create, sid="new")
+    connection.execute('ALTER TABLE "Target" SET (autovacuum_enabled = off)')
+    connection.execute(
+        """INSERT INTO "Target" SELECT 'old', n, '', '' FROM generate_series(1, 5000) n"""
+    )
+    connection.execute('ANALYZE "Target"')
+    apply(connection, table, Merge(whole=[f"a\t{n}\tx" for n in range(5000)]))
+    before = _tuples(connection)
+    step = Merge([f"{n}" for n in range(200)], {(2,): ["b\t300\t\\N"] * 9})
+    with connection.transaction():
+        table.apply(connection.cursor(), [step])
+    assert _tuples(connection) - before < 1000
+
+
+def _tuples(connection: Any) -> int:
+    """Entries of the target's index that were read."""
+    connection.execute("SELECT pg_stat_force_next_flush()")
+    found = connection.execute("SELECT pg_stat_get_tuples_returned('\"Target_pkey\"'::regclass)")
+    return int(found.fetchone()[0])
+
+
 def _scans(connection: Any) -> int:
     connection.execute("SELECT pg_stat_force_next_flush()")
     return int(
