@@ -53,12 +53,12 @@ def command(
     penstock verify FILE public.orders --sid eu --repair
     """
     pipeline = load_pipeline(file)
-    settings = pipeline.sink.settings
-    if not isinstance(settings, PostgresSinkSettings):
+    if pipeline.sink.plug_in.tables is None:
         raise SettingsError(
             f"a sink of type {pipeline.sink.type} has no tables to compare",
             hint="penstock compare compares a stream with its source",
         )
+    settings = cast(PostgresSinkSettings, pipeline.sink.settings)
     found = []
     for each in _chosen(pipeline, settings, tables, sid):
         report = _verified(settings, each, repair=repair)

@@ -17,6 +17,8 @@ IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 VARIABLES = {
     "PG_URL": "postgresql://h/db",
     "TARGET_URL": "postgresql://h/target",
+    "EU_URL": "postgresql://h/eu",
+    "US_URL": "postgresql://h/us",
     "MONGO_URL": "mongodb://h",
     "COSMOS_KEY": "a2V5",
     "NATS_URL": "nats://h",
