@@ -21,11 +21,12 @@ from penstock.model.change import Images, schema
 from penstock.native import describe
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally, nats_framing
+from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.rows.flow import Flow
 from penstock.sinks.rows.intake import Order
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.subject import parse_template
 from penstock.wire.hash_partitions import routed
 

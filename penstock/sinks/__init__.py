@@ -74,6 +74,17 @@ class Sink(Protocol):
     Idempotent on what the data itself says (event id, place), never on Spark's batch number: the
     same batch twice is once. Constructing one does no I/O, and a sink pickles (it is its
     settings); connections live in the process that writes and outlast a single `write`.
+
+    A change is durable when the sink's system has promised to keep it through a crash of that
+    system and of ours: it was committed, or acknowledged in the way that the settings ask for. A
+    place is durable when every change of its partition up to there is, or was set aside durably
+    (as a dead letter, counted as skipped, held), or is one that the sink leaves out by its
+    settings. The source may discard its log up to a durable place.
+
+    An empty batch is a tick. It stores nothing, says nothing about any place and is not the end;
+    it comes so that a sink in an iterator that has no changes may take in acknowledgements, report
+    what became durable and answer its server. A sink that stores each batch before it takes the
+    next one ignores it.
     """
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:

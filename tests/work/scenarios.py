@@ -38,9 +38,9 @@ from penstock.ops.reporter import Reporter
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
 from penstock.sinks.rows.intake import Order
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.tables.sqlite import SqliteTarget
 from penstock.tables.target_table import TargetColumn, TargetTable

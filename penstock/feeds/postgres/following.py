@@ -145,8 +145,6 @@ class PostgresFollowing:
                     time.sleep(self._patience(due, len(data)))
             elif framer.holds and framer.between:
                 time.sleep(due)  # a trickle of single rows gathers, too
-            elif framer.holds:
-                self._transport.wait(due)
             elif now >= deadline:
                 return []
             else:

@@ -104,8 +104,9 @@ class Framer:
         while self._delivery is None:
             self._take_transactions()
             self._take_rows()
-            if self.collector.full:
-                if commit := self._next_commit():  # so that the page says where it ends
+            # Not before something follows: a page with the Commit says that its transaction ends.
+            if self.collector.full and (self.between or self._position < self._end):
+                if commit := self._next_commit():
                     pages += self._take(commit, now)
                 pages += self.flush(now)
                 continue

@@ -15,9 +15,6 @@ from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import Type
 
-# Seconds that a page waits for the rest of its transaction: then it says that this ends with it.
-_REST = 0.5
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRelation:
@@ -122,24 +119,20 @@ class OpenPage:
 
 
 class PageTimer:
-    """A page is cut when its transactions are over, but at least `spacing` seconds after the one
-    before it, so that a trickle of single rows does not make a page of each; and when the rest of
-    a transaction keeps us waiting for long. (A wal sender sends row by row: a page of what is
-    there would be a row, and a page of the others later.) `now` is monotonic seconds."""
+    """A page that is not full is cut when its transactions are over, but at least `spacing` seconds
+    after the one before it, so that a trickle of single rows does not make a page of each. The rest
+    of a transaction is waited for: then its last page says that it ends there. `now` is monotonic
+    seconds."""
 
     def __init__(self, spacing: float, now: float) -> None:
         self._spacing = spacing
-        self._cut_at = self._empty_at = now
+        self._cut_at = now
 
     def cut(self, now: float) -> None:
         """A page was cut, for whatever reason."""
-        self._cut_at = self._empty_at = now
+        self._cut_at = now
 
     def due_in(self, now: float, *, holds: bool, between: bool) -> float:
         """Seconds until it is to be cut, 0 or less for now; endless while there is no change in it
-        (not `holds`). `between`: the last transaction that began is over."""
-        if not holds:
-            self._empty_at = now
-            return math.inf
-        spaced = self._cut_at + self._spacing - now
-        return spaced if between else max(spaced, self._empty_at + _REST - now)
+        (not `holds`), or while the last transaction that began goes on (not `between`)."""
+        return self._cut_at + self._spacing - now if holds and between else math.inf

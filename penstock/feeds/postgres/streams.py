@@ -191,9 +191,11 @@ class TransactionDelivery:
         self._position, self._end = 0, len(tail) + len(more)
         pages: list[Page] = []
         while True:
-            self._take_rows()
-            if self._collector.full:
+            # Not before something follows: the last page says that the transaction ends with it.
+            if self._collector.full and self._position < self._end:
                 pages += self._collector.flush(now)
+            self._take_rows()
+            if self._collector.full and self._position < self._end:
                 continue
             piece = self._next()
             if piece is None:

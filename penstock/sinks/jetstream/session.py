@@ -21,7 +21,7 @@ from penstock.sinks.jetstream.poison import DeadLetters, Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
 from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, nats_framing
+from penstock.sinks.jetstream.publishing.publisher import Publisher, nats_framing
 from penstock.sinks.jetstream.settings import Delivery, JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, remembering
 from penstock.sinks.messages.encode import Encoder
@@ -31,6 +31,7 @@ from penstock.sinks.poison import faults
 from penstock.sinks.poison.quarantine import PoisonSession
 from penstock.sinks.poison.suspension import Table
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.sinks.settings import BatchSettings
 from penstock.sinks.subject import Template, parse_template

@@ -14,8 +14,8 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import hpub
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.session import Session
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from tests.progress import Noted
 from tests.servers import Nats, free_port

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from penstock.model.change import IMAGES, schema
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.formatter import Formatter
 from penstock.sinks.messages.message import Messages
@@ -36,6 +35,7 @@ from penstock.sinks.rows import kernel
 from penstock.sinks.rows.columns import BINARY, Columns, Values
 from penstock.sinks.rows.flow import Flow
 from penstock.sinks.rows.intake import Order
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
 from tests.sinks.changes import encoded

@@ -15,8 +15,8 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, FlightLimits
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.subject import parse_template
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, encoded, ids_of, read

@@ -36,9 +36,10 @@ from penstock.sinks.jetstream.publishing.frames import (
     without_ids,
 )
 from penstock.sinks.jetstream.publishing.places import StoredPlaces
-from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally
+from penstock.sinks.jetstream.publishing.publisher import Publisher
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import Template
 

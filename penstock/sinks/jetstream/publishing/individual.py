@@ -22,11 +22,12 @@ from penstock.model.errors import Unavailable
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, status_of
-from penstock.sinks.jetstream.publishing.publisher import Publisher, Tally, framed, framing
+from penstock.sinks.jetstream.publishing.publisher import Publisher, framed, framing
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.messages.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.rows.columns import Values
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import Tally
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))

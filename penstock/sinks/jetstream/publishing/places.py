@@ -17,8 +17,8 @@ from penstock.model.position import Mark, Place
 from penstock.nats.api import JetStream, Stored
 from penstock.sinks.jetstream.owners import instances
 from penstock.sinks.jetstream.publishing.flight import FlightBatch, Queue
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.messages.message import read_bookmark, read_position
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Origin, OriginRun
 from penstock.sinks.subject import Template
 

@@ -2,11 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.model.errors import Unavailable
-from penstock.model.position import PartitionId, Place
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import HEADERS_START, Msg
@@ -15,34 +13,11 @@ from penstock.sinks.messages.message import EVENT_ID, Framing, Messages
 from penstock.sinks.messages.pieces import Piece, RawPiece, Size
 from penstock.sinks.rows.columns import Columns
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import POLL, Tally
 from penstock.sinks.rows.part import Part
 
 # The server drops a message whose id it has had inside its duplicate window.
 MSG_ID = "Nats-Msg-Id"
-POLL = 0.1  # seconds between looks at how long an answer has been due
-
-
-@dataclass(slots=True)
-class Tally:
-    """What one write has come to so far; see `penstock.sinks.Receipt`. `fresh` is what of
-    `position` was not reported yet, `stored` counts how often it moved."""
-
-    position: dict[PartitionId, Place] = field(default_factory=dict)
-    fresh: dict[PartitionId, Place] = field(default_factory=dict)
-    stored: int = 0
-    published: int = 0
-    duplicates: int = 0
-    size: int = 0
-    batches: int = 0
-    resent: int = 0
-
-    def mark_stored(self, partition: PartitionId, place: Place) -> None:
-        """Everything of the partition up to `place` is stored; never back. Said again, it is
-        reported again: changes that come after a report may be stored already."""
-        known = self.position.get(partition)
-        reached = place if known is None or place > known else known
-        self.position[partition] = self.fresh[partition] = reached
-        self.stored += 1
 
 
 class Publisher(ABC):

@@ -50,7 +50,7 @@ def test_a_batch_waits_for_more_no_longer_than_it_may(sink: JetStreamSink, store
 def test_an_open_ended_write_says_how_far_it_is(
     sink: JetStreamSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
+    monkeypatch.setattr("penstock.sinks.rows.loop._PROGRESS", 0.0)
     progress = Noted()
 
     def slow() -> Iterator[pa.RecordBatch]:

@@ -12,9 +12,9 @@ from penstock.nats.protocol import Msg
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from penstock.sinks.jetstream.publishing.individual import Individual
-from penstock.sinks.jetstream.publishing.publisher import Tally
 from penstock.sinks.jetstream.stream import ensure
 from penstock.sinks.rows.flow import Flow
+from penstock.sinks.rows.loop import Tally
 from penstock.sinks.settings import BreakerSettings, PressureSettings
 from penstock.sinks.subject import parse_template
 from tests.progress import Noted

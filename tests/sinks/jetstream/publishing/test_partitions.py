@@ -255,7 +255,7 @@ def test_what_another_attempt_stored_is_not_stored_again(make: MakeSink, order_o
 def test_only_what_is_new_of_the_position_is_reported(
     make: MakeSink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.sinks.jetstream.write._PROGRESS", 0.0)
+    monkeypatch.setattr("penstock.sinks.rows.loop._PROGRESS", 0.0)
     progress = Noted()
 
     def slow() -> Iterator[pa.RecordBatch]:

@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.process.histograms import histograms
-from penstock.sinks.jetstream import latency
-from penstock.sinks.jetstream.latency import PublishLatency
+from penstock.sinks.rows import latency
+from penstock.sinks.rows.latency import PublishLatency
 
 
 class Clock:
