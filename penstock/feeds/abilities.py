@@ -56,6 +56,23 @@ class RowSource(Protocol):
         ...
 
 
+@runtime_checkable
+class ReadsLines(Protocol):
+    """A row source that can give rows as they are, in the text format of PostgreSQL's COPY."""
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether rows do not leave its ranges as long as their key stays."""
+        ...
+
+    def lines(
+        self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
+    ) -> AbstractContextManager[Callable[[Any], Iterator[tuple[bytes, int]]]]:
+        """As `opened`: the lines of a range with these columns, each after the prefix, some at a
+        time with their number."""
+        ...
+
+
 class TableSnapshot(Protocol):
     """A table's rows at one point of the log. Opened by `with`, which does I/O, and keeps what it
     needs at the source until its end."""

@@ -1,5 +1,5 @@
-/* Rows of COPY TO STDOUT -> Insert messages, framed as the log sends them: for feeds/postgres/rows.py,
- * which does the same in Python. A CopyData message has one row (protocol-flow: "always one per
+/* Rows of COPY TO STDOUT -> Insert messages, framed as the log sends them, or lines for COPY FROM
+ * STDIN: for feeds/postgres/rows.py, which does the same in Python. A CopyData message has one row (protocol-flow: "always one per
  * row"), in COPY's text format, with a line end. */
 #include <string.h>
 
@@ -8,7 +8,7 @@
 #define HEAD 38 /* `d`, a length, `w` and 24 bytes, `I`, a table, `N`, the number of columns */
 #define CELL 5  /* `t` and a length */
 
-/* What `penstock_copy_rows` answers. */
+/* What both functions answer. */
 enum { MORE, OTHER, FULL, BROKEN };
 
 struct copied {
@@ -20,6 +20,8 @@ struct copied {
 
 EXPORT int32_t penstock_copy_rows(const uint8_t *data, struct copied *state, uint8_t *out,
                                   const uint8_t *head, int32_t columns);
+EXPORT int32_t penstock_copy_lines(const uint8_t *data, struct copied *state, uint8_t *out,
+                                   const uint8_t *prefix, int32_t prefixed);
 
 static uint32_t number(const uint8_t *at) {
     return (uint32_t)at[0] << 24 | (uint32_t)at[1] << 16 | (uint32_t)at[2] << 8 | at[3];
@@ -89,6 +91,29 @@ int32_t penstock_copy_rows(const uint8_t *data, struct copied *state, uint8_t *o
         if (!to) return BROKEN;
         state->position += size;
         state->written = to - out;
+        state->rows++;
+    }
+    return MORE;
+}
+
+/* The lines themselves, `prefix` before each. */
+int32_t penstock_copy_lines(const uint8_t *data, struct copied *state, uint8_t *out,
+                            const uint8_t *prefix, int32_t prefixed) {
+    while (state->end - state->position >= 5) {
+        const uint8_t *at = data + state->position;
+        int64_t size = (int64_t)number(at + 1) + 1;
+        uint8_t *to = out + state->written;
+        if (*at != 'd') return OTHER;
+        if (size < 6) return BROKEN;
+        if (size > state->end - state->position) return MORE;
+        if (at[size - 1] != '\n') return BROKEN;
+        if (state->rows == state->most || state->written >= state->size ||
+            prefixed + size > state->room - state->written)
+            return FULL;
+        memcpy(to, prefix, (size_t)prefixed);
+        memcpy(to + prefixed, at + 5, (size_t)(size - 5));
+        state->position += size;
+        state->written += prefixed + size - 5;
         state->rows++;
     }
     return MORE;

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 10
+#define PENSTOCK_ABI 11
 
 #define EXPORT __attribute__((visibility("default")))
 

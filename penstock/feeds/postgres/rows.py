@@ -1,15 +1,17 @@
 """Rows of a table as pages of the log: what a snapshot reads goes through the decoder of changes.
 
 COPY's text and pgoutput's are the output of the same functions. A row of the one, wrapped as an
-Insert message of the other, is byte for byte what the log has of it. Pure; in the native library
-where there is one.
+Insert message of the other, is byte for byte what the log has of it. For tables of PostgreSQL the
+lines are taken as they are. Pure; in the native library where there is one.
 """
 
 import ctypes
 import re
 import struct
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from penstock.feeds.postgres.failures import backend_error
 from penstock.model.errors import Malformed
@@ -68,25 +70,18 @@ class RowPages:
         )
 
 
-class RowFramer:
-    """The messages that answer COPY TO STDOUT -> pages of at most `rows` rows and about `size`
-    bytes. `is_over` once the server is ready for the next statement."""
+class CopyFramer:
+    """The messages that answer COPY TO STDOUT -> pieces: bytes, and how many rows they are.
+    `is_over` once the server is ready for the next statement."""
 
-    def __init__(self, pages: RowPages, *, rows: int, size: int, what: str) -> None:
+    def __init__(self, wrapper: "_InPython | _Native", what: str) -> None:
         self.is_over = False
-        self._pages, self._what = pages, what
-        head = b"I" + pages.relation[1:5] + b"N" + struct.pack(">H", pages.columns)
-        functions = library()
-        self._wrapper = (
-            _InPython(head, pages.columns, rows, size)
-            if functions is None
-            else _Native(functions, head, pages.columns, rows, size)
-        )
+        self._wrapper, self._what = wrapper, what
         self._pieces: list[bytes] = []
         self._lacking = 0  # bytes until the next message is whole
 
-    def feed(self, data: bytes) -> Iterator[Page]:
-        """Takes bytes, cut anywhere; yields the pages that they complete, and at the end the rest.
+    def feed(self, data: bytes) -> Iterator[tuple[bytes, int]]:
+        """Takes bytes, cut anywhere; yields the pieces that they complete, and at the end the rest.
         Raises Malformed, and what an ErrorResponse says."""
         self._pieces.append(data)
         self._lacking -= len(data)
@@ -120,16 +115,39 @@ class RowFramer:
             raise Malformed(f"{self._what}: the server answered COPY with {tag!r}")
         self.is_over = tag == b"Z"
 
-    def _flush(self) -> Iterator[Page]:
+    def _flush(self) -> Iterator[tuple[bytes, int]]:
         payload, count = self._wrapper.flush()
         if count:
-            yield self._pages.page(payload, count)
+            yield payload, count
+
+
+def row_framer(pages: RowPages, *, rows: int, size: int, what: str) -> CopyFramer:
+    """Pieces are payloads of pages, of at most `rows` rows and about `size` bytes."""
+    head = b"I" + pages.relation[1:5] + b"N" + struct.pack(">H", pages.columns)
+    functions = library()
+    if functions is None:
+        return CopyFramer(_InPython(head, pages.columns, rows, size), what)
+    head = _FRAME.pack(b"d", 0, b"w") + head
+    return CopyFramer(
+        _Native(functions.penstock_copy_rows, head, pages.columns, rows, size), what
+    )
+
+
+def line_framer(prefix: bytes, *, size: int, what: str) -> CopyFramer:
+    """Pieces are lines for COPY FROM STDIN, `prefix` before each, of about `size` bytes."""
+    functions = library()
+    if functions is None:
+        return CopyFramer(_InPython(prefix, None, sys.maxsize, size), what)
+    return CopyFramer(
+        _Native(functions.penstock_copy_lines, prefix, len(prefix), sys.maxsize, size), what
+    )
 
 
 class _InPython:
-    """The reference, and what there is without the native library."""
+    """The reference, and what there is without the native library. Without `columns` rows stay
+    lines, after the head."""
 
-    def __init__(self, head: bytes, columns: int, rows: int, size: int) -> None:
+    def __init__(self, head: bytes, columns: int | None, rows: int, size: int) -> None:
         self._head, self._columns, self._rows, self._size = head, columns, rows, size
         self._messages: list[bytes] = []
         self._total = 0
@@ -145,15 +163,25 @@ class _InPython:
                 break
             if len(self._messages) >= self._rows or self._total >= self._size:
                 return _FULL, position
-            line = data[position + _HEADER.size : stop]
-            values = line[:-1].split(b"\t") if self._columns else []
-            if line[-1:] != b"\n" or len(values) != self._columns:
+            message = self._message(data[position + _HEADER.size : stop])
+            if not message:
                 return _BROKEN, position
-            body = self._head + _cells(values)
-            self._messages.append(_FRAME.pack(b"d", 29 + len(body), b"w") + body)
-            self._total += len(self._messages[-1])
+            self._messages.append(message)
+            self._total += len(message)
             position = stop
         return _MORE, position
+
+    def _message(self, line: bytes) -> bytes:
+        """What a row becomes; b"" where it is none."""
+        if line[-1:] != b"\n":
+            return b""
+        if self._columns is None:
+            return self._head + line
+        values = line[:-1].split(b"\t") if self._columns else []
+        if len(values) != self._columns:
+            return b""
+        body = self._head + _cells(values)
+        return _FRAME.pack(b"d", 29 + len(body), b"w") + body
 
     def flush(self) -> tuple[bytes, int]:
         """The messages that were made, and how many they are; begins anew."""
@@ -171,17 +199,15 @@ class _Copied(ctypes.Structure):
 
 
 class _Native:
-    """The same in C."""
+    """The same in C, by a function of native/copy.c. `number`: its last argument."""
 
-    def __init__(
-        self, functions: ctypes.CDLL, head: bytes, columns: int, rows: int, size: int
-    ) -> None:
-        self._wrap = functions.penstock_copy_rows
+    def __init__(self, wrap: Any, head: bytes, number: int, rows: int, size: int) -> None:
+        self._wrap = wrap
         self._wrap.restype = ctypes.c_int32
         self._wrap.argtypes = [
             ctypes.c_char_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32,
         ]  # fmt: skip
-        self._head, self._columns = _FRAME.pack(b"d", 0, b"w") + head, columns
+        self._head, self._number = head, number
         self._state = _Copied(size=size, most=rows)
         self._make_room(size + _SPARE)
 
@@ -193,12 +219,12 @@ class _Native:
         state = self._state
         state.position, state.end = position, len(data)
         while True:
-            answer = self._wrap(data, ctypes.byref(state), self._address, self._head, self._columns)
+            answer = self._wrap(data, ctypes.byref(state), self._address, self._head, self._number)
             if answer != _FULL or state.rows:
                 return int(answer), int(state.position)
             # One row that is larger than a page.
             _, length = _HEADER.unpack_from(data, state.position)
-            self._make_room(length + 5 * self._columns + _SPARE)
+            self._make_room(length + 5 * self._number + _SPARE)
 
     def flush(self) -> tuple[bytes, int]:
         state = self._state

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from psycopg import sql
@@ -20,6 +20,7 @@ from penstock.feeds import RowSelection, SnapshotWait
 from penstock.feeds.postgres.connect import (
     LockWait,
     Ordinary,
+    PatientConnection,
     SideConnection,
     connect_exporting,
     connect_reading,
@@ -46,7 +47,7 @@ from penstock.feeds.postgres.cutting import (
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
-from penstock.feeds.postgres.rows import RowFramer, RowPages
+from penstock.feeds.postgres.rows import CopyFramer, RowPages, line_framer, row_framer
 from penstock.feeds.postgres.schemas import relation_of, schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Catalogue
@@ -64,6 +65,7 @@ _EXPORTED = (
     "SELECT pg_catalog.pg_export_snapshot(),"
     " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
 )
+_LINES = 2**18  # bytes of lines that are handed on at once
 _EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
 # A request's condition means what it means to the role: nothing else is found by a search_path.
@@ -120,14 +122,48 @@ class PostgresRowSource:
     table: Published
     rows: RowPages
 
+    @property
+    def is_by_key(self) -> bool:
+        """See `feeds.ReadsLines`."""
+        return bool(self.table.key)
+
     @contextmanager
     def opened(
         self, is_stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[Callable[[TableRange, int, int], Iterator[Page]]]:
-        """See `feeds.RowSource`: a connection that has imported the snapshot.
+        """See `feeds.RowSource`: a connection that has imported the snapshot."""
+        with self._opened(is_stopped) as connection:
 
-        It takes the table's lock first, and waits for it only so long: an ALTER TABLE may be queued
-        before it that waits for the end of the snapshot, which waits for this."""
+            def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
+                framer = row_framer(self.rows, rows=rows, size=size, what=self._what)
+                for payload, count in self._pieces(connection, self.table, part, framer):
+                    yield self.rows.page(payload, count)
+
+            yield pages
+
+    @contextmanager
+    def lines(
+        self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
+    ) -> Iterator[Callable[[TableRange], Iterator[tuple[bytes, int]]]]:
+        """See `feeds.ReadsLines`."""
+        table = replace(self.table, columns=tuple(columns))
+        with self._opened(is_stopped) as connection:
+
+            def lines(part: TableRange) -> Iterator[tuple[bytes, int]]:
+                framer = line_framer(prefix, size=_LINES, what=self._what)
+                return self._pieces(connection, table, part, framer)
+
+            yield lines
+
+    @property
+    def _what(self) -> str:
+        return f"reading rows of {self.table.schema}.{self.table.table}"
+
+    @contextmanager
+    def _opened(self, is_stopped: Callable[[], bool]) -> Iterator[PatientConnection]:
+        """A connection that takes the table's lock first, and waits for it only so long: an ALTER
+        TABLE may be queued before it that waits for the end of the snapshot, which waits for
+        this."""
         with closing(connect_reading(self.settings, is_stopped)) as connection:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
@@ -135,21 +171,20 @@ class PostgresRowSource:
             if self.table.where:
                 connection.execute(_ROLES_NAMES)
             take_any_bytes(connection)
+            yield connection
 
-            def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
-                query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(self.table, part))
-                what = f"reading rows of {self.table.schema}.{self.table.table}"
-                if part.keys() & {"after", "to"}:  # never the whole table for each range
-                    with translating(what):
-                        connection.execute("SET LOCAL enable_seqscan = off")
-                framer = RowFramer(self.rows, rows=rows, size=size, what=what)
-                with blaming(self.table.where):
-                    for data in copied(connection, query, what):
-                        yield from framer.feed(data)
-                        if framer.is_over:
-                            return
-
-            yield pages
+    def _pieces(
+        self, connection: PatientConnection, table: Published, part: TableRange, framer: CopyFramer
+    ) -> Iterator[tuple[bytes, int]]:
+        query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(table, part))
+        if part.keys() & {"after", "to"}:  # never the whole table for each range
+            with translating(self._what):
+                connection.execute("SET LOCAL enable_seqscan = off")
+        with blaming(table.where):
+            for data in copied(connection, query, self._what):
+                yield from framer.feed(data)
+                if framer.is_over:
+                    return
 
 
 class PostgresSnapshot:

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.feeds.postgres import rows as module
-from penstock.feeds.postgres.rows import RowFramer, RowPages
+from penstock.feeds.postgres.rows import CopyFramer, RowPages, line_framer, row_framer
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
@@ -46,10 +46,14 @@ def framed(data: bytes, *, native: bool, cuts: list[int], **limits: int) -> list
     patch = pytest.MonkeyPatch()
     if not native:
         patch.setattr(module, "library", lambda: None)
-    framer = RowFramer(form(), what="reading", **{"rows": 1000, "size": 2**20, **limits})
+    framer = row_framer(form(), what="reading", **{"rows": 1000, "size": 2**20, **limits})
     patch.undo()
+    return [form().page(*piece) for piece in fed(framer, data, cuts)]
+
+
+def fed(framer: CopyFramer, data: bytes, cuts: list[int]) -> list[tuple[bytes, int]]:
     ends = sorted({min(cut, len(data)) for cut in cuts} | {len(data)})
-    found: list[Page] = []
+    found: list[tuple[bytes, int]] = []
     for start, stop in zip([0, *ends], ends, strict=False):
         found += framer.feed(data[start:stop])
     assert framer.is_over
@@ -100,6 +104,35 @@ def test_c_and_python_wrap_alike(rows: Any, cuts: list[int], most: int, size: in
     assert fast == slow
     assert [row for page in fast for row in cells_of(page)] == rows
     assert all(0 < page.count <= most for page in fast)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(st.tuples(CELL, CELL, CELL), max_size=12),
+    st.lists(st.integers(0, 2000), max_size=12),
+    st.sampled_from([b"", b"berlin\t"]),
+    st.integers(1, 700),
+)
+def test_lines_stay_as_they_are_after_a_prefix(
+    rows: Any, cuts: list[int], prefix: bytes, size: int
+) -> None:
+    data = copy_of(rows)
+    lines = [line for line in data.split(b"\n")[:-1]]
+    patch = pytest.MonkeyPatch()
+    found = fed(line_framer(prefix, size=size, what="reading"), data, cuts)
+    patch.setattr(module, "library", lambda: None)
+    assert fed(line_framer(prefix, size=size, what="reading"), data, cuts) == found
+    patch.undo()
+    text = b"".join(piece for piece, _ in found)
+    assert text.count(b"\n") == sum(count for _, count in found) == len(lines)
+    assert all(line.startswith(prefix) for line in text.split(b"\n")[:-1])
+    plain = text.replace(b"\n" + prefix, b"\n").removeprefix(prefix)
+    framed_lines = framed(copy_of(rows), native=False, cuts=cuts)
+    assert [row for page in framed_lines for row in cells_of(page)] == rows
+    again = b"".join(
+        b"d" + struct.pack(">I", len(line) + 5) + line + b"\n" for line in plain.split(b"\n")[:-1]
+    )
+    assert data.endswith(again + b"".join(READY))
 
 
 @pytest.mark.parametrize("native", [True, False])
