@@ -138,6 +138,8 @@ class SinkChoice(Settings):
     def _no_policy(cls, settings: Settings) -> Settings:
         if "on_error" in settings.model_fields_set:
             raise ValueError("on_error belongs to each backend: backends[].on_error")
+        if "initial" in settings.model_fields_set:
+            raise ValueError("initial belongs to snapshot.initial")
         if "connector" in settings.model_fields_set:
             raise ValueError("connector is set by each backend's type: leave it out")
         return settings
@@ -189,7 +191,8 @@ class Ops(Settings):
 class SnapshotSettings(Settings):
     """Snapshots of tables, taken on request, and where it is `initial` once for each table."""
 
-    initial: bool = False
+    # None: for sinks of tables.
+    initial: bool | None = None
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
     max_concurrent: int = Field(default=3, ge=1)  # tables at a time
     slots: int = Field(default=2, ge=1)  # connections that read a table
@@ -200,6 +203,8 @@ class SnapshotSettings(Settings):
     compression: Literal["none", "zstd"] = "none"  # of chunks
     # Bytes of chunks a second, of all tables together; None: as fast as it goes.
     rate: Size | None = Field(default=None, ge=1)
+    # And rows a second.
+    row_rate: int | None = Field(default=None, ge=1)
     # Seconds for which the source keeps old versions of rows for one snapshot.
     max_age: Duration = Field(default=1800.0, ge=1)
     # Seconds for which a table's lock and older transactions are waited for.

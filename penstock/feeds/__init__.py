@@ -46,6 +46,7 @@ __all__ = [
     "Following",
     "Gap",
     "GapPolicy",
+    "HasSources",
     "HistoryLost",
     "Holder",
     "KnowsReader",
@@ -383,6 +384,15 @@ class KnowsReader(Protocol):
 
     def evict(self, holder: Holder) -> None:
         """Ends that reader's connection: it lost its lease and does not let go. Does I/O."""
+        ...
+
+
+@runtime_checkable
+class HasSources(Protocol):
+    """A feed whose partitions are sources with a feed each."""
+
+    def of(self, partition: str) -> Feed:
+        """The feed of one source. Raises SettingsError."""
         ...
 
 

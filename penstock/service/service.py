@@ -29,6 +29,7 @@ from penstock.service.ownership import Ownership
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
+from penstock.snapshots.loading import TableLoader
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
@@ -103,8 +104,10 @@ class Service:
                 with (
                     closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
                     Snapshots(pipeline, owned) as snapshots,
+                    TableLoader(pipeline, owned) as loader,
                 ):
                     beginnings.start()
+                    loader.start()
                     if not pipeline.transform:
                         snapshots.start()
                     supervision = Supervision(pipeline, queries, beginnings, board)

@@ -1,13 +1,15 @@
 """Sinks: where changes go. The contract is here; each implementation has its own folder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.leases import LeaseStore
-from penstock.model.change import Images
+from penstock.model.change import Images, OnError
+from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Position
@@ -205,6 +207,136 @@ class ChecksTables(Protocol):
 
     def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
         """Of the tables of a backend, as they are at a source. Does I/O."""
+        ...
+
+
+class RowsPoint(Protocol):
+    """The rows of a source's table as they are at a point of its log."""
+
+    @property
+    def schema(self) -> TableSchema:
+        """The table."""
+        ...
+
+    @property
+    def cursor(self) -> str:
+        """The cursor of the first changes that are not in the rows."""
+        ...
+
+    @property
+    def identity(self) -> str:
+        """What a load keeps of it, for `continues`."""
+        ...
+
+    @property
+    def is_by_key(self) -> bool:
+        """Whether ranges of it and of a later point are together the table, but for the changes
+        between."""
+        ...
+
+    def continues(self, identity: str) -> bool:
+        """Whether a load that began at the point with this identity may go on at this one."""
+        ...
+
+
+# The number of a part of a table, and its ranges, as the source made them.
+Part = tuple[int, Sequence[Any]]
+
+
+class RowWriter(Protocol):
+    """Stores rows of one table at one point; used by one thread. Raises as `TableLoad`."""
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Which columns lines have."""
+        ...
+
+    @property
+    def prefix(self) -> bytes:
+        """What each line begins with."""
+        ...
+
+    def write(self, part: Part, pieces: Iterable[bytes]) -> None:
+        """Stores the lines of a part, and that it is done, in one transaction. An error of `pieces`
+        ends it."""
+        ...
+
+
+class TableLoad(Protocol):
+    """A table of a partition that is not live: changes are kept until its rows are there, and then
+    applied from the point of these on. What is stored of it outlives the process. All methods do
+    I/O and raise Unavailable; what keeps this table from being loaded is SettingsError or Rejected,
+    for `wait`."""
+
+    @property
+    def backend(self) -> str:
+        """The backend."""
+        ...
+
+    @property
+    def partition(self) -> PartitionId:
+        """The partition of its changes."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """What logs call it; no two have one name."""
+        ...
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether all rows are there: `settle` is left."""
+        ...
+
+    def covers(self, schema: str, table: str) -> bool:
+        """Whether rows of this table of the source belong to it. No I/O."""
+        ...
+
+    def begin(self, point: RowsPoint) -> Sequence[Part] | None:
+        """The parts of a source's table that are left; None if it is to be planned."""
+        ...
+
+    def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
+        """Prepares the target, and forms parts of the ranges of a source's table."""
+        ...
+
+    def writer(self, point: RowsPoint) -> AbstractContextManager[RowWriter]:
+        """Stores rows of a source's table."""
+        ...
+
+    def discard(self) -> None:
+        """What was loaded is no good: the load begins anew."""
+        ...
+
+    def finish(self) -> bool:
+        """All parts of all its tables are done; False if the load was begun anew meanwhile."""
+        ...
+
+    def settle(self, on_error: OnError) -> None:
+        """Applies the changes that were kept; then the table is live."""
+        ...
+
+    def wait(self, error: PenstockError) -> None:
+        """Stores why it cannot go on until somebody acts; it is tried again now and then."""
+        ...
+
+
+@runtime_checkable
+class LoadsTables(Protocol):
+    """A sink of tables, which have rows of before the first change. Everything raises Unavailable,
+    SettingsError."""
+
+    def enter(self, backend: str, partition: PartitionId, *, initial: bool) -> None:
+        """Makes the tables of a partition known. New ones are loaded if `initial`, else live."""
+        ...
+
+    def unfinished(self) -> Sequence[TableLoad]:
+        """The tables that are not live."""
+        ...
+
+    def reload(self, table: str, partition: str | None) -> Sequence[str]:
+        """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
+        all; returns their names."""
         ...
 
 

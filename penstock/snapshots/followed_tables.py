@@ -57,7 +57,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
             feed=feed,
             prefix=(each.name,) if several else (),
             on_error=each.on_error,
-            is_initial=pipeline.snapshot.initial
+            is_initial=bool(pipeline.snapshot.initial)
             or getattr(each.settings, "start", None) == "snapshot",
         )
         for each in pipeline.backends

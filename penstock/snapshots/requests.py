@@ -22,9 +22,9 @@ from penstock.snapshots.followed_tables import FollowedTable, InitialSnapshots, 
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress
 from penstock.snapshots.options import USUAL, SnapshotOptions
+from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, SnapshotTotals, new_id
 from penstock.snapshots.run import SnapshotRun
-from penstock.snapshots.writing import SnapshotPace
 
 log = structlog.get_logger("penstock")
 
@@ -47,7 +47,7 @@ class SnapshotRequests:
         self._pipeline, self._state = pipeline, state
         self._sink, self._stream = sink, stream
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "snapshots")
-        self._pace = SnapshotPace(pipeline.snapshot.rate)  # of all runs together
+        self._pace = SnapshotPace(pipeline.snapshot)  # of all runs together
         self._initial = InitialSnapshots(state)
         self._refused: dict[TableName, str] = {}  # why, as it was logged last
         # By backend: the runs that ended.

@@ -4,9 +4,6 @@ A connection that is lost, or `snapshot.max_age`, ends a snapshot of the source,
 table whose ranges rows do not leave is read on under another one, every other from its beginning.
 """
 
-import os
-import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,20 +22,19 @@ from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut, images_for
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunProgress, RunState
+from penstock.snapshots.pace import SnapshotPace, be_nice
 from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.statements import through
 from penstock.snapshots.writing import (
     ChunkWriter,
-    SnapshotPace,
     publish_meta,
     without_unreadable,
     written,
 )
 
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
-_NICE = 19  # of the threads that read: running pipelines come first
 _RANGE = 16  # and that a range has, about
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
@@ -76,7 +72,7 @@ class SnapshotRun:
     ) -> None:
         self.job = job
         self._sink, self._settings = sink, settings
-        self._pace = pace or SnapshotPace(settings.rate)
+        self._pace = pace or SnapshotPace(settings)
         self._ranges = RangeProgress()
         self._control = RunControl(job.pipeline)
         self._dictionary = b""  # of small chunks
@@ -317,8 +313,7 @@ class SnapshotRun:
         """Reads parts, one after the other, until none is left."""
         taken, control = reading.taken, self._control
         try:
-            if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
+            be_nice()
             with self._stream() as stream, taken.source.opened(control.is_over) as pages:
                 writer = self._writer(stream, taken, room)
                 sink, statements = self._sink, self.job.pipeline.statements

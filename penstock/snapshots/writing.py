@@ -5,10 +5,8 @@ Each worker of a run has a writer of its own; `snapshot.rate` bounds all of them
 """
 
 import secrets
-import threading
-import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from hashlib import blake2b
@@ -27,6 +25,7 @@ from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
 from penstock.snapshots.job import Job, RunControl
+from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
@@ -41,34 +40,8 @@ from penstock.snapshots.range_progress import (
 from penstock.snapshots.retention import Kept
 
 VERSION = b"1"  # of the bodies' format
-_LOOK = 0.1  # seconds between two looks whether a wait is to end
 
 log = structlog.get_logger("penstock")
-
-
-class SnapshotPace:
-    """`wait` before each chunk. Used by any number of threads. Without a rate nothing waits."""
-
-    def __init__(
-        self,
-        rate: int | None,
-        *,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._rate, self._clock, self._sleep = rate, clock, sleep
-        self._free_at = 0.0  # when what was let through so far is paid for
-        self._lock = threading.Lock()
-
-    def wait(self, size: int, is_over: Callable[[], bool]) -> None:
-        """Returns when so many bytes may be sent, or when it `is_over`."""
-        if self._rate is None:
-            return
-        with self._lock:
-            at = max(self._clock(), self._free_at)
-            self._free_at = at + size / self._rate
-        while (left := at - self._clock()) > 0 and not is_over():
-            self._sleep(min(left, _LOOK))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +99,7 @@ class ChunkWriter:
                 hint="raise max_payload of nats-server, or leave the large column out of the"
                 " publication",
             )
-        self.pace.wait(len(body), self.control.is_over)
+        self.pace.wait(rows.num_rows, len(body), self.control.is_over)
         headers = {
             "Penstock-Schema": VERSION,
             "Penstock-Table-Schema": self.schema_version.encode(),

@@ -8,7 +8,7 @@ An event of a key is a version, or a deletion of one. It has the time of its com
 microsecond after the event before; the first one is in 1900.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -145,6 +145,12 @@ class StagedHistory(StagedTable):
     def unique(self) -> Sequence[str]:
         """See `StagedTable`: several versions have one key."""
         return [*super().unique, self._periods.start]
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """See `StagedTable`: rows that are loaded are first versions."""
+        periods = self._periods
+        return {**super().fixed, periods.start: FIRST, periods.end: LAST, periods.deleted: "f"}
 
     @property
     def lacks(self) -> str:

@@ -19,7 +19,7 @@ from penstock.model.position import Place
 from penstock.tables.lines import LineChange, SourceRelation
 
 # `loading`: its rows are loaded; `loaded`: all rows are there, held changes are to be applied;
-# `waiting`: an operator has to change something.
+# `waiting`: an operator has to change something, and then it is in the state `resumes`.
 State = Literal["live", "loading", "loaded", "waiting"]
 
 _CREATE = (
@@ -28,8 +28,13 @@ _CREATE = (
         id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
         backend text, sid text, "schema" text, "table" text, target text NOT NULL,
         state text NOT NULL, place text NOT NULL DEFAULT '', point text NOT NULL DEFAULT '',
-        version text NOT NULL DEFAULT '', detail text NOT NULL DEFAULT '',
-        PRIMARY KEY (backend, sid, "schema", "table"))""",
+        last_point text NOT NULL DEFAULT '', version text NOT NULL DEFAULT '',
+        detail text NOT NULL DEFAULT '', resumes text NOT NULL DEFAULT '',
+        is_ours boolean NOT NULL DEFAULT false, PRIMARY KEY (backend, sid, "schema", "table"))""",
+    # The parts of tables that are loading, as JSON.
+    """CREATE TABLE IF NOT EXISTS {schema}.loading (
+        ledger bigint, source text, number int, part text NOT NULL, identity text NOT NULL,
+        is_done boolean NOT NULL DEFAULT false, PRIMARY KEY (ledger, source, number))""",
     # Changes of tables that are not live, as lines.
     """CREATE TABLE IF NOT EXISTS {schema}.held (
         ledger bigint NOT NULL, cursor text COLLATE "C" NOT NULL, ordinal int NOT NULL,
@@ -42,18 +47,40 @@ _CREATE = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class LedgerRow:
-    """How far a table of a source is. Changes before `point` are in the rows that were loaded."""
+    """How far a table of a source is. Changes before `point` are in the rows that were loaded; of
+    those between it and `last_point` some are: the parts were read at several points. `resumes`:
+    the state after `waiting`. `is_ours`: rows of the source that are there were loaded or applied,
+    so that a load may replace them."""
 
     id: int
     state: State
     place: Place | None
     point: str
+    last_point: str = ""
+    resumes: str = ""
+    is_ours: bool = False
 
     def is_new(self, place: Place) -> bool:
         """Whether a change is not in the target yet."""
-        return self.place is None or place > self.place
+        return (self.place is None or place > self.place) and place.cursor >= self.point
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether its rows were loaded, or are not to be."""
+        return "loading" not in (self.state, self.resumes)
+
+
+class LoadPart(NamedTuple):
+    """Ranges (JSON) of a table `source` that are loaded in one transaction; `identity` is that of
+    the plan that they are of."""
+
+    source: str
+    number: int
+    ranges: str
+    identity: str
+    is_done: bool = False
 
 
 class WaitingTable(NamedTuple):
@@ -80,7 +107,7 @@ class TargetLedger:
         found = cursor.execute(
             "SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
             " ON n.oid = c.relnamespace WHERE n.nspname = %s"
-            " AND c.relname IN ('ledger', 'held', 'dead_letter')",
+            " AND c.relname IN ('ledger', 'loading', 'held', 'dead_letter')",
             [self._name],
         )
         if found.fetchone()[0] < len(_CREATE) - 1:
@@ -100,23 +127,22 @@ class TargetLedger:
         )
         found = cursor.execute(
             self._sql(
-                "SELECT id, state, place, point FROM {schema}.ledger WHERE backend = %s"
+                "SELECT {row} FROM {schema}.ledger WHERE backend = %s"
                 ' AND sid = %s AND "schema" = %s AND "table" = %s'
             ),
             source,
         )
-        return _row(*found.fetchone())
+        return _row(found.fetchone())
 
     def lock(self, cursor: Any, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""
         found = cursor.execute(
             self._sql(
-                "SELECT id, state, place, point FROM {schema}.ledger WHERE id = ANY (%s)"
-                " ORDER BY id FOR UPDATE"
+                "SELECT {row} FROM {schema}.ledger WHERE id = ANY (%s) ORDER BY id FOR UPDATE"
             ),
             [list(ids)],
         )
-        return {row[0]: _row(*row) for row in found}
+        return {row[0]: _row(row) for row in found}
 
     def lock_table(self, cursor: Any, source: tuple[str, str, str, str]) -> None:
         """Nobody writes to a table (backend, sid, schema, table) until the transaction's end."""
@@ -157,33 +183,122 @@ class TargetLedger:
     def take_held(
         self, cursor: Any, row: LedgerRow, most: int
     ) -> Sequence[tuple[SourceRelation, list[LineChange]]]:
-        """Takes the first held changes of a table: those that its rows do not contain, by their
-        relations, in their order; the others are forgotten."""
+        """Takes the first held changes of a table, by their relations, in their order: whole
+        transactions with at most so many changes, or a part of one that has more. Those that its
+        rows contain are forgotten."""
         cursor.execute(
             self._sql('DELETE FROM {schema}.held WHERE ledger = %s AND cursor < %s COLLATE "C"'),
             [row.id, row.point],
         )
         found = cursor.execute(
             self._sql(
-                "WITH h AS (DELETE FROM {schema}.held WHERE (ledger, cursor, ordinal) IN ("
-                "SELECT ledger, cursor, ordinal FROM {schema}.held WHERE ledger = %s"
-                " ORDER BY cursor, ordinal LIMIT %s) RETURNING *)"
-                " SELECT relation, operation, key, before, after, unsent, committed_at, cursor,"
-                " ordinal, event_id FROM h ORDER BY cursor, ordinal"
+                "WITH first AS (SELECT * FROM {schema}.held WHERE ledger = %(id)s"
+                " ORDER BY cursor, ordinal LIMIT %(most)s + 1), h AS ("
+                "DELETE FROM {schema}.held AS t USING (SELECT ledger, cursor, ordinal, count(*)"
+                " OVER () > %(most)s AS is_cut, min(cursor) OVER () AS low, max(cursor) OVER ()"
+                " AS high, row_number() OVER (ORDER BY cursor, ordinal) AS number FROM first) AS f"
+                " WHERE (t.ledger, t.cursor, t.ordinal) = (f.ledger, f.cursor, f.ordinal)"
+                " AND (NOT is_cut OR f.cursor < high OR low = high AND number <= %(most)s)"
+                " RETURNING t.*) SELECT relation, operation, key, before, after, unsent,"
+                " committed_at, cursor, ordinal, event_id FROM h ORDER BY cursor, ordinal"
             ),
-            [row.id, most],
+            {"id": row.id, "most": most},
         )
         return [
             (SourceRelation.of(orjson.loads(document)), [LineChange(*each[1:]) for each in same])
             for document, same in groupby(found.fetchall(), key=itemgetter(0))
         ]
 
+    def has_held(self, cursor: Any, id: int) -> bool:
+        """Whether there are held changes of a table."""
+        query = self._sql("SELECT EXISTS (SELECT FROM {schema}.held WHERE ledger = %s)")
+        return bool(cursor.execute(query, [id]).fetchone()[0])
+
     def enter_state(self, cursor: Any, id: int, state: State, detail: str = "") -> None:
-        """The table is in another state."""
+        """The table is in another state. One that is `waiting` goes on where it was."""
         cursor.execute(
-            self._sql("UPDATE {schema}.ledger SET state = %s, detail = %s WHERE id = %s"),
-            [state, detail, id],
+            self._sql(
+                "UPDATE {schema}.ledger SET detail = %(detail)s, state = %(state)s, resumes ="
+                " CASE WHEN %(state)s <> 'waiting' THEN '' WHEN state = 'waiting' THEN resumes"
+                " WHEN state = 'live' THEN 'loaded' ELSE state END WHERE id = %(id)s"
+            ),
+            {"state": state, "detail": detail, "id": id},
         )
+
+    def unfinished(self, cursor: Any) -> Sequence[tuple[tuple[str, str, str, str], LedgerRow]]:
+        """The tables (backend, sid, schema, table) that are not live."""
+        query = self._sql(
+            'SELECT backend, sid, "schema", "table", {row} FROM {schema}.ledger'
+            " WHERE state <> 'live' ORDER BY id"
+        )
+        return [(row[:4], _row(row[4:])) for row in cursor.execute(query).fetchall()]
+
+    def known(self, cursor: Any) -> Sequence[tuple[tuple[str, str, str, str], int]]:
+        """All tables (backend, sid, schema, table), each with its number."""
+        query = self._sql(
+            'SELECT backend, sid, "schema", "table", id FROM {schema}.ledger ORDER BY id'
+        )
+        return [(row[:4], row[4]) for row in cursor.execute(query).fetchall()]
+
+    def load_anew(self, cursor: Any, id: int) -> None:
+        """The table is loaded from its beginning, instead of the rows that are there."""
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET state = 'loading', detail = '', resumes = '',"
+                " is_ours = true WHERE id = %s"
+            ),
+            [id],
+        )
+        self.forget_parts(cursor, id)
+
+    def set_points(
+        self, cursor: Any, id: int, point: str, last_point: str = "", *, is_ours: bool = True
+    ) -> None:
+        """The table is loading, and its rows are of these points."""
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET state = 'loading', detail = '', resumes = '',"
+                " is_ours = is_ours OR %s, point = %s, last_point = %s WHERE id = %s"
+            ),
+            [is_ours, point, last_point, id],
+        )
+
+    def parts(self, cursor: Any, id: int) -> Sequence[LoadPart]:
+        """The parts of a table that is loading."""
+        query = self._sql(
+            "SELECT source, number, part, identity, is_done FROM {schema}.loading"
+            " WHERE ledger = %s ORDER BY source, number"
+        )
+        return [LoadPart(*row) for row in cursor.execute(query, [id]).fetchall()]
+
+    def plan(self, cursor: Any, id: int, source: str, identity: str, parts: Sequence[str]) -> None:
+        """The parts of one of its sources, instead of those of before."""
+        cursor.execute(
+            self._sql("DELETE FROM {schema}.loading WHERE ledger = %s AND source = %s"),
+            [id, source],
+        )
+        cursor.execute(
+            self._sql(
+                "INSERT INTO {schema}.loading SELECT %s, %s, number - 1, part, %s"
+                " FROM unnest(%s::text[]) WITH ORDINALITY AS t (part, number)"
+            ),
+            [id, source, identity, list(parts)],
+        )
+
+    def mark(self, cursor: Any, id: int, part: LoadPart) -> bool:
+        """The part is done, unless it is already, or was discarded: then False."""
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.loading SET is_done = true WHERE NOT is_done AND ledger = %s"
+                " AND source = %s AND number = %s AND identity = %s"
+            ),
+            [id, part.source, part.number, part.identity],
+        )
+        return bool(cursor.rowcount)
+
+    def forget_parts(self, cursor: Any, id: int) -> None:
+        """All parts are done."""
+        cursor.execute(self._sql("DELETE FROM {schema}.loading WHERE ledger = %s"), [id])
 
     def begun(self, cursor: Any, backend: str) -> set[str]:
         """The sources (sids) of a backend of which something is known."""
@@ -236,8 +351,12 @@ class TargetLedger:
         return [WaitingTable(*row) for row in found.fetchall()]
 
     def _sql(self, statement: str) -> sql.Composed:
-        return sql.SQL(statement).format(schema=self._schema)
+        return sql.SQL(statement).format(schema=self._schema, row=sql.SQL(_ROW))
 
 
-def _row(id: int, state: State, place: str, point: str) -> LedgerRow:
-    return LedgerRow(id=id, state=state, place=Place.parse(place) if place else None, point=point)
+_ROW = "id, state, place, point, last_point, resumes, is_ours"
+
+
+def _row(values: Sequence[Any]) -> LedgerRow:
+    id, state, place, *rest = values
+    return LedgerRow(id, state, Place.parse(place) if place else None, *rest)

@@ -7,6 +7,7 @@ target; an executemany costs five times as much as COPY.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -86,7 +87,7 @@ def type_at(cursor: Any, column: RelationColumn) -> str:
     statement = (
         "SELECT CASE WHEN %(oid)s BETWEEN 1 AND 9999"
         " THEN pg_catalog.format_type(%(oid)s::oid, %(modifier)s)"
-        " ELSE pg_catalog.to_regtype(%(type)s)::text END"
+        " WHEN pg_catalog.to_regtype(%(type)s) IS NOT NULL THEN %(type)s END"
     )
     return cursor.execute(statement, column._asdict()).fetchone()[0] or "text"
 
@@ -147,7 +148,7 @@ class StagedTable:
         for step in steps:
             match step:
                 case Clear():
-                    self._clear(cursor)
+                    self.clear(cursor)
                 case Merge():
                     self._merge(cursor, step)
                 case Move(old, line):
@@ -166,6 +167,45 @@ class StagedTable:
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
         before = "" if self.mapping.sid is None else f"{escaped(self.mapping.sid)}\t"
         copy_lines(cursor, self.destination.name, names, f"{before}%s\n", lines)
+
+    @property
+    def fixed(self) -> Mapping[str, str]:
+        """Columns of the destination with one value in all rows of the source that are loaded."""
+        return {} if self.mapping.sid is None else {SID: self.mapping.sid}
+
+    def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
+        """What lines are that `load` takes: these columns of the source, after a prefix."""
+        if self.mapping.has_expressions:
+            return self.relation.names[len(META) :], f"READ\t{datetime.now(UTC)}\t".encode()
+        if merges:
+            return self.relation.names, b""
+        columns = [name for name in self.relation.names if name in self.written]
+        return columns, "".join(f"{escaped(value)}\t" for value in self.fixed.values()).encode()
+
+    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> None:
+        """Adds rows of the source: where it `merges`, instead of those with their keys."""
+        if not merges and not self.mapping.has_expressions:
+            columns, _ = self.form(merges=False)
+            _copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
+            return
+        _copy_pieces(cursor, self._rows, self.relation.names, pieces)
+        if merges:
+            self._put(cursor)
+            return
+        values = map(sql.Literal, self.fixed.values())
+        written = sorted(self.written)
+        cursor.execute(
+            _SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} {}").format(
+                self.destination.name, joined_names([*self.fixed, *written]),
+                _COMMA.join([*values, *map(self._value, written)]), self._rows, self._filtered,
+            )
+        )  # fmt: skip
+
+    def has_rows(self, cursor: Any) -> bool:
+        """Whether there are rows: of the source, where there are several."""
+        query = _SQL("SELECT EXISTS (SELECT FROM {} AS _t WHERE true{})")
+        found = cursor.execute(query.format(self.destination.name, self._mine)).fetchone()
+        return bool(found[0])
 
     @property
     def takes_lines(self) -> bool:
@@ -189,7 +229,8 @@ class StagedTable:
             kinds[column.name] = kind or "text"
         return kinds
 
-    def _clear(self, cursor: Any) -> None:
+    def clear(self, cursor: Any) -> None:
+        """All rows go: those of the source, where there are several."""
         if self.mapping.sid is None:
             cursor.execute(_SQL("TRUNCATE {}").format(self.destination.name))
         else:
@@ -414,14 +455,22 @@ def copy_lines(
     cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, lines: Iterable[str]
 ) -> None:
     """Copies lines, each in the form, whose `%s` is the line."""
+    before, _, after = form.partition("%s")
+    rest = iter(lines)
+    some = iter(lambda: list(islice(rest, _LINES)), [])
+    pieces = ((before + (after + before).join(one) + after).encode() for one in some)
+    _copy_pieces(cursor, table, names, pieces)
+
+
+def _copy_pieces(
+    cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
+) -> None:
     statement = _SQL("COPY {} ({}) FROM STDIN").format(table, joined_names(names))
     if not names:  # COPY of no columns reads an empty line for each row
         statement = _SQL("COPY {} FROM STDIN").format(table)
-    before, _, after = form.partition("%s")
     with cursor.copy(statement) as copy:
-        lines = iter(lines)
-        while some := list(islice(lines, _LINES)):
-            copy.write((before + (after + before).join(some) + after).encode())
+        for piece in pieces:
+            copy.write(piece)
 
 
 def joined_names(names: Iterable[str]) -> sql.Composable:

@@ -5,9 +5,10 @@ from itertools import product
 
 import pytest
 
+from penstock.config import SnapshotSettings
 from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunProgress, RunState
+from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import RunRecord, SnapshotTotals
-from penstock.snapshots.writing import SnapshotPace
 from tests.snapshots.conftest import StatedPipeline
 
 
@@ -101,28 +102,39 @@ class Clock:
 
 def test_bytes_are_let_through_at_the_rate() -> None:
     clock = Clock()
-    pace = SnapshotPace(1000, clock=lambda: clock.now, sleep=clock.sleep)
+    pace = SnapshotPace(SnapshotSettings(rate=1000), clock=lambda: clock.now, sleep=clock.sleep)
     passed = []
     for _ in range(4):
-        pace.wait(500, lambda: False)
+        pace.wait(0, 500, lambda: False)
         passed.append(round(clock.now, 6))
     assert passed == [100.0, 100.5, 101.0, 101.5]
 
 
+def test_rows_are_let_through_at_the_slower_of_two_rates() -> None:
+    clock = Clock()
+    settings = SnapshotSettings(rate=1000, row_rate=10)
+    pace = SnapshotPace(settings, clock=lambda: clock.now, sleep=clock.sleep)
+    passed = []
+    for rows, size in ((10, 500), (1, 2000), (1, 1)):
+        pace.wait(rows, size, lambda: False)
+        passed.append(round(clock.now, 6))
+    assert passed == [100.0, 101.0, 103.0]
+
+
 def test_time_without_chunks_is_not_saved_up() -> None:
     clock = Clock()
-    pace = SnapshotPace(1000, clock=lambda: clock.now, sleep=clock.sleep)
-    pace.wait(500, lambda: False)
+    pace = SnapshotPace(SnapshotSettings(rate=1000), clock=lambda: clock.now, sleep=clock.sleep)
+    pace.wait(0, 500, lambda: False)
     clock.now += 60
     for _ in range(2):
-        pace.wait(1000, lambda: False)
+        pace.wait(0, 1000, lambda: False)
     assert round(clock.now, 6) == 161.0
 
 
 def test_what_is_over_does_not_wait_and_without_a_rate_nothing_does() -> None:
     clock = Clock()
-    pace = SnapshotPace(1, clock=lambda: clock.now, sleep=clock.sleep)
-    pace.wait(500, lambda: True)
-    pace.wait(500, lambda: True)
-    SnapshotPace(None, sleep=clock.sleep).wait(10**9, lambda: False)
+    pace = SnapshotPace(SnapshotSettings(rate=1), clock=lambda: clock.now, sleep=clock.sleep)
+    pace.wait(0, 500, lambda: True)
+    pace.wait(0, 500, lambda: True)
+    SnapshotPace(SnapshotSettings(), sleep=clock.sleep).wait(0, 10**9, lambda: False)
     assert clock.now == 100.0

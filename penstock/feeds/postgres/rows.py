@@ -128,9 +128,7 @@ def row_framer(pages: RowPages, *, rows: int, size: int, what: str) -> CopyFrame
     if functions is None:
         return CopyFramer(_InPython(head, pages.columns, rows, size), what)
     head = _FRAME.pack(b"d", 0, b"w") + head
-    return CopyFramer(
-        _Native(functions.penstock_copy_rows, head, pages.columns, rows, size), what
-    )
+    return CopyFramer(_Native(functions.penstock_copy_rows, head, pages.columns, rows, size), what)
 
 
 def line_framer(prefix: bytes, *, size: int, what: str) -> CopyFramer:

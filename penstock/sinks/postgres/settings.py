@@ -32,6 +32,9 @@ class TableOptions(Settings):
     """Column of the target -> SQL over the source's columns; only these are written then."""
     partitions: str = ""
     """A regular expression over names in the source's schema: all go into this one target."""
+    existing: Literal["refuse", "keep", "replace"] = "refuse"
+    """Rows of the source that are there before the first load: it waits, adds to them (by their
+    key), or replaces them."""
     create: bool = False
     """Make the target, with the source's columns and key, if it is missing."""
 
@@ -103,6 +106,8 @@ class PostgresSinkSettings(Settings):
     replica_role: bool = False
     """Set `session_replication_role`, so that triggers and foreign keys of targets do not run."""
 
+    initial: bool = False
+    """Whether changes of a table wait until its rows were loaded; `penstock run` says."""
     # What becomes of a change that cannot be stored; `penstock run` has one for each backend.
     on_error: OnError = "stop"
 

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model.change import Images
+from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
@@ -14,6 +15,7 @@ from penstock.sinks import Decode, Progress, Receipt, Record
 from penstock.sinks.poison.stored_letters import find_letter
 from penstock.sinks.postgres.check import check, check_tables
 from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.load import PostgresTableLoad, unfinished
 from penstock.sinks.postgres.set_aside import TableLetters
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.write import TableWrite
@@ -85,6 +87,40 @@ class PostgresSink:
     def _set_aside(self) -> Iterator[TableLetters]:
         with self._reading("reading the ledger") as cursor:
             yield TableLetters(self.settings, cursor)
+
+    def enter(self, backend: str, partition: PartitionId, *, initial: bool) -> None:
+        """See `LoadsTables`."""
+        with self._reading("making the ledger") as cursor:
+            ledger = TargetLedger(self.settings.ledger)
+            ledger.make(cursor)
+            for table in self.settings.tables(backend):
+                source = backend, str(partition), table.schema_name, table.table
+                target = f"{table.target_schema}.{table.target}"
+                ledger.enter(cursor, source, target, "loading" if initial else "live")
+
+    def unfinished(self) -> Sequence[PostgresTableLoad]:
+        """See `LoadsTables`."""
+        with self._reading("reading the ledger") as cursor:
+            return unfinished(self.settings, cursor)
+
+    def reload(self, table: str, partition: str | None) -> Sequence[str]:
+        """See `LoadsTables`."""
+        with self._reading("changing the ledger") as cursor:
+            ledger = TargetLedger(self.settings.ledger)
+            ledger.make(cursor)
+            found = {
+                id: f"{schema}.{name} of {backend}/{sid}"
+                for (backend, sid, schema, name), id in ledger.known(cursor)
+                if table in (f"{schema}.{name}", name) and partition in (None, sid)
+            }
+            if not found:
+                raise SettingsError(
+                    f"the ledger has no table {table}" + (f" of {partition}" if partition else ""),
+                    hint="write `table` or `schema.table` of the source, and its sid",
+                )
+            for id in found:
+                ledger.load_anew(cursor, id)
+        return [*found.values()]
 
     @contextmanager
     def _reading(self, doing: str) -> Iterator[Any]:

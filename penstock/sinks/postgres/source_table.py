@@ -14,7 +14,7 @@ from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.tables.history import StagedHistory, open_index
 from penstock.tables.ledger import WaitingTable
-from penstock.tables.lines import UNSENT, LineChange, LineFold, SourceRelation
+from penstock.tables.lines import UNSENT, LineChange, LineFold, Move, SourceRelation
 from penstock.tables.staging import (
     SID,
     Destination,
@@ -23,6 +23,10 @@ from penstock.tables.staging import (
     find_destination,
     type_at,
 )
+
+
+class BeginAnew(Exception):
+    """The rows of a table are of several points, and changes between these cannot be applied."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -64,8 +68,17 @@ class SourceTable:
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
 
-    def apply(self, cursor: Any, staged: StagedTable, changes: Sequence[LineChange]) -> None:
-        """Applies changes in the transaction of the cursor. Raises psycopg's errors, Rejected."""
+    def apply(
+        self,
+        cursor: Any,
+        staged: StagedTable,
+        changes: Sequence[LineChange],
+        *,
+        is_between: bool = False,
+    ) -> None:
+        """Applies changes in the transaction of the cursor; `is_between` the points of its rows,
+        some of which may be newer. Raises psycopg's errors,
+        Rejected, BeginAnew."""
         if staged.mapping.has_expressions:
             changes = [_with_meta(one) for one in changes]
         if isinstance(staged, StagedHistory):
@@ -84,7 +97,11 @@ class SourceTable:
         fold = LineFold(staged.relation, moves=staged.moves, keeps=keeps)
         for one in changes:
             fold.add(one)
-        staged.apply(cursor, fold.steps())
+        steps = fold.steps()
+        if is_between and any(isinstance(step, Move) for step in steps):
+            # The row with the old key may be gone, with the values that the change lacks.
+            raise BeginAnew
+        staged.apply(cursor, steps)
 
     def waiting(self, error: str) -> WaitingTable:
         """The table when it is suspended by an error."""

@@ -77,7 +77,8 @@ class TableMap(Closes):
                 self._ledger.make(cursor)
                 row = self._ledger.enter(
                     cursor, (mapped.backend, sid, mapped.schema_name, mapped.table),
-                    f"{mapped.target_schema}.{mapped.target}", "live",
+                    f"{mapped.target_schema}.{mapped.target}",
+                    "loading" if self._settings.initial else "live",
                 )  # fmt: skip
             self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)
         return self._entered[key]

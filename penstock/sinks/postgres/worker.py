@@ -13,24 +13,19 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-import psycopg
 import pyarrow as pa
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.sinks.poison.faults import sift
-from penstock.sinks.postgres.connect import connect, translated, translation
+from penstock.sinks.postgres.apply import Applier
+from penstock.sinks.postgres.connect import connect, translated
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.source_table import SourceTable
-from penstock.sinks.postgres.table_map import LETTER
+from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.tracker import HandedOver
 from penstock.tables.ledger import LedgerRow, TargetLedger, WaitingTable
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
-from penstock.tables.staging import StagedTable
-
-_LOOK = 1.0  # seconds between two looks for tables whose rows were loaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +81,7 @@ class WorkerReport:
 class Worker:
     """`add` work, and ask for `failure` and `report`; `close` leaves what is not committed.
 
-    `_pending`: work in its order. `_staged`: temporary tables of this session, by table and
-    relation.
+    `_pending`: work in its order.
     """
 
     def __init__(self, settings: PostgresSinkSettings, number: int, on_error: OnError) -> None:
@@ -97,8 +91,7 @@ class Worker:
         self._pending: deque[Work] = deque()
         self._rows = 0  # that are pending
         self._report = WorkerReport()
-        self._connection: Any = None
-        self._staged: dict[tuple[int, SourceRelation], StagedTable] = {}
+        self._applier: Applier | None = None
         self._changed = threading.Condition()
         self._is_closed = self._is_drained = False
         self._thread = threading.Thread(
@@ -197,18 +190,18 @@ class Worker:
             self._changed.notify_all()
 
     def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        self._staged.clear()
-        if connection is not None:
-            connection.close()
+        applier, self._applier = self._applier, None
+        if applier is not None:
+            applier.connection.close()
 
     def _commit(self, works: Sequence[Work]) -> None:
         begun, counted = time.monotonic(), WorkerReport()
         chunks = [chunk for work in works for chunk in work.chunks]
-        if self._connection is None:
-            self._connection = connect(self._settings)
-        with translated("writing"), self._connection.transaction():
-            cursor = self._connection.cursor()
+        if self._applier is None:
+            self._applier = Applier(connect(self._settings), self._ledger, self._on_error)
+        connection = self._applier.connection
+        with translated("writing"), connection.transaction():
+            cursor = connection.cursor()
             rows = self._ledger.lock(cursor, {chunk.table.id for chunk in chunks})
             places: dict[int, Place] = {}
             for table, same in _by_table(chunks).items():
@@ -222,7 +215,7 @@ class Worker:
                 for relation, changes in _joined(same, row):
                     rest = changes
                     if is_live:
-                        rest = self._apply(cursor, table, relation, changes, counted)
+                        rest = self._apply(cursor, table, row, relation, changes, counted=counted)
                     if rest:
                         self._ledger.hold(cursor, row.id, relation, rest)
                         is_live = False
@@ -240,55 +233,24 @@ class Worker:
             report.commits += 1
             report.seconds += time.monotonic() - begun
 
-    def _stage(self, cursor: Any, table: SourceTable, relation: SourceRelation) -> StagedTable:
-        key = table.id, relation
-        found = self._staged.get(key)
-        if found is None:
-            found = self._staged[key] = table.staged(cursor, relation, len(self._staged))
-            found.make(cursor)  # outside of the savepoints
-        return found
-
     def _apply(
-        self, cursor: Any, table: SourceTable, relation: SourceRelation,
-        changes: Sequence[LineChange], counted: WorkerReport,
+        self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation,
+        changes: Sequence[LineChange], *, counted: WorkerReport,
     ) -> Sequence[LineChange]:  # fmt: skip
-        """Applies what can be applied. A change that is refused alone is set aside, or the table
-        waits: then it and all after it are returned, and are to be held."""
-        staged, policy = self._stage(cursor, table, relation), self._on_error
-
-        def write(some: Sequence[LineChange]) -> tuple[()]:
-            try:
-                with self._connection.transaction():
-                    table.apply(cursor, staged, some)
-            except psycopg.Error as error:
-                raise translation(error, f"writing to {table.target}") from error
-            return ()
-
-        _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
-        for (change,), error in refused:
-            if policy == "stop":
-                raise error
-            if policy == "suspend":
-                self._ledger.enter_state(cursor, table.id, "waiting", error.message)
-                counted.waiting.append(table.waiting(error.message))
-                applied = changes.index(change)
-                counted.applied += applied
-                return changes[applied:]
-            letter = table.letter(relation, change, error.message)
-            self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
-        counted.letters += len(refused)
-        counted.applied += len(changes) - len(refused)
-        return ()
-
-
-def _middle(changes: Sequence[LineChange]) -> int:
-    """Where to halve them: between two transactions, if there are several."""
-    edges = [
-        number for number in range(1, len(changes))
-        if changes[number].cursor != changes[number - 1].cursor
-    ]  # fmt: skip
-    middle = len(changes) // 2
-    return min(edges, key=lambda edge: abs(edge - middle), default=middle)
+        """Applies what can be applied; returns what is to be held, because the table waits, or is
+        to be loaded anew."""
+        assert self._applier is not None
+        try:
+            done = self._applier.apply(cursor, table, row, relation, changes)
+        except BeginAnew:
+            self._ledger.load_anew(cursor, row.id)
+            return changes
+        counted.applied += done.applied
+        counted.letters += done.letters
+        if done.error is not None:
+            self._ledger.enter_state(cursor, row.id, "waiting", str(done.error))
+            counted.waiting.append(table.waiting(str(done.error)))
+        return done.rest
 
 
 def _by_table(chunks: Sequence[Chunk]) -> Mapping[SourceTable, list[Chunk]]:

@@ -161,6 +161,8 @@ def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     policy: dict[str, str] = {}
     if isinstance(sink.sink(), SetsAside):
         policy["on_error"] = backend.on_error
+    if "initial" in type(sink.settings).model_fields:
+        policy["initial"] = str(pipeline.snapshot.initial is not False).lower()
     if "connector" in type(sink.settings).model_fields:
         policy["connector"] = plugin("feeds", backend.type).connector or backend.type
     return policy

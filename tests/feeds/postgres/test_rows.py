@@ -117,14 +117,13 @@ def test_lines_stay_as_they_are_after_a_prefix(
     rows: Any, cuts: list[int], prefix: bytes, size: int
 ) -> None:
     data = copy_of(rows)
-    lines = [line for line in data.split(b"\n")[:-1]]
     patch = pytest.MonkeyPatch()
     found = fed(line_framer(prefix, size=size, what="reading"), data, cuts)
     patch.setattr(module, "library", lambda: None)
     assert fed(line_framer(prefix, size=size, what="reading"), data, cuts) == found
     patch.undo()
     text = b"".join(piece for piece, _ in found)
-    assert text.count(b"\n") == sum(count for _, count in found) == len(lines)
+    assert text.count(b"\n") == sum(count for _, count in found) == len(rows)
     assert all(line.startswith(prefix) for line in text.split(b"\n")[:-1])
     plain = text.replace(b"\n" + prefix, b"\n").removeprefix(prefix)
     framed_lines = framed(copy_of(rows), native=False, cuts=cuts)

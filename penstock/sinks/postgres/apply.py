@@ -1,0 +1,113 @@
+"""Changes of a table -> its target, by one connection: what is refused is isolated."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.model.change import OnError
+from penstock.model.errors import PenstockError, Rejected, SettingsError
+from penstock.sinks.poison.faults import sift
+from penstock.sinks.postgres.connect import translated, translation
+from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
+from penstock.sinks.postgres.table_map import LETTER
+from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.staging import StagedTable
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of changes: so many were applied, and set aside; the table waits, because of an
+    error, with the `rest`."""
+
+    applied: int
+    letters: int = 0
+    rest: Sequence[LineChange] = ()
+    error: PenstockError | None = None
+
+
+class Applier:
+    """Used in transactions of its connection. `_staged`: temporary tables of its session, by table
+    and relation."""
+
+    def __init__(self, connection: Any, ledger: TargetLedger, on_error: OnError) -> None:
+        self.connection = connection
+        self._ledger, self._on_error = ledger, on_error
+        self._staged: dict[tuple[int, SourceRelation], StagedTable] = {}
+        self._made = 0  # of these, ever
+
+    def apply(
+        self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation,
+        changes: Sequence[LineChange],
+    ) -> Applied:  # fmt: skip
+        """Applies what can be applied. A change that is refused alone is set aside, or the table
+        waits; it waits as well where changes do not fit the target. Raises Unavailable, Rejected
+        (to stop), BeginAnew."""
+        is_between = changes[0].cursor < row.last_point
+        try:
+            with translated(f"writing to {table.target}"), self.connection.transaction():
+                staged = self._stage(cursor, table, relation)
+                return self._sifted(
+                    cursor, table, staged, (relation, changes), is_between=is_between
+                )
+        except (SettingsError, BeginAnew) as error:
+            # Its temporary tables may be gone with the savepoint.
+            self._staged = {key: one for key, one in self._staged.items() if key[0] != table.id}
+            if isinstance(error, BeginAnew):
+                raise
+            return Applied(0, rest=changes, error=error)
+
+    def _stage(self, cursor: Any, table: SourceTable, relation: SourceRelation) -> StagedTable:
+        key = table.id, relation
+        found = self._staged.get(key)
+        if found is None:
+            self._made += 1
+            found = table.staged(cursor, relation, self._made)
+            found.make(cursor)  # outside of the savepoints
+            self._staged[key] = found
+        return found
+
+    def _sifted(
+        self,
+        cursor: Any,
+        table: SourceTable,
+        staged: StagedTable,
+        of: tuple[SourceRelation, Sequence[LineChange]],
+        *,
+        is_between: bool,
+    ) -> Applied:
+        policy, (relation, changes) = self._on_error, of
+
+        def write(some: Sequence[LineChange]) -> tuple[()]:
+            try:
+                with self.connection.transaction():
+                    table.apply(cursor, staged, some, is_between=is_between)
+            except psycopg.Error as error:
+                found = translation(error, f"writing to {table.target}")
+                if is_between and isinstance(found, Rejected):
+                    raise BeginAnew from error  # a newer row may be in the way
+                raise found from error
+            return ()
+
+        _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
+        for (change,), error in refused:
+            if policy == "stop":
+                raise error
+            if policy == "suspend":
+                applied = changes.index(change)
+                return Applied(applied, rest=changes[applied:], error=error)
+            letter = table.letter(relation, change, error.message)
+            self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
+        return Applied(len(changes) - len(refused), len(refused))
+
+
+def _middle(changes: Sequence[LineChange]) -> int:
+    """Where to halve them: between two transactions, if there are several."""
+    edges = [
+        number for number in range(1, len(changes))
+        if changes[number].cursor != changes[number - 1].cursor
+    ]  # fmt: skip
+    middle = len(changes) // 2
+    return min(edges, key=lambda edge: abs(edge - middle), default=middle)

@@ -1,0 +1,258 @@
+"""Rows of sources into their targets, part by part; then the changes that were held meanwhile.
+
+Each part is a transaction with its mark in the ledger, so a kill repeats none. What an interrupted
+load lacks is read at a later point: changes between the two are applied to all rows, of which some
+are newer. That comes out right, because a change has the whole row or deletes it; where one has
+not, and moves a row to another key, the load begins anew.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from penstock.model.change import OnError
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.position import PartitionId
+from penstock.sinks import Part, RowsPoint
+from penstock.sinks.postgres.apply import Applier
+from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
+from penstock.sinks.postgres.table_map import TableMap
+from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.staging import StagedTable
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresRowWriter:
+    """See `RowWriter`."""
+
+    connection: Any
+    ledger: TargetLedger
+    row: LedgerRow
+    staged: StagedTable
+    source: str
+    identity: str
+    merges: bool
+    columns: Sequence[str]
+    prefix: bytes
+
+    def write(self, part: Part, pieces: Iterable[bytes]) -> None:
+        """See `RowWriter`."""
+        mark = LoadPart(self.source, part[0], "", self.identity)
+        with translated("loading rows"), self.connection.transaction():
+            cursor = self.connection.cursor()
+            # Another one that loads the same part waits here.
+            if not self.ledger.mark(cursor, self.row.id, mark):
+                raise Unavailable(f"the load of {self.source} was begun anew")
+            self.staged.load(cursor, pieces, merges=self.merges)
+
+
+class PostgresTableLoad:
+    """See `TableLoad`."""
+
+    def __init__(self, settings: PostgresSinkSettings, table: SourceTable, row: LedgerRow) -> None:
+        self._settings, self._table, self._row = settings, table, row
+        self._ledger = TargetLedger(settings.ledger)
+        mapped = table.mapped
+        self._keeps = mapped.options.existing == "keep" and not row.is_ours
+        self._merges = self._keeps and mapped.periods is None
+        self._map = TableMap(settings)
+
+    @property
+    def backend(self) -> str:
+        """See `TableLoad`."""
+        return self._table.mapped.backend
+
+    @property
+    def partition(self) -> PartitionId:
+        """See `TableLoad`."""
+        return PartitionId(self._table.sid)
+
+    @property
+    def name(self) -> str:
+        """See `TableLoad`."""
+        return self._table.name
+
+    @property
+    def has_rows(self) -> bool:
+        """See `TableLoad`."""
+        return self._row.has_rows
+
+    def covers(self, schema: str, table: str) -> bool:
+        """See `TableLoad`."""
+        return self._map.mapped(self.backend, schema, table) == self._table.mapped
+
+    def begin(self, point: RowsPoint) -> Sequence[Part] | None:
+        """See `TableLoad`."""
+        with self._transaction("reading the ledger") as cursor:
+            row = self._locked(cursor)
+            parts = self._ledger.parts(cursor, row.id)
+            own = [part for part in parts if part.source == _source(point)]
+            if not own or not any(part.is_done for part in parts):
+                return None
+            if not all(point.continues(part.identity) for part in own):
+                self._ledger.load_anew(cursor, row.id)
+                return None
+            left = [(part.number, orjson.loads(part.ranges)) for part in own if not part.is_done]
+            if left:
+                self._ledger.set_points(cursor, row.id, row.point, point.cursor)
+            return left
+
+    def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
+        """See `TableLoad`."""
+        is_keyed = point.is_by_key and any(column["key"] for column in point.schema.columns)
+        # What was read at another point would be in the way, or there twice.
+        is_whole = not is_keyed or self._keeps or self._table.mapped.periods is not None
+        parts = [ranges] if is_whole else [[one] for one in ranges]
+        with self._transaction("preparing the target") as cursor:
+            is_first = not any(one.is_done for one in self._ledger.parts(cursor, self._row.id))
+            staged = self._table.staged(cursor, _relation(point), 0)
+            # Before the ledger's row is locked: workers wait for that.
+            if is_first and not self._keeps and staged.has_rows(cursor):
+                self._clear(cursor, staged)
+        with self._transaction("planning a load") as cursor:
+            row = self._locked(cursor)
+            if is_first:
+                self._ledger.forget_parts(cursor, row.id)
+                is_ours = not self._keeps
+                self._ledger.set_points(cursor, row.id, point.cursor, is_ours=is_ours)
+            elif is_keyed and not is_whole:
+                self._ledger.set_points(cursor, row.id, row.point, point.cursor)
+            else:
+                raise SettingsError(
+                    f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
+                    hint="give it a primary key, and no `existing: keep`, or map it apart",
+                )
+            texts = [orjson.dumps(part).decode() for part in parts]
+            self._ledger.plan(cursor, row.id, _source(point), point.identity, texts)
+        return list(enumerate(parts))
+
+    @contextmanager
+    def writer(self, point: RowsPoint) -> Iterator[PostgresRowWriter]:
+        """See `TableLoad`."""
+        with closing(connect(self._settings)) as connection:
+            with translated("preparing the target"), connection.transaction():
+                cursor = connection.cursor()
+                (row,) = self._ledger.lock(cursor, [self._row.id]).values()
+                identity = next(
+                    part.identity for part in self._ledger.parts(cursor, row.id)
+                    if part.source == _source(point)
+                )  # fmt: skip
+                staged = self._table.staged(cursor, _relation(point), 0)
+                staged.make(cursor)
+            columns, prefix = staged.form(merges=self._merges)
+            try:
+                yield PostgresRowWriter(
+                    connection, self._ledger, row, staged, _source(point), identity, self._merges,
+                    columns, prefix,
+                )  # fmt: skip
+            except Rejected:
+                if not row.last_point:
+                    raise
+                self.discard()  # a row of another point may have been in the way
+                raise Unavailable(f"the load of {self.name} begins anew") from None
+
+    def discard(self) -> None:
+        """See `TableLoad`."""
+        with self._transaction("beginning anew") as cursor:
+            self._ledger.load_anew(cursor, self._row.id)
+
+    def finish(self) -> bool:
+        """See `TableLoad`."""
+        with self._transaction("ending a load") as cursor:
+            row = self._locked(cursor)
+            parts = self._ledger.parts(cursor, row.id)
+            is_whole = bool(parts) and all(part.is_done for part in parts)
+            if is_whole:
+                self._ledger.enter_state(cursor, row.id, "loaded")
+                self._ledger.forget_parts(cursor, row.id)
+            return is_whole
+
+    def settle(self, on_error: OnError) -> None:
+        """See `TableLoad`."""
+        with closing(connect(self._settings)) as connection:
+            applier = Applier(connection, self._ledger, on_error)
+            try:
+                while self._settle_some(applier):
+                    pass
+            except BeginAnew:
+                self.discard()
+                raise Unavailable(f"the load of {self.name} begins anew") from None
+
+    def _settle_some(self, applier: Applier) -> bool:
+        """Applies some of the changes that were held; whether there may be more."""
+        with translated("applying held changes"), applier.connection.transaction():
+            cursor = applier.connection.cursor()
+            row = self._locked(cursor)
+            if row.state == "live" or not row.has_rows:
+                return False
+            for relation, changes in self._ledger.take_held(
+                cursor, row, self._settings.commit.rows
+            ):
+                done = applier.apply(cursor, self._table, row, relation, changes)
+                if done.error is not None:
+                    raise done.error
+            if self._ledger.has_held(cursor, row.id):
+                return True
+            self._ledger.enter_state(cursor, row.id, "live")
+            return False
+
+    def wait(self, error: PenstockError) -> None:
+        """See `TableLoad`."""
+        with self._transaction("storing why a table waits") as cursor:
+            row = self._locked(cursor)
+            if row.state != "live":
+                self._ledger.enter_state(cursor, row.id, "waiting", str(error))
+
+    def _clear(self, cursor: Any, staged: StagedTable) -> None:
+        if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
+            raise SettingsError(
+                f"{self.name}: {self._table.target} has rows already",
+                hint="set `existing: replace` or `keep` for it in the map, or delete them",
+            )
+        staged.clear(cursor)
+
+    def _locked(self, cursor: Any) -> LedgerRow:
+        found = self._ledger.lock(cursor, [self._row.id])
+        if not found:
+            raise SettingsError(f"the ledger has no row of {self.name} any more")
+        return found[self._row.id]
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[Any]:
+        with (
+            closing(connect(self._settings)) as connection,
+            translated(doing),
+            connection.transaction(),
+        ):
+            yield connection.cursor()
+
+
+def unfinished(settings: PostgresSinkSettings, cursor: Any) -> Sequence[PostgresTableLoad]:
+    """The tables of the map that are not live. Raises psycopg's errors."""
+    tables = {(each.backend, each.schema_name, each.table): each for each in settings.tables()}
+    return [
+        PostgresTableLoad(settings, SourceTable(mapped=mapped, sid=sid, id=row.id), row)
+        for (backend, sid, schema, table), row in TargetLedger(settings.ledger).unfinished(cursor)
+        if (mapped := tables.get((backend, schema, table))) is not None
+    ]
+
+
+def _source(point: RowsPoint) -> str:
+    return f"{point.schema.schema}.{point.schema.table}"
+
+
+def _relation(point: RowsPoint) -> SourceRelation:
+    schema = point.schema
+    return SourceRelation(
+        schema=schema.schema, table=schema.table, version=schema.version,
+        columns=tuple(
+            RelationColumn(each["name"], each["data_type"], bool(each["key"]))
+            for each in schema.columns
+        ),
+    )  # fmt: skip
