@@ -155,7 +155,7 @@ class TableLoader(Closes):
                     sink.enter(backend, partition, initial=initial)
                     self._entered.add((backend, partition))
         self._running = {name: one for name, one in self._running.items() if not one.done()}
-        for load in sink.unfinished():
+        for load in sink.unfinished() if self._entered else ():
             entered = (load.backend, load.partition) in self._entered
             if entered and load.name not in self._running and self._state.is_ours:
                 self._running[load.name] = self._pool.submit(self._try, load)
