@@ -1,0 +1,230 @@
+"""The load of a table into its target, part by part, on a real server; without Spark."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.model.position import PartitionId
+from penstock.model.table_schema import TableSchema
+from penstock.sinks import TableLoad
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.sink import PostgresSink
+from tests.progress import Noted
+from tests.servers import Database
+from tests.sinks.postgres.test_write import TARGET, items, rows_of
+
+COLUMNS: Sequence[Mapping[str, Any]] = (
+    {"name": "id", "data_type": "integer", "key": True},
+    {"name": "name", "data_type": "text", "key": False},
+)
+
+
+@dataclass
+class Point:
+    """Is a `RowsPoint`, at the transaction with this number."""
+
+    number: int = 1
+    schema: TableSchema = field(
+        default_factory=lambda: TableSchema(
+            schema="public", table="items", name=("items",), version="1", columns=tuple(COLUMNS)
+        )
+    )
+    identity: str = "one"
+    is_by_key: bool = True
+
+    @property
+    def cursor(self) -> str:
+        return f"00000000/{self.number:08X}"
+
+    def continues(self, identity: str) -> bool:
+        return identity == self.identity
+
+
+SinkOf = Callable[..., PostgresSink]
+
+
+@pytest.fixture
+def sink_of(database: Database) -> SinkOf:
+    """`sink_of(**options of the table items)`, whose tables are loaded."""
+
+    def make(**options: Any) -> PostgresSink:
+        entries = [{"backend": "default", "tables": {"items": options}}]
+        sink = PostgresSink(PostgresSinkSettings(
+            connection=database.url, map=entries, commit={"wait": "20ms"}, initial=True,
+        ))  # fmt: skip
+        sink.enter("default", PartitionId("shop"), initial=True)
+        return sink
+
+    return make
+
+
+def load_of(sink: PostgresSink) -> TableLoad:
+    (load,) = sink.unfinished()
+    return load
+
+
+def loaded(load: TableLoad, point: Point, *parts: bytes) -> None:
+    """Plans as many parts, and loads them."""
+    planned = load.plan(point, list(range(len(parts))))
+    with load.writer(point) as writer:
+        for part, lines in zip(planned, parts, strict=True):
+            writer.write(part, [writer.prefix + line + b"\n" for line in lines.splitlines()])
+
+
+def state(database: Database) -> tuple[str, str]:
+    (found,) = database.execute("SELECT state, detail FROM penstock.ledger")
+    return found[0], found[1]
+
+
+def test_changes_before_the_point_are_in_the_rows_and_later_ones_are_applied_after(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink = sink_of()
+    sink.write([rows_of("INSERT 1 old"), rows_of("UPDATE 1 new", "INSERT 3 c", commit=3)], Noted())
+    load, point = load_of(sink), Point(2)
+    assert load.begin(point) is None
+    loaded(load, point, b"1\told\n2\tb")
+    assert items(database) == [(1, "old"), (2, "b")]
+    assert load.finish()
+    load_of(sink).settle("stop")
+    assert items(database) == [(1, "new"), (2, "b"), (3, "c")]
+    assert state(database) == ("live", "")
+    sink.write([rows_of("DELETE 1", commit=1), rows_of("DELETE 2", commit=4)], Noted())
+    assert items(database) == [(1, "new"), (3, "c")], "a change of before the point was applied"
+
+
+def test_a_load_goes_on_with_the_parts_that_are_left(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    sink = sink_of()
+    load, point = load_of(sink), Point(2)
+    first, second = load.plan(point, ["a", "b"])
+    with load.writer(point) as writer:
+        writer.write(first, [b"1\ta\n"])
+        with pytest.raises(Unavailable):  # another instance has loaded it
+            writer.write(first, [b"1\ta\n"])
+    later = Point(5)
+    again = load_of(sink)
+    assert again.begin(later) == [(1, ["b"])] == [second]
+    with again.writer(later) as writer:
+        writer.write(second, [b"2\tb\n"])
+    sink.write([rows_of("DELETE 1", "INSERT 3 c", commit=3)], Noted())
+    assert again.finish()
+    load_of(sink).settle("stop")
+    assert items(database) == [(2, "b"), (3, "c")]
+
+
+def test_between_two_points_a_key_change_that_lacks_values_begins_the_load_anew(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink = sink_of()
+    load, point = load_of(sink), Point(2)
+    first, second = load.plan(point, ["a", "b"])
+    with load.writer(point) as writer:
+        writer.write(first, [b"1\ta\n"])
+    later, again = Point(5), load_of(sink)
+    again.begin(later)
+    with again.writer(later) as writer:
+        writer.write(second, [b"9\ta\n"])
+    moved = rows_of("UPDATE 9 \\U", commit=3, before=["1\ta"], unchanged=[["name"]])
+    sink.write([moved], Noted())
+    assert again.finish()
+    database.execute("UPDATE penstock.held SET before = '1' || chr(9) || '\\U'")
+    with pytest.raises(Unavailable, match="anew"):
+        load_of(sink).settle("stop")
+    assert state(database) == ("loading", "")
+    fresh = load_of(sink)
+    assert fresh.begin(later) is None
+    loaded(fresh, later, b"9\ta")
+    assert items(database) == [(9, "a")]
+
+
+@pytest.mark.parametrize(
+    ("existing", "rows"), [("keep", [(1, "a"), (7, "x")]), ("replace", [(1, "a")])]
+)
+def test_rows_that_are_there_are_kept_or_replaced(
+    database: Database, sink_of: SinkOf, existing: str, rows: list[Any]
+) -> None:
+    database.execute(TARGET)
+    database.execute("INSERT INTO items VALUES (1, 'x'), (7, 'x')")
+    load = load_of(sink_of(existing=existing))
+    loaded(load, Point(), b"1\ta")
+    assert items(database) == rows
+
+
+def test_rows_that_are_there_make_a_table_wait_until_they_are_gone(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    database.execute("INSERT INTO items VALUES (7, 'x')")
+    sink = sink_of()
+    load = load_of(sink)
+    with pytest.raises(SettingsError, match="has rows already") as refused:
+        load.plan(Point(), ["a"])
+    load.wait(refused.value)
+    assert state(database)[0] == "waiting"
+    sink.write([rows_of("INSERT 2 b", commit=3)], Noted())
+    database.execute("DELETE FROM items")
+    again = load_of(sink)
+    assert not again.has_rows
+    loaded(again, Point(), b"1\ta")
+    assert again.finish()
+    load_of(sink).settle("stop")
+    assert items(database) == [(1, "a"), (2, "b")]
+
+
+def test_a_live_table_whose_target_is_gone_waits_and_goes_on(
+    database: Database, sink_of: SinkOf
+) -> None:
+    sink = sink_of(create=True)
+    loaded(load_of(sink), Point(), b"1\ta")
+    load_of(sink).finish()
+    load_of(sink).settle("stop")
+    stopped = sink_of()
+    database.execute("ALTER TABLE items RENAME TO gone")
+    stopped.write([rows_of("INSERT 2 b", commit=3)], Noted())
+    assert state(database)[0] == "waiting"
+    stopped.write([rows_of("INSERT 3 c", commit=4)], Noted())
+    load = load_of(stopped)
+    assert load.has_rows
+    with pytest.raises(SettingsError):
+        load.settle("stop")
+    database.execute("ALTER TABLE gone RENAME TO items")
+    load.settle("stop")
+    assert items(database) == [(1, "a"), (2, "b"), (3, "c")]
+    assert state(database) == ("live", "")
+
+
+def test_a_reload_replaces_the_rows_of_one_source(database: Database, sink_of: SinkOf) -> None:
+    database.execute("CREATE TABLE items (sid text, id int, name text, PRIMARY KEY (sid, id))")
+    database.execute("INSERT INTO items VALUES ('other', 1, 'x')")
+    sink = sink_of()
+    loaded(load_of(sink), Point(), b"1\ta\n2\tb")
+    load_of(sink).finish()
+    load_of(sink).settle("stop")
+    with pytest.raises(SettingsError, match="no table"):
+        sink.reload("items", "elsewhere")
+    assert sink.reload("items", "shop") == ["public.items of default/shop"]
+    loaded(load_of(sink), Point(), b"1\tnew")
+    found = database.execute("SELECT sid, id, name FROM items ORDER BY sid, id")
+    assert found == [("other", 1, "x"), ("shop", 1, "new")]
+
+
+def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, kind text)")
+    sets = {"id": "id", "name": "upper(name)", "kind": "_operation"}
+    load = load_of(sink_of(set=sets, filter="id > 1"))
+    loaded(load, Point(), b"1\ta\n2\tb")
+    assert items(database) == [(2, "B", "READ")]
+
+
+def test_a_row_that_is_refused_ends_the_load(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    load = load_of(sink_of())
+    with pytest.raises(Rejected, match="truncation"):
+        loaded(load, Point(), b"1\ttoo-long")
+    assert items(database) == []
