@@ -28,6 +28,8 @@ KEEP_ALIVE = 1.0
 # Seconds between two reads of a partition that has nothing, while threads have others to read.
 FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
 THREADS = 8
+# Of these, how many may try a source that failed at once: each may take a connection's time limit.
+TRIES = THREADS // 2
 
 
 class Arrivals:
@@ -164,6 +166,7 @@ class Reservoir:
         self._parts: dict[PartitionId, Buffered] = {}
         self._room = Room(limit)
         self._arrivals: list[Arrivals] = []  # of each consumer that listens
+        self._tried: set[Buffered] = set()  # those that failed, and have a turn
         # Partitions whose end was read, until they are closed.
         self.ended: set[PartitionId] = set()
         # What was read, and how often a connection was lost, over all partitions ever opened.
@@ -334,10 +337,16 @@ class Reservoir:
         """The next partition whose turn it is; None when reading has stopped."""
         with self.wake:
             while (part := self._turns.next(None)) is not None:
-                if part in self._room.held or self._room.is_free(part, len(self._parts)):
+                is_failing = part.reader.error is not None
+                if is_failing and len(self._tried) >= TRIES:
+                    self._turns.done(part, LONGEST_IDLE)
+                elif part in self._room.held or self._room.is_free(part, len(self._parts)):
+                    if is_failing:
+                        self._tried.add(part)
                     return part
-                self._room.held[part] = None
-                self._turns.done(part, KEEP_ALIVE)
+                else:
+                    self._room.held[part] = None
+                    self._turns.done(part, KEEP_ALIVE)
             return None
 
     def _take(self, part: Buffered, step: Step, timeout: float) -> None:
@@ -348,6 +357,7 @@ class Reservoir:
             self.counts["pages"] += len(step.pages)
             self.counts["reconnects"] += isinstance(step.error, Unavailable)
             self._room.held.pop(part, None)
+            self._tried.discard(part)
             if self._parts.get(partition) is not part:  # it was closed meanwhile
                 self._turns.done(part, None)
                 part.reader.disconnect()
