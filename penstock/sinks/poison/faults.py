@@ -37,7 +37,7 @@ class Fault(NamedTuple):
     error: str
 
 
-class Rows(Protocol):
+class Divisible(Protocol):
     """Changes in their order: a `Part`, a list."""
 
     def __len__(self) -> int: ...
@@ -45,11 +45,11 @@ class Rows(Protocol):
     def __getitem__(self, rows: slice, /) -> Self: ...
 
 
-R = TypeVar("R", bound=Rows)
+R = TypeVar("R", bound=Divisible)
 T = TypeVar("T")
 
 
-def _middle(rows: Rows) -> int:
+def _middle(rows: Divisible) -> int:
     return len(rows) // 2
 
 
