@@ -16,7 +16,7 @@ from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison.quarantine import Quarantine
 from penstock.sinks.rows.intake import Gather, Order
-from penstock.sinks.rows.loop import Retries, Step, Tally, WriteLoop
+from penstock.sinks.rows.loop import SinkRetries, Step, Tally, WriteLoop
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
@@ -37,7 +37,7 @@ class WriteRun:
         layout: Layout = plugin("layouts", settings.layout)
         self._poison: Quarantine[Messages]
         self._poison = Quarantine(settings, progress.report, layout.omits)
-        self._retries = Retries(self, progress)
+        self._retries = SinkRetries(self, progress)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher  # there as soon as `_connected` was set once
 

@@ -55,7 +55,7 @@ class Outlet(Protocol):
     """How a sink sends, in one write. `tally` is what is durable, `flow` how fast to send, `gather`
     what goes together; `order` keeps the last places.
 
-    `send`, `poll` and `drain` try until they succeed, by `Retries`. They raise Rejected,
+    `send`, `poll` and `drain` try until they succeed, by `SinkRetries`. They raise Rejected,
     SettingsError or LeaseLost.
     """
 
@@ -119,7 +119,7 @@ class Outlet(Protocol):
         ...
 
 
-class Retries:
+class SinkRetries:
     """Does steps of an outlet, over an open connection, again and again until they succeed."""
 
     def __init__(self, outlet: Outlet, progress: Progress) -> None:
