@@ -1,10 +1,11 @@
 """One call of `write`: changes go to the workers of their tables, whole transactions at a time."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -12,8 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.change import WHOLE, images_of, unreadable
-from penstock.model.errors import Rejected, SettingsError
+from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
+from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.postgres.set_aside import suspended
@@ -25,6 +27,8 @@ from penstock.sinks.postgres.worker import Chunk, Work, Worker
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
 from penstock.tables.lines import SourceRelation
+
+T = TypeVar("T")
 
 _PART = 8000  # rows that are divided at once
 # Seconds after which the rest of a transaction is not waited for: a page that ends exactly with the
@@ -184,10 +188,10 @@ class TableWrite:
             relation = self._relations.get(
                 (partition, batch.column("relation_id")[start].as_py() or 0)
             )
-            table = self._map.find(
-                batch.column("backend")[start].as_py(), partition,
-                batch.column("namespace")[start].as_py(), batch.column("collection")[start].as_py(),
-            )  # fmt: skip
+            backend, schema, name = (
+                batch.column(each)[start].as_py() for each in ("backend", "namespace", "collection")
+            )
+            table = self._retried(partial(self._map.find, backend, partition, schema, name))
             if table is None:
                 continue
             relation = relation or SourceRelation(schema="", table="", columns=())
@@ -212,10 +216,21 @@ class TableWrite:
                     f" {letter.error}",
                     hint="on_error: dead-letter would set it aside",
                 )
-            self._map.keep_letter(letter)
+            self._retried(partial(self._map.keep_letter, letter))
             self._progress.report({"dead_letters": {letter.reason: 1}})
         kept = sorted(set(range(len(batch))) - set(rows))
         return batch.take(pa.array(kept, pa.int64()))
+
+    def _retried(self, step: Callable[[], T]) -> T:
+        """Does a step that asks the destination, until it answers."""
+        waits = delays(first=0.2)
+        while True:
+            try:
+                return step()
+            except Unavailable as error:
+                self._map.close()
+                self._progress.report({"connected": False, "error": str(error)})
+                time.sleep(next(waits))
 
     def _report(self) -> None:
         """Reports what is durable, and how the workers fare."""
