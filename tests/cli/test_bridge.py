@@ -110,7 +110,7 @@ def test_a_slot_that_can_not_be_is_a_clear_error() -> None:
 def test_no_error_and_no_repr_holds_a_password() -> None:
     assert "p@ss" not in repr(made())
     with pytest.raises(SettingsError) as error:
-        bridge_pipeline(ENVIRONMENT, slot="x", publication="", subject="p@ss:w/rd?#%")
+        bridge_pipeline(ENVIRONMENT, slot="My-Slot", publication="p", subject="p@ss:w/rd?#%")
     assert "p@ss" not in str(error.value)
 
 
