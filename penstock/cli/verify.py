@@ -80,7 +80,7 @@ class _Pair:
     feed: PostgresFeed
     sid: str
     table: MappedTable
-    schema: TableSchema
+    schemas: list[TableSchema]
 
 
 def _chosen(
@@ -92,10 +92,14 @@ def _chosen(
         for source, feed in _sources(backend):
             if sid not in (None, source):
                 continue
+            found: dict[str, _Pair] = {}
             for schema in feed.schemas():
                 table = table_map.mapped(backend.name, schema.schema, schema.table)
                 if table is not None and (not wanted or table.source in wanted):
-                    yield _Pair(feed, source, table, schema)
+                    # All partitions that go into one target are one table there.
+                    pair = found.setdefault(table.source, _Pair(feed, source, table, []))
+                    pair.schemas.append(schema)
+            yield from found.values()
 
 
 def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
@@ -110,7 +114,7 @@ def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> d
         translated("comparing"),
     ):
         comparison = TableComparison(
-            source, target, table=pair.table, schema=pair.schema, sid=pair.sid,
+            source, target, table=pair.table, schemas=pair.schemas, sid=pair.sid,
             settle=lambda: _settle(source, pair.feed.settings.slot), ledger=settings.ledger,
         )  # fmt: skip
         verdict = comparison.run()

@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 from psycopg import sql
 from pydantic import Field
 
-from penstock.model.errors import Rejected
 from penstock.model.settings import Settings
 from penstock.tables.lines import (
     EMPTYING,
@@ -35,6 +34,7 @@ from penstock.tables.staging import (
     Destination,
     RowMapping,
     StagedTable,
+    UnsentValue,
     copy_lines,
     joined_names,
     make_temporary,
@@ -202,12 +202,15 @@ class StagedHistory(StagedTable):
         if whole:
             copy_lines(cursor, self._rows, self._staged, "%s\n", whole)
         for number, (unsent, lines) in enumerate(by_unsent(parts).items()):
+            self.refuse_unsent(self._staged[each] for each in unsent)
             if number:
                 cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
             copy_lines(cursor, self._keys, [*self._staged, *self._old], "%s\n", lines)
             cursor.execute(self._complete({self._staged[each] for each in unsent}))
         if parts and cursor.execute(self._lost).fetchone()[0]:
-            raise Rejected("a row has a value that was not sent, and there is no version before it")
+            raise UnsentValue(
+                "a row lacks a value that was not sent, and there is no version before it"
+            )
 
     def _deleted(self, key: str) -> str:
         cells = [NULL] * len(self.relation.columns)
@@ -231,8 +234,7 @@ class StagedHistory(StagedTable):
 
     def _complete(self, unsent: set[str]) -> sql.Composable:
         """Stages versions with the values of the open versions of their origins."""
-        own = self.mapping.computed or {name: name for name in self.written}
-        columns = {value.strip().strip('"'): name for name, value in own.items()}
+        columns = self.kept
         values = [
             sql.Identifier("_t", columns[name])
             if name in unsent and name in columns

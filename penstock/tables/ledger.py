@@ -28,7 +28,7 @@ _CREATE = (
         id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
         backend text, sid text, "schema" text, "table" text, target text NOT NULL,
         state text NOT NULL, place text NOT NULL DEFAULT '', point text NOT NULL DEFAULT '',
-        last_point text NOT NULL DEFAULT '', version text NOT NULL DEFAULT '',
+        last_point text NOT NULL DEFAULT '', columns text NOT NULL DEFAULT '[]',
         detail text NOT NULL DEFAULT '', resumes text NOT NULL DEFAULT '',
         is_ours boolean NOT NULL DEFAULT false, PRIMARY KEY (backend, sid, "schema", "table"))""",
     # The parts of tables that are loading, as JSON.
@@ -250,6 +250,19 @@ class TargetLedger:
             [id],
         )
         self.forget_parts(cursor, id)
+
+    def columns(self, cursor: Any, id: int) -> Sequence[str]:
+        """The source's columns when changes of a table were applied last; none before the first."""
+        query = self._sql("SELECT columns FROM {schema}.ledger WHERE id = %s")
+        found: Sequence[str] = orjson.loads(cursor.execute(query, [id]).fetchone()[0])
+        return found
+
+    def keep_columns(self, cursor: Any, id: int, names: Sequence[str]) -> None:
+        """Changes of a table with these columns are applied."""
+        cursor.execute(
+            self._sql("UPDATE {schema}.ledger SET columns = %s WHERE id = %s"),
+            [orjson.dumps(names).decode(), id],
+        )
 
     def set_points(
         self, cursor: Any, id: int, point: str, last_point: str = "", *, is_ours: bool = True

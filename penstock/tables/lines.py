@@ -5,7 +5,7 @@ did not send. Lines are never parsed but where a change has unsent values or ano
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -74,6 +74,28 @@ class SourceRelation:
     def key(self) -> tuple[int, ...]:
         """Which columns are the key."""
         return tuple(number for number, column in enumerate(self.columns) if column.is_key)
+
+
+def replaced_columns(
+    before: Sequence[str], now: Sequence[str]
+) -> list[tuple[list[str], list[str]]]:
+    """Columns that are gone, and those that stand where they were: a renamed column keeps its place
+    among the others, and a new one is after all of them. So between columns that stayed they were
+    renamed; at the end they may have been."""
+    stay = set(before) & set(now)
+    pairs = zip(_between(before, stay), _between(now, stay), strict=True)
+    return [(gone, new) for gone, new in pairs if gone and new]
+
+
+def _between(names: Sequence[str], stay: Collection[str]) -> list[list[str]]:
+    """The names before, between and after those that stay."""
+    found: list[list[str]] = [[]]
+    for name in names:
+        if name in stay:
+            found.append([])
+        else:
+            found[-1].append(name)
+    return found
 
 
 class LineChange(NamedTuple):

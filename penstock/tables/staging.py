@@ -5,6 +5,7 @@ table is: the session must not plan hash or merge joins (see `SESSION`). MERGE r
 target; an executemany costs five times as much as COPY.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ from typing import Any
 
 from psycopg import sql
 
+from penstock.model.errors import Rejected
 from penstock.tables.lines import (
     NULL,
     UNSENT,
@@ -246,7 +248,7 @@ class StagedTable:
         for unsent, lines in step.parts.items():
             self.stage(cursor, lines)
             if self.mapping.has_expressions:
-                self._fill(cursor, unsent)
+                self._fill(cursor, self._names_of(unsent))
                 self._put(cursor)
             else:
                 cursor.execute(self._update(unsent))
@@ -261,7 +263,7 @@ class StagedTable:
         if not self.mapping.has_expressions:
             cursor.execute(self._update(unsent, moves=True))
             return
-        self._fill(cursor, unsent, moves=True)
+        self._fill(cursor, self._names_of(unsent), moves=True)
         cursor.execute(self._delete(self._keys, _SQL("true")))
         self._put(cursor)
 
@@ -335,25 +337,58 @@ class StagedTable:
             same(self.unique, "_t", "_k" if moves else "_s"),
         )  # fmt: skip
 
-    def _fill(self, cursor: Any, unsent: Sequence[int], *, moves: bool = False) -> None:
+    @property
+    def kept(self) -> Mapping[str, str]:
+        """The source's columns that the destination has as they are, by name, and what it calls
+        them."""
+        own = self.mapping.computed or {name: name for name in self.written}
+        return {value.strip().strip('"'): name for name, value in own.items()}
+
+    def refuse_unsent(self, unsent: Iterable[str]) -> None:
+        """Raises UnsentValue where an expression needs one of these columns, and the destination
+        does not have its value either."""
+        texts = [*self.mapping.computed.values(), self.mapping.filter]
+        for name in sorted(set(unsent) - self.kept.keys()):
+            if any(_mentions(text, name) for text in texts):
+                raise UnsentValue(f"`set` or `filter` needs the column {name}", hint=_SENDS_ALL)
+
+    def _names_of(self, numbers: Iterable[int]) -> list[str]:
+        return [self.relation.names[number] for number in numbers]
+
+    def _fill(self, cursor: Any, unsent: Sequence[str], *, moves: bool = False) -> None:
         """Staged rows get the values that were not sent from the destination, as expressions may
-        need them."""
-        names = [self.relation.names[number] for number in unsent]
-        known = [name for name in names if name in self.destination.columns
-                 and name not in self.mapping.computed]  # fmt: skip
-        if not known:
-            return
-        sets = [_SQL("{0} = _t.{0}").format(sql.Identifier(name)) for name in known]
-        place = _SQL("" if moves else ", ctid AS _place")
-        keys = same(self.unique, "_t", "_k")
-        cursor.execute(
-            _SQL("UPDATE {} AS _s SET {} FROM (SELECT {}{} FROM {} OFFSET 0) AS _k, {} AS _t"
-                 " WHERE {}{}").format(
-                self._rows, _COMMA.join(sets), self._selected(self.unique), place,
-                self._keys if moves else self._rows, self.destination.name, keys,
-                _SQL("" if moves else " AND _s.ctid = _k._place"),
-            )
+        need them. Those that the destination does not have stay out, where the filter says so;
+        raises UnsentValue for one that would enter."""
+        self.refuse_unsent(unsent)
+        kept = [(name, self.kept[name]) for name in unsent if name in self.kept]
+        # By the key that the destination's row has now.
+        staged, place = (self._keys, "") if moves else (self._rows, ", ctid AS _place")
+        found = _SQL("(SELECT {}{} FROM {} OFFSET 0) AS _k, {} AS _t WHERE {}").format(
+            self._selected(self.unique), _SQL(place), staged, self.destination.name,
+            same(self.unique, "_t", "_k"),
         )  # fmt: skip
+        mine = _SQL("" if moves else " AND _s.ctid = _k._place")
+        sets = [
+            _SQL("{} = _t.{}").format(sql.Identifier(name), sql.Identifier(own))
+            for name, own in kept
+        ]
+        if sets:
+            cursor.execute(
+                _SQL("UPDATE {} AS _s SET {} FROM {}{}").format(
+                    self._rows, _COMMA.join(sets), found, mine
+                )
+            )
+        absent = _SQL("NOT EXISTS (SELECT FROM {}{})").format(found, mine)
+        condition = self.mapping.filter
+        used = {name for name in self.relation.names if _mentions(condition, name)}
+        if used <= set(unsent):  # what decides has not changed: they were outside, and are
+            cursor.execute(_SQL("DELETE FROM {} AS _s WHERE {}").format(self._rows, absent))
+            return
+        # A value that nobody knows may decide; else those are refused that the filter lets in.
+        enters = _SQL("true") if used & set(unsent) else sql.SQL(condition)
+        query = _SQL("SELECT EXISTS (SELECT FROM {} AS _s WHERE ({}) AND {})")
+        if cursor.execute(query.format(self._rows, enters, absent)).fetchone()[0]:
+            raise UnsentValue("a row enters the target, and lacks a value", hint=_SENDS_ALL)
 
     def _recount(self, cursor: Any, counts: Mapping[str, int]) -> None:
         fewer = [line for line, count in counts.items() for _ in range(-count)]
@@ -399,6 +434,18 @@ class StagedTable:
     @property
     def _key_names(self) -> list[str]:
         return [column.name for column in self.relation.columns if column.is_key]
+
+
+class UnsentValue(Rejected):
+    """A change of a row lacks a value that the source did not send, and that is needed."""
+
+
+_SENDS_ALL = "ALTER TABLE ... REPLICA IDENTITY FULL at the source sends all values"
+
+
+def _mentions(text: str, name: str) -> bool:
+    """Whether SQL may use a column: its name is in it."""
+    return re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text, re.IGNORECASE) is not None
 
 
 _SQL, _COMMA = sql.SQL, sql.SQL(", ")

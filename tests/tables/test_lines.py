@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from penstock.tables.lines import (
     Recount,
     RelationColumn,
     SourceRelation,
+    replaced_columns,
 )
 
 RELATION = SourceRelation(
@@ -155,3 +157,22 @@ def _changes(*texts: str) -> Iterator[LineChange]:
         operation, _, key = text.partition(" ")
         after = f"x\t{key}\ty" if operation == "INSERT" else None
         yield LineChange(operation, key or None, None, after)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "found"),
+    [
+        ("abc", "abc", []),
+        ("abc", "ac", []),
+        ("abc", "abcd", []),
+        ("abc", "axc", [("b", "x")]),
+        ("abc", "abx", [("c", "x")]),
+        ("abcd", "xbyz", [("a", "x"), ("cd", "yz")]),
+        ("", "ab", []),
+    ],
+)
+def test_a_column_in_the_place_of_another_may_be_the_same(
+    before: str, now: str, found: list[tuple[str, str]]
+) -> None:
+    pairs = replaced_columns(before, now)
+    assert [("".join(gone), "".join(new)) for gone, new in pairs] == found

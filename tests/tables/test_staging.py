@@ -20,6 +20,7 @@ from penstock.tables.staging import (
     SESSION,
     RowMapping,
     StagedTable,
+    UnsentValue,
     find_destination,
     widened,
 )
@@ -159,6 +160,52 @@ def test_a_filter_sees_values_that_were_not_sent(connection: Any) -> None:
     assert apply(connection, table, Merge(parts=parts)) == [(1, "c", "yes"), (2, "b", "yes")]
     moved = lines(f"UPDATE d\t7\t{UNSENT}")[0]
     assert apply(connection, table, Move("2", moved)) == [(1, "c", "yes"), (7, "d", "yes")]
+
+
+def parts_of(*texts: str) -> Merge:
+    """Updates that lack `large`."""
+    return Merge(parts={(4,): lines(*(f"{text}\t\\N" for text in texts))})
+
+
+def test_an_expression_over_a_value_that_nobody_has_is_refused(connection: Any) -> None:
+    made = {"id": "id", "name": "upper(large)"}
+    create = 'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text)'
+    table = staged(connection, create, computed=made)
+    apply(connection, table, Merge(whole=lines("INSERT a\t1\tyes")))
+    # Its column `large` is not the source's.
+    connection.execute("""UPDATE "Target" SET large = 'mine'""")
+    with pytest.raises(UnsentValue, match="needs the column large"):
+        apply(connection, table, parts_of("UPDATE a\t1"))
+    assert apply(connection, table) == [(1, "YES", "mine")]
+
+
+def test_a_value_that_was_not_sent_comes_from_the_column_that_has_it(connection: Any) -> None:
+    create = 'CREATE TABLE "Target" (id int PRIMARY KEY, kept text, name text, size int)'
+    made = {"id": "id", "kept": "large", "name": "name", "size": "length(large)"}
+    table = staged(connection, create, computed=made)
+    apply(connection, table, Merge(whole=lines("INSERT a\t1\tyes")))
+    assert apply(connection, table, parts_of("UPDATE b\t1", "UPDATE c\t2")) == [
+        (1, "yes", "b", 3)
+    ], "a row that is not there got in"
+
+
+@pytest.mark.parametrize(
+    ("condition", "text", "enters"),
+    [
+        ("name <> 'no'", "UPDATE no\t1", False),
+        ("name <> 'no'", "UPDATE yes\t1", True),
+        ("large IS NULL", "UPDATE yes\t1", False),  # that has not changed: it was outside
+        ("large IS NULL OR name = 'yes'", "UPDATE no\t1", True),  # nobody knows
+    ],
+)
+def test_a_row_that_enters_with_a_value_that_was_not_sent_is_refused(
+    connection: Any, condition: str, text: str, enters: bool
+) -> None:
+    table = staged(connection, PLAIN, filter=condition)
+    if enters:
+        with pytest.raises(UnsentValue, match="enters the target"):
+            apply(connection, table, parts_of(text))
+    assert apply(connection, table, *([] if enters else [parts_of(text)])) == []
 
 
 def test_names_are_quoted(connection: Any) -> None:

@@ -151,6 +151,9 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
     if not publication_exists(connection, name):
         if settings.create_publication or (settings.is_managed and settings.tables):
             yield finding("ok", subject, "it does not exist yet, and will be made")
+            there = set(connection.execute(_HAS))
+            for schema, table in sorted(settings.table_names - there):
+                yield _uncovered(connection, sql.Identifier(name).as_string(None), schema, table)
         else:
             yield finding("error", subject, "it does not exist", f"{create_statement(settings)};")
         return

@@ -4,16 +4,14 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from psycopg import Error
-from psycopg.conninfo import conninfo_to_dict
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.model.position import PartitionId
 from penstock.model.settings import Duration, Secret, Settings, Size
+from penstock.process.postgres_url import PostgresUrl
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")
-_SCHEMES = ("postgresql://", "postgres://")
 
 
 def _split(value: Any) -> Any:
@@ -44,23 +42,12 @@ def _server_name(backend: str, sid: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", "_".join(parts).lower())[:63]
 
 
-def _is_a_url(value: Secret) -> Secret:
-    text = value.get_secret_value()
-    try:
-        fine = not text or (text.startswith(_SCHEMES) and bool(conninfo_to_dict(text)))
-    except Error:
-        fine = False  # libpq's message repeats parts of the URL, perhaps the password
-    if not fine:
-        raise ValueError("not a URL of the form postgresql://user:password@host:port/database")
-    return value
-
-
 class PostgresSource(Settings):
     """One of several databases with the same tables."""
 
     sid: str = Field(pattern=r"^[^\s:/]+$")
     """The source's name: its partition, and part of event ids, so it must not change later."""
-    connection: Annotated[Secret, AfterValidator(_is_a_url)]
+    connection: PostgresUrl
     """As the backend's `connection`."""
 
 
@@ -70,7 +57,7 @@ class PostgresSettings(Settings):
     name: str = Field("default", pattern=r"^[^\s:]+$")
     """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["postgres"] = "postgres"
-    connection: Annotated[Secret, AfterValidator(_is_a_url)] = Secret("")
+    connection: PostgresUrl = Secret("")
     """`postgresql://user:password@host:port/database`; everything that libpq knows may follow as
     `?key=value`. The role needs REPLICATION, and no privilege on the tables."""
     sid: str = Field("", pattern=r"^[^\s:/]*$")

@@ -57,8 +57,10 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         found = self._feeds.get(PartitionId(partition))
         if found is None:
             raise SettingsError(
-                f"the backend {self.backend} has no source {partition}",
-                hint=f"there are: {', '.join(self._feeds)}",
+                f"the backend {self.backend} has no source {partition}, only"
+                f" {', '.join(self._feeds)}",
+                hint="add it to `sources` again, or forget its position: penstock positions FILE"
+                f" delete {self.backend}/{partition}",
             )
         return found
 
@@ -77,8 +79,8 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
         """See `feeds.Feed`."""
-        feed = self.of(partition)
         try:
+            feed = self.of(partition)
             if bookmark == START:  # it could not be reached at the first start, or is new
                 bookmark = feed.begin()[partition]
             return SourceFollowing(partition, feed.follow(partition, bookmark, despite=despite))

@@ -65,6 +65,10 @@ class Applier:
         if found is None:
             self._made += 1
             found = table.staged(cursor, relation, self._made)
+            before = self._ledger.columns(cursor, table.id)
+            if before != list(relation.names):
+                table.refuse_renamed(before, relation, found)
+                self._ledger.keep_columns(cursor, table.id, relation.names)
             found.make(cursor)  # outside of the savepoints
             self._staged[key] = found
         return found
@@ -98,7 +102,7 @@ class Applier:
             if policy == "suspend":
                 applied = changes.index(change)
                 return Applied(applied, rest=changes[applied:], error=error)
-            letter = table.letter(relation, change, error.message)
+            letter = table.letter(relation, change, error)
             self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
         return Applied(len(changes) - len(refused), len(refused))
 

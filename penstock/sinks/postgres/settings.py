@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.model.change import OnError
-from penstock.model.settings import Duration, Secret, Settings
+from penstock.model.settings import Duration, Settings
+from penstock.process.postgres_url import PostgresUrl
 from penstock.tables.history import HistoryColumns
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
@@ -91,7 +92,7 @@ class PostgresSinkSettings(Settings):
     """One destination database. Constructing it does no I/O."""
 
     type: Literal["postgres"] = "postgres"
-    connection: Secret
+    connection: PostgresUrl = Field(min_length=1)
     """`postgresql://user:password@host:port/database?key=value`, as libpq reads it."""
     schema: str = Field(default="public", min_length=1)  # type: ignore[assignment]
     """Where targets are that name no schema."""

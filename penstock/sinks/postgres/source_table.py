@@ -9,17 +9,26 @@ from zlib import crc32
 import psycopg
 from psycopg import sql
 
-from penstock.model.errors import SettingsError
+from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.tables.history import StagedHistory, open_index
 from penstock.tables.ledger import WaitingTable
-from penstock.tables.lines import UNSENT, LineChange, LineFold, Move, SourceRelation
+from penstock.tables.lines import (
+    EMPTYING,
+    UNSENT,
+    LineChange,
+    LineFold,
+    Move,
+    SourceRelation,
+    replaced_columns,
+)
 from penstock.tables.staging import (
     SID,
     Destination,
     RowMapping,
     StagedTable,
+    UnsentValue,
     find_destination,
     type_at,
 )
@@ -81,6 +90,8 @@ class SourceTable:
         Rejected, BeginAnew."""
         if staged.mapping.has_expressions:
             changes = [_with_meta(one) for one in changes]
+        if self.mapped.options.partitions and any(one.operation in EMPTYING for one in changes):
+            self._refuse_emptied()
         if isinstance(staged, StagedHistory):
             staged.apply_changes(cursor, changes)
             return
@@ -103,11 +114,40 @@ class SourceTable:
             raise BeginAnew
         staged.apply(cursor, steps)
 
+    def refuse_renamed(
+        self, before: Sequence[str], relation: SourceRelation, staged: StagedTable
+    ) -> None:
+        """Raises SettingsError where a column of the target may have another name at the source
+        than `before`: its values would stay as they are, and the new ones be left out."""
+        options, there = self.mapped.options, staged.destination.columns
+        wanted = relation.names if options.columns is None else options.columns
+        for gone, new in () if options.set else replaced_columns(before, relation.names):
+            old = [name for name in gone if name in there]
+            lacking = [name for name in new if name in wanted and name not in there]
+            if old and lacking:
+                raise SettingsError(
+                    f"{self.name}: {', '.join(old)} may be called {', '.join(lacking)} now",
+                    hint=f"if so: ALTER TABLE {self.target} RENAME COLUMN {old[0]} TO {lacking[0]};"
+                    f" if it is another: ALTER TABLE {self.target} ADD COLUMN {lacking[0]} <type>;"
+                    " or leave it out of `columns` in the map",
+                )
+
+    def _refuse_emptied(self) -> None:
+        """One partition was truncated, and the target does not know which rows are of it: they are
+        loaded anew. Raises BeginAnew, or Rejected where rows are never deleted."""
+        if self.mapped.options.type == "clone":
+            raise BeginAnew
+        if self.mapped.options.type == "history":
+            raise Rejected(
+                "a partition was truncated, and versions do not say of which partition they are",
+                hint="end its versions by hand, or `penstock reload` the table",
+            )
+
     def waiting(self, error: str) -> WaitingTable:
         """The table when it is suspended by an error."""
         return WaitingTable(self.id, self.mapped.backend, self.mapped.source, error)
 
-    def letter(self, relation: SourceRelation, change: LineChange, error: str) -> Letter:
+    def letter(self, relation: SourceRelation, change: LineChange, error: Rejected) -> Letter:
         """A dead letter of a change that the destination refuses."""
         at = change.committed_at
         cells = change.after.split("\t") if change.has_unsent and change.after else ()
@@ -123,7 +163,8 @@ class SourceTable:
                 name for name, cell in zip(relation.names, cells, strict=False) if cell == UNSENT
             ],
         }  # fmt: skip
-        return row_letter(values, "text", "refused", error)
+        reason = "unsent-value" if isinstance(error, UnsentValue) else "refused"
+        return row_letter(values, "text", reason, error.message)
 
     def _create(self, cursor: Any, relation: SourceRelation) -> None:
         """Makes the target with the source's columns and key, and what a history has besides;

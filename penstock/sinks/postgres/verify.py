@@ -39,8 +39,9 @@ class Verdict:
 
 
 class TableComparison:
-    """Compares one table of one source with its target, over two connections. `settle` returns
-    once everything that the source has now was written, or can't be waited for."""
+    """Compares one table of one source with its target, over two connections. `schemas`: of the
+    table, or of all partitions that go into the target. `settle` returns once everything that the
+    source has now was written, or can't be waited for."""
 
     def __init__(
         self,
@@ -48,7 +49,7 @@ class TableComparison:
         target: Any,
         *,
         table: MappedTable,
-        schema: TableSchema,
+        schemas: Sequence[TableSchema],
         sid: str,
         settle: Callable[[], None],
         ledger: str = "penstock",
@@ -56,7 +57,14 @@ class TableComparison:
         self._source, self._target, self._table = source, target, table
         self._ledger = ledger
         self._sid, self._settle = sid, settle
-        self._from = sql.Identifier(schema.schema, schema.table)
+        schema, names = schemas[0], [each["name"] for each in schemas[0].columns]
+        columns = _SQL(", ").join(map(sql.Identifier, names))
+        self._from = _SQL("({}) AS _f").format(
+            _SQL(" UNION ALL ").join(
+                _SQL("SELECT {} FROM {}").format(columns, sql.Identifier(each.schema, each.table))
+                for each in schemas
+            )
+        )
         relation = SourceRelation(
             schema=schema.schema, table=schema.table,
             columns=tuple(
@@ -72,10 +80,8 @@ class TableComparison:
             )
         self._staged = staged_table(table, sid, relation, found, 0)
         self._mapping = self._staged.mapping
-        names = [name for name in found.columns if name in self._staged.written]
-        self._names = names if self._mapping.computed else [
-            name for name in relation.names if name in self._staged.written
-        ]  # fmt: skip
+        order = found.columns if self._mapping.computed else relation.names
+        self._names = [name for name in order if name in self._staged.written]
 
     def run(self) -> Verdict:
         """Compares them. Raises psycopg's errors."""

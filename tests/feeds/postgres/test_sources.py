@@ -288,7 +288,7 @@ def test_what_is_asked_of_all_names_the_source(shops: Shops) -> None:
     wrong = [each.subject for each in findings if each.level == "error"]
     assert wrong == ["source eu: table public.extras", "source gone: server"]
     with pytest.raises(SettingsError, match="no source other"):
-        feed.follow(PartitionId("other"))
+        feed.of("other")
 
 
 def test_a_reader_is_known_by_its_source_and_can_be_evicted(shops: Shops) -> None:
@@ -358,6 +358,13 @@ def test_sources_that_are_away_stop_no_other(shops: Shops, mute: str) -> None:
             shops.execute(f"INSERT INTO items VALUES ({number})")
             until(lambda n=number: flow.ids(EU) == flow.ids(US) == list(range(1, n + 1)))
         assert not any(flow.row(sid)["connected"] for sid in (GONE, MUTE))
+
+
+def test_a_source_that_is_no_more_in_the_settings_stops_no_other(shops: Shops) -> None:
+    feed = shops.feed()
+    with pytest.raises(Unavailable, match="has no source old, only eu, us") as caught:
+        feed.follow(PartitionId("old"), Bookmark(mark={}))
+    assert f"penstock positions FILE delete {shops.name}/old" in caught.value.hint
 
 
 def test_a_backend_without_any_source_names_the_first(shops: Shops, mute: str) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.settings import PostgresSinkSettings
@@ -135,3 +136,12 @@ def test_a_history_has_its_columns_its_key_and_an_index_of_open_versions(
     )  # fmt: skip
     database.execute(found.remedy)
     assert problems(database, history) == []
+
+
+@pytest.mark.parametrize("url", ["postgre://u:s3cret@h/d", "postgresql://u:%zzs3cret@h/d", ""])
+def test_a_connection_that_is_no_url_is_refused_without_the_password(url: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        PostgresSinkSettings.model_validate({
+            "connection": url, "map": [{"backend": "b", "tables": {"items": None}}],
+        })  # fmt: skip
+    assert "s3cret" not in str(caught.value)

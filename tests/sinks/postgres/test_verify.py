@@ -1,6 +1,7 @@
 """A target is compared with its source, also while changes are on their way, and mended."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import psycopg
@@ -42,7 +43,11 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
     with psycopg.connect(database.url, autocommit=True) as source:
         opened = []
 
-        def make(settle: Callable[[], None] = lambda: None, **options: Any) -> TableComparison:
+        def make(
+            settle: Callable[[], None] = lambda: None,
+            schemas: Sequence[TableSchema] = (ITEMS,),
+            **options: Any,
+        ) -> TableComparison:
             settings = PostgresSinkSettings(
                 connection=target.url,  # type: ignore[arg-type]
                 map=[{"backend": "shop", "tables": {"items": options}}],  # type: ignore[list-item]
@@ -51,7 +56,7 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
             opened.append(connect(settings))
             (table,) = settings.tables()
             return TableComparison(
-                source, opened[-1], table=table, schema=ITEMS, sid="eu", settle=settle
+                source, opened[-1], table=table, schemas=schemas, sid="eu", settle=settle
             )
 
         yield make
@@ -113,6 +118,16 @@ def test_expressions_are_the_targets(compared: Compared, target: Database) -> No
     assert found == Difference("(7)", "changed", ("name",))
     with pytest.raises(SettingsError, match="has `set`, `filter` or no key"):
         comparison.repair([found])
+
+
+def test_all_partitions_are_together_what_the_target_has(
+    compared: Compared, database: Database
+) -> None:
+    database.execute("CREATE TABLE items_b (name text, id int PRIMARY KEY)")
+    database.execute("WITH gone AS (DELETE FROM items WHERE id > 50 RETURNING name, id)"
+                     " INSERT INTO items_b SELECT * FROM gone")  # fmt: skip
+    both = [ITEMS, replace(ITEMS, table="items_b")]
+    assert compared(schemas=both, partitions="items.*").run() == Verdict(differences=[])
 
 
 def test_a_target_that_is_missing_is_told(compared: Compared, target: Database) -> None:

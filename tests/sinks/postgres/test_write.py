@@ -31,7 +31,7 @@ def rows_of(*texts: str, commit: int = 1, **columns: Any) -> pa.RecordBatch:
     """Changes of one transaction, as `INSERT 1 name`, of the table `items`."""
     found = [text.split(" ") for text in texts]
     document: list[Any] = [orjson.dumps(ITEMS).decode(), *[None] * (len(found) - 1)]
-    columns = {"delta": document, "key": [one[1] for one in found], **columns}
+    columns = {"delta": document, "key": [(*one, None)[1] for one in found], **columns}
     return batch_of(
         len(found), commit,
         operation=[one[0] for one in found],
@@ -269,3 +269,47 @@ def test_a_row_that_moves_between_partitions_is_one_row(
     expected = [("one",)] if kind == "clone" else [("one", False), ("one", False)]
     names = "name" if kind == "clone" else "name, kvsz_deleted"
     assert database.execute(f"SELECT {names} FROM items") == expected
+
+
+def relation(*names: str) -> list[Any]:
+    """A description of the table `items` with these columns besides its key."""
+    id, name = ITEMS["columns"]
+    columns = [id, *({**name, "name": each} for each in names)]
+    return [orjson.dumps({**ITEMS, "columns": columns}).decode()]
+
+
+def ledger(database: Database) -> list[tuple[str, str]]:
+    return database.execute("SELECT state, detail FROM penstock.ledger")
+
+
+def test_a_column_that_may_have_another_name_makes_its_table_wait(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    first = rows_of("INSERT 1 one")
+    second = rows_of("UPDATE 1 uno", commit=2, delta=relation("title"))
+    sink = sink_of({"on_error": "dead-letter"})
+    sink.write(iter([first, second]), Noted())
+    ((state, detail),) = ledger(database)
+    assert state == "waiting"
+    assert "name may be called title now" in detail
+    assert "ALTER TABLE public.items RENAME COLUMN name TO title;" in detail
+    assert items(database) == [(1, "one")]
+    database.execute("ALTER TABLE items RENAME COLUMN name TO title")
+    (load,) = sink.unfinished()
+    load.settle("dead-letter")
+    assert items(database) == [(1, "uno")]
+    assert ledger(database) == [("live", "")]
+
+
+def test_a_truncated_partition_is_loaded_anew_with_the_others(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink = sink_of(partitions="items(_.*)?")
+    truncate = rows_of("INSERT 2 two", "TRUNCATE", commit=2, collection="items_a")
+    for each in (rows_of("INSERT 1 one"), truncate):
+        sink.write(iter([each]), Noted())
+    assert ledger(database) == [("loading", "")]
+    assert items(database) == [(1, "one")], "rows of other partitions went"
+    assert database.execute("SELECT operation FROM penstock.held") == [("INSERT",), ("TRUNCATE",)]
