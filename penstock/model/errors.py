@@ -4,6 +4,8 @@ The class of an error is the retry decision. Every error carries a hint for the
 operator and pickles with its data, because errors cross Spark's processes.
 """
 
+from typing import Literal
+
 __all__ = [
     "InvalidPosition",
     "InvalidStream",
@@ -12,6 +14,7 @@ __all__ = [
     "PenstockError",
     "PositionLost",
     "RecordsExpired",
+    "RefusedEdit",
     "Rejected",
     "SettingsError",
     "ShardIteratorExpired",
@@ -55,7 +58,7 @@ class PenstockError(Exception):
         )
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.hint)
+        return _rebuild, (type(self), self.message, self.hint), self.__dict__
 
 
 def _rebuild(kind: type[PenstockError], message: str, hint: str) -> PenstockError:
@@ -101,3 +104,20 @@ class RecordsExpired(PositionLost):
 class ShardIteratorExpired(PositionLost):
     """A shard's iterator expired, and its place is not known: neither a sequence number nor a
     pinned time."""
+
+
+class RefusedEdit(SettingsError):
+    """An edit that the map of a sink of tables does not take. `field`: of the values that were
+    given, "" if none is to blame."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        reason: Literal["duplicate", "in use", "not found", "invalid"] = "invalid",
+        field: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.reason = reason
+        self.field = field

@@ -4,6 +4,7 @@ Checked before libpq sees it, whose messages repeat parts of a URL that it canno
 password.
 """
 
+import re
 from typing import Annotated
 
 from psycopg import Error
@@ -13,6 +14,11 @@ from pydantic import AfterValidator
 from penstock.model.settings import Secret
 
 _SCHEMES = ("postgresql://", "postgres://")
+# Where libpq finds a password: before the first @, and among the parameters.
+_PASSWORD = re.compile(
+    r"(^\w+://[^@/:]*:(?=[^@/]*@)|[?&](?:ssl)?password=)((?<=:)[^@/]*|(?<==)[^&]*)"
+)
+_MASK = "***"
 
 
 def _checked(value: Secret) -> Secret:
@@ -28,3 +34,29 @@ def _checked(value: Secret) -> Secret:
 
 # Empty only where that is the default.
 PostgresUrl = Annotated[Secret, AfterValidator(_checked)]
+
+
+def masked(url: str) -> str:
+    """The URL with its passwords as `***`."""
+    return _PASSWORD.sub(rf"\g<1>{_MASK}", url)
+
+
+def unmasked(url: str, known: str) -> str:
+    """The URL with the passwords that it has as `***` taken from another URL."""
+    passwords = {_place(match): match[2] for match in _PASSWORD.finditer(known)}
+    return _PASSWORD.sub(
+        lambda match: (
+            match[1] + (passwords.get(_place(match), _MASK) if match[2] == _MASK else match[2])
+        ),
+        url,
+    )
+
+
+def _place(password: re.Match[str]) -> str:
+    return password[1].lstrip("?&") if password[1].endswith("=") else ""
+
+
+def server_name(backend: str, sid: str) -> str:
+    """What penstock calls its slot and publication at a source."""
+    parts = [each for each in ("penstock", backend, sid) if each]
+    return re.sub(r"[^a-z0-9_]", "_", "_".join(parts).lower())[:63]

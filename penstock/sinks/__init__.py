@@ -19,6 +19,7 @@ from penstock.sinks.server import SinkServer
 
 if TYPE_CHECKING:
     from penstock.consumer.tail.reader import TailReader
+    from penstock.sinks.postgres.map_store import MapStore
 
 # `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]
@@ -352,3 +353,5 @@ class SinkPlugin:
     server: Callable[[Any], SinkServer] | None = None
     # Settings and a backend's name -> the tables that a sink of tables wants of it.
     tables: Callable[[Any, str], Sequence[str]] | None = None
+    # Settings -> the file of the map that is edited while the pipeline runs, if there is one.
+    map_store: "Callable[[Any], MapStore | None] | None" = None

@@ -146,7 +146,7 @@ def test_a_second_store_of_a_process_leaves_the_first_its_locks(tmp_path: Path) 
 
 
 def test_a_locked_file_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.leases.sqlite._BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("penstock.process.sqlite_file.BUSY_SECONDS", 0.05)
     file = tmp_path / "b.db"
     store = SqliteStore(file)
     store.put(Lease(name="a"))

@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from penstock.model.position import PartitionId
 from penstock.model.settings import Duration, Secret, Settings, Size
-from penstock.process.postgres_url import PostgresUrl
+from penstock.process.postgres_url import PostgresUrl, server_name
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")
@@ -34,12 +34,6 @@ def split_table(table: str) -> tuple[str, str]:
 def pattern_of(table: str) -> str:
     """The pattern of `schema.~PATTERN`; "" for the name of a table."""
     return table.partition(".~")[2]
-
-
-def _server_name(backend: str, sid: str) -> str:
-    """What penstock calls its slot and publication at a server."""
-    parts = [each for each in ("penstock", backend, sid) if each]
-    return re.sub(r"[^a-z0-9_]", "_", "_".join(parts).lower())[:63]
 
 
 class PostgresSource(Settings):
@@ -123,7 +117,7 @@ class PostgresSettings(Settings):
     @property
     def is_managed(self) -> bool:
         """Whether the publication is penstock's own: of the name that it gives it."""
-        return self.publication == _server_name(self.name, self.sid)
+        return self.publication == server_name(self.name, self.sid)
 
     @property
     def table_names(self) -> frozenset[tuple[str, str]]:
@@ -145,7 +139,7 @@ class PostgresSettings(Settings):
             self.model_copy(
                 update={
                     "sources": (), "sid": source.sid, "connection": source.connection,
-                    "slot": (name := _server_name(self.name, source.sid)),
+                    "slot": (name := server_name(self.name, source.sid)),
                     "publication": self.publication or name,
                 }
             )
@@ -160,7 +154,7 @@ class PostgresSettings(Settings):
             raise ValueError("slot and sid are for one connection: each of the sources has its own")
         names: dict[str, str] = {}
         for source in self.sources:
-            name = _server_name(self.name, source.sid)
+            name = server_name(self.name, source.sid)
             if name in names:
                 raise ValueError(
                     f"the sources {names[name]} and {source.sid} would both have the slot {name}:"
@@ -168,8 +162,8 @@ class PostgresSettings(Settings):
                 )
             names[name] = source.sid
         if not self.sources:  # frozen: this is still its making
-            self.__dict__["slot"] = self.slot or _server_name(self.name, self.sid)
-            self.__dict__["publication"] = self.publication or _server_name(self.name, self.sid)
+            self.__dict__["slot"] = self.slot or server_name(self.name, self.sid)
+            self.__dict__["publication"] = self.publication or server_name(self.name, self.sid)
         return self
 
     @field_validator("slot")

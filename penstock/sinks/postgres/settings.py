@@ -10,10 +10,11 @@ from pydantic import Field, field_validator, model_validator
 from penstock.model.change import OnError
 from penstock.model.settings import Duration, Settings
 from penstock.process.postgres_url import PostgresUrl
+from penstock.process.sqlite_file import path_of
 from penstock.tables.history import HistoryColumns
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
-warnings.filterwarnings("ignore", message='Field name "schema" in "PostgresSinkSettings"')
+warnings.filterwarnings("ignore", message='Field name "schema" in "(PostgresSinkSettings|_Table)"')
 
 # How a table is kept: as it is at the source, without deletes, or every version of its rows.
 Kind = Literal["clone", "append", "history"]
@@ -96,7 +97,9 @@ class PostgresSinkSettings(Settings):
     """`postgresql://user:password@host:port/database?key=value`, as libpq reads it."""
     schema: str = Field(default="public", min_length=1)  # type: ignore[assignment]
     """Where targets are that name no schema."""
-    map: tuple[MapEntry, ...] = Field(min_length=1)
+    map_file: str = ""
+    """The path of `map: sqlite:///FILE`; `map` is then what the file says, as it was read last."""
+    map: tuple[MapEntry, ...] = ()
     workers: int = Field(default=2, ge=1, le=64)
     """Connections that apply changes; tables are divided among them by their target's name."""
     commit: CommitSettings = CommitSettings()
@@ -112,8 +115,20 @@ class PostgresSinkSettings(Settings):
     # What becomes of a change that cannot be stored; `penstock run` has one for each backend.
     on_error: OnError = "stop"
 
+    @model_validator(mode="before")
+    @classmethod
+    def _is_in_a_file(cls, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(url := data.get("map"), str):
+            path = path_of(url)
+            if path is None:
+                raise ValueError("map: write a list, or sqlite:///FILE")
+            return data | {"map": (), "map_file": str(path)}
+        return data
+
     @model_validator(mode="after")
     def _is_one_table_each(self) -> "PostgresSinkSettings":
+        if not self.map and not self.map_file:
+            raise ValueError("map is missing: a list of backends with their tables")
         seen: set[tuple[str, str]] = set()
         for table in self.tables():
             key = table.backend, table.source
