@@ -176,7 +176,11 @@ def test_processors_of_a_pipelines_name_take_nothing_and_end(simulate: Simulate)
 
 
 @pytest.mark.parametrize(
-    ("partitions", "hosts"), [(300, 25), pytest.param(1000, 50, marks=pytest.mark.thorough)]
+    ("partitions", "hosts"),
+    [
+        pytest.param(300, 25, marks=pytest.mark.slow),
+        pytest.param(1000, 50, marks=pytest.mark.thorough),
+    ],
 )
 def test_many_partitions_and_hosts(simulate: Simulate, partitions: int, hosts: int) -> None:
     world = simulate(7, partitions=partitions, hosts=hosts, poll=30, durations=(0.01, 0.05))

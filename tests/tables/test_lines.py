@@ -55,7 +55,7 @@ def histories(draw: st.DrawFn) -> tuple[Rows, list[LineChange], Rows]:
             changes.append(LineChange("INSERT", key, None, line(key, rows[key])))
             continue
         kind = draw(st.sampled_from(["UPDATE", "UNSENT", "MOVE", "MOVE-UNSENT", "FULL", "DELETE"]))
-        free = next(one for one in "123456" if one not in rows)
+        free = next(one for one in map(str, range(1, 20)) if one not in rows)
         old = rows.pop(key)
         if kind == "DELETE":
             changes.append(LineChange("DELETE", key, f"{UNSENT}\t{key}\t{UNSENT}", None))
