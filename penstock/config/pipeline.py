@@ -21,7 +21,7 @@ from pydantic import (
 
 from penstock.feeds import Feed, FeedPlugin
 from penstock.model.change import OnError
-from penstock.model.settings import Duration, Settings, Size, parse_duration
+from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer
@@ -42,6 +42,7 @@ def _name(value: Any) -> Any:
 
 
 Name = Annotated[str, BeforeValidator(_name)]
+HostName = Annotated[str, Field(pattern=r"^[a-z0-9._-]+$")]
 Seconds = Annotated[Duration, Field(gt=0)]
 
 
@@ -178,6 +179,10 @@ class Ops(Settings):
 
     bind: str = "127.0.0.1"
     port: int = Field(default=9090, ge=0, le=65535)  # 0 takes a free one
+    # Names that requests may ask for besides loopback and `bind`: a web page must not read the
+    # status by giving its own name our address.
+    hosts: tuple[HostName, ...] = ()
+    token: Secret | None = Field(default=None, min_length=1)  # its owner may write
     # Behind and not moving, or disconnected, for longer than this is unhealthy.
     stalled_after: Duration = Field(default=30.0, gt=0)
     # More unconfirmed log than this counts as "behind".

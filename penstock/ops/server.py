@@ -1,38 +1,56 @@
-"""The ops HTTP server: only moves bytes; `respond` decides what they are."""
+"""The ops HTTP server: Starlette on uvicorn, in a thread. It only moves bytes: responses are
+functions of a request, as `respond`."""
 
-import contextlib
+import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
-from urllib.parse import parse_qsl, urlsplit
+from collections.abc import Callable
+from typing import Self
 
-import orjson
+import starlette.requests as http
 import structlog
+import uvicorn
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import Response as Sent
+from starlette.routing import Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.respond import Response
+from penstock.ops.requests import Access, Request, Response, refused
 from penstock.process.closing import Closes
 
-# (method, path, query, origin) -> what to send.
-Answer = Callable[[str, str, Mapping[str, str], str | None], Response]
+Answer = Callable[[Request], Response]
+
+# Bytes of a request's body.
+_LONGEST = 2**20
+# Seconds that requests have to end in when the server closes.
+_PATIENCE = 1
+_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 
 log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. `answer` runs in the request's own thread; `shutdown` is called after
-    the answer to POST /shutdown was sent. Port 0 takes a free one: see `.port`."""
+    """Serves until closed. `answer` runs in a thread of a pool, several at a time; `shutdown` is
+    called after a response that asks for it was sent. Port 0 takes a free one: see `.port`."""
 
     def __init__(
-        self, *, bind: str, port: int, answer: Answer, shutdown: Callable[[], None]
+        self,
+        *,
+        port: int,
+        access: Access,
+        answer: Answer,
+        shutdown: Callable[[], None],
     ) -> None:
-        self.bind = bind
+        self.bind = access.bind
         self.port = port
         self._answer = answer
         self._shutdown = shutdown
-        self._server: ThreadingHTTPServer | None = None
+        self._access = access
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
 
     @property
     def url(self) -> str:
@@ -45,74 +63,87 @@ class OpsServer(Closes):
 
     def start(self) -> Self:
         """Binds and serves from a daemon thread; raises SettingsError if the port is taken."""
+        # asyncio turns Nagle's algorithm off where the protocol is named: 40 ms a response.
         family = socket.AF_INET6 if ":" in self.bind else socket.AF_INET
-        server_class = type("_Server", (_Server,), {"address_family": family})
-        handler = type("_Bound", (_Handler,), {"answer": self._answer, "shutdown": self._shutdown})
+        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            self._server = server_class((self.bind, self.port), handler)
+            listener.bind((self.bind, self.port))
+            listener.listen()
         except OSError as error:
+            listener.close()
             raise SettingsError(
                 f"the ops server can't listen on {self.bind}:{self.port}: {error.strerror}",
                 hint="choose another ops.port, or 0 for a free one",
             ) from error
-        self.port = self._server.server_address[1]
-        serve = threading.Thread(target=self._server.serve_forever, args=(0.1,), name="ops")
-        serve.daemon = True
-        serve.start()
+        self.port = listener.getsockname()[1]
+        config = uvicorn.Config(
+            self.app(),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=_PATIENCE,
+        )
+        server = self._server = uvicorn.Server(config)
+
+        def run() -> None:
+            with listener:
+                asyncio.run(server.serve([listener]))
+
+        # Outside the main thread uvicorn leaves signals alone.
+        self._thread = threading.Thread(target=run, name="ops", daemon=True)
+        self._thread.start()
         return self
 
     def close(self) -> None:
         """Stops listening."""
-        found, self._server = self._server, None
-        if found is not None:
-            found.shutdown()
-            found.server_close()
+        server, thread = self._server, self._thread
+        self._server = self._thread = None
+        if server is not None and thread is not None:
+            server.should_exit = True
+            thread.join(2 * _PATIENCE)
 
+    def app(self) -> Starlette:
+        """The ASGI application."""
+        return Starlette(
+            routes=[Route("/{path:path}", self._serve, methods=_METHODS)],
+            exception_handlers={HTTPException: _http_error},
+            max_body_size=_LONGEST,
+        )
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server_version = "penstock"
-    sys_version = ""
-    protocol_version = "HTTP/1.1"
-    timeout = 10.0
-    answer: Answer
-    shutdown: Callable[[], None]
-
-    def do_GET(self) -> None:
-        self._serve()
-
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = do_GET
-
-    def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        query = dict(parse_qsl(parts.query, keep_blank_values=True))
+    async def _serve(self, asked: http.Request) -> Sent:
         try:
-            found = type(self).answer(self.command, parts.path, query, self.headers.get("Origin"))
-        except Exception:
-            log.exception("an ops request failed", path=parts.path)
-            body = orjson.dumps({"error": "internal error; see the log"})
-            found = Response(status=500, content_type="application/json", body=body)
-        with contextlib.suppress(OSError):  # the client may have gone
-            self._send(found)
-        if found.shutdown:
-            type(self).shutdown()
+            body = await asked.body()
+        except http.ClientDisconnect:
+            return Sent(status_code=400)
+        request = Request(
+            method=asked.method,
+            path=asked.url.path,
+            query=dict(asked.query_params),
+            headers=dict(asked.headers),
+            body=body,
+            ids=asked.path_params,
+        )
+        found = self._access.refusal(request)
+        if found is None:
+            try:
+                found = await run_in_threadpool(self._answer, request)
+            except Exception:
+                log.exception("an ops request failed", path=request.path)
+                found = refused(500, "internal", "internal error; see the log")
+        return _sent(found, BackgroundTask(self._shutdown) if found.shutdown else None)
 
-    def _send(self, found: Response) -> None:
-        self.send_response(found.status)
-        self.send_header("Content-Type", found.content_type)
-        self.send_header("Content-Length", str(len(found.body)))
-        self.send_header("Cache-Control", "no-store")
-        # No request here has a body worth reading: the connection ends with the answer.
-        self.send_header("Connection", "close")
-        for name, value in found.headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(found.body)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        log.debug("ops request", line=format % args)
+async def _http_error(_: http.Request, error: Exception) -> Sent:
+    assert isinstance(error, HTTPException)
+    return _sent(refused(error.status_code, "http", error.detail))
+
+
+def _sent(found: Response, after: BackgroundTask | None = None) -> Sent:
+    headers = {"Cache-Control": "no-store", "Content-Type": found.content_type, **found.headers}
+    return Sent(found.body, found.status, headers, background=after)

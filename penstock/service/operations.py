@@ -1,7 +1,7 @@
 """What operators see of a running service: the board, the ops server, the METRICS line."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,8 @@ from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
-from penstock.ops.respond import Response, StreamInfo, respond
+from penstock.ops.requests import Access, Request, Response
+from penstock.ops.respond import StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
@@ -47,6 +48,8 @@ class Operations(Closes):
         stream_info: StreamInfo | None = None,
     ) -> None:
         self._pipeline = pipeline
+        ops = pipeline.ops
+        self._access = Access(bind=ops.bind, hosts=ops.hosts, token=ops.token)
         self._board = board
         self._stop = stop
         self._standby = standby
@@ -105,21 +108,19 @@ class Operations(Closes):
 
     def _listen(self) -> None:
         ops = self._pipeline.ops
-        server = OpsServer(bind=ops.bind, port=ops.port, answer=self._answer, shutdown=self._stop)
+        server = OpsServer(
+            port=ops.port, access=self._access, answer=self._answer, shutdown=self._stop
+        )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
 
-    def _answer(
-        self, method: str, path: str, query: Mapping[str, str], origin: str | None
-    ) -> Response:
+    def _answer(self, request: Request) -> Response:
         return respond(
-            method,
-            path,
-            query,
-            self.status(None if query.get("partitions") == "all" else SHOWN),
+            request,
+            self.status(None if request.query.get("partitions") == "all" else SHOWN),
+            access=self._access,
             stream_info=self._stream_info,
             more_metrics=self._more_metrics,
-            origin=origin,
         )
 
 

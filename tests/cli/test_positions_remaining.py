@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
-from penstock.ops.respond import Response, respond
+from penstock.ops.requests import Access, Request, Response
+from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from tests.feeds.staged import StagedFeed, StagedSettings
@@ -148,9 +149,7 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
             board = Board("/nowhere")
             board.post("partition", "pg/slot", {"lag_seconds": 2.5})
 
-            def answer(
-                method: str, path: str, query: Mapping[str, str], origin: str | None
-            ) -> Response:
+            def answer(request: Request) -> Response:
                 status = assess(
                     board.snapshot(),
                     name=pipeline,
@@ -159,11 +158,9 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
                     started=board.started,
                     now=time.monotonic(),
                 )
-                return respond(
-                    method, path, query, status, stream_info=lambda _: None, origin=origin
-                )
+                return respond(request, status, access=Access())
 
-            server = OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=lambda: None)
+            server = OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None)
             return stack.enter_context(server)
 
         yield start

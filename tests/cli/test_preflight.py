@@ -24,7 +24,7 @@ from penstock.cli.preflight import (
 from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.finding import Finding
-from penstock.ops.respond import Response
+from penstock.ops.requests import Access, Response
 from penstock.ops.server import OpsServer
 
 Check = Callable[[Pipeline], Iterable[Finding]]
@@ -225,7 +225,7 @@ def test_a_port_that_this_very_pipeline_has_is_no_error(name: str, level: str) -
         body = b'{"penstock": "1", "pipeline": "shop"}'
         return Response(status=200, content_type="application/json", body=body)
 
-    with OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=lambda: None) as server:
+    with OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None) as server:
         assert check_port("127.0.0.1", server.port, name).level == level
 
 

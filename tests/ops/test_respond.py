@@ -9,9 +9,11 @@ import pytest
 
 from penstock.cli.bridge import bridge_series
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.settings import Secret
 from penstock.ops.health import Health
 from penstock.ops.partitions import PartitionStatus
-from penstock.ops.respond import ENDPOINTS, Response, respond
+from penstock.ops.requests import Access, Request, Response
+from penstock.ops.respond import ENDPOINTS, respond
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
 STATUS = Status(
@@ -24,10 +26,21 @@ STATUS = Status(
     sinks=(SinkStatus(name="s"),),
     last_batch=None,
 )
+OPEN = Access()
 
 
-def ask(path: str, method: str = "GET", **more: Any) -> Response:
-    return respond(method, path, more.pop("query", {}), more.pop("status", STATUS), **more)
+def ask(
+    path: str,
+    method: str = "GET",
+    *,
+    query: Mapping[str, str] | None = None,
+    headers: Mapping[str, str] | None = None,
+    status: Status = STATUS,
+    access: Access = OPEN,
+    **more: Any,
+) -> Response:
+    request = Request(method=method, path=path, query=query or {}, headers=headers or {})
+    return respond(request, status, access=access, **more)
 
 
 def body(response: Response) -> Any:
@@ -113,8 +126,16 @@ def test_nothing_else_shuts_down(method: str) -> None:
 
 
 def test_a_web_page_can_not_shut_down() -> None:
-    found = ask("/shutdown", "POST", origin="http://evil.example")
+    found = ask("/shutdown", "POST", headers={"origin": "http://evil.example"})
     assert (found.status, found.shutdown) == (403, False)
+
+
+@pytest.mark.parametrize(("given", "code"), [("", 401), ("Bearer x", 403), ("Bearer key", 202)])
+def test_where_there_is_a_token_shutdown_needs_it(given: str, code: int) -> None:
+    access = Access(token=Secret("key"))
+    headers = {"authorization": given} if given else {}
+    found = ask("/shutdown", "POST", headers=headers, access=access)
+    assert (found.status, found.shutdown) == (code, code == 202)
 
 
 def test_the_index_lists_every_endpoint() -> None:

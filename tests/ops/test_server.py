@@ -7,13 +7,14 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
-from penstock.ops.respond import Response, respond
+from penstock.ops.requests import Access, Request, Response
+from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 
@@ -37,7 +38,7 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
     board = Board("/nowhere")
     board.post("source", "a", {"connected": True, "events": 3})
 
-    def answer(method: str, path: str, query: Mapping[str, str], origin: str | None) -> Response:
+    def answer(request: Request) -> Response:
         status = assess(
             board.snapshot(),
             name="shop",
@@ -47,15 +48,14 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
             now=time.monotonic(),
         )
         return respond(
-            method,
-            path,
-            query,
+            request,
             status,
+            access=access,
             stream_info=lambda name: {"name": name} if name == "a b" else None,
-            origin=origin,
         )
 
-    with OpsServer(bind="127.0.0.1", port=0, answer=answer, shutdown=stopped.set) as found:
+    access = Access(hosts=("ops.example",))
+    with OpsServer(port=0, access=access, answer=answer, shutdown=stopped.set) as found:
         yield found
 
 
@@ -98,6 +98,70 @@ def test_a_web_page_can_not_shut_down(server: OpsServer, stopped: threading.Even
 
 
 @pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ("127.0.0.1:{port}", 200),
+        ("localhost:1", 200),
+        ("LOCALHOST", 200),
+        ("[::1]:{port}", 200),
+        ("ops.example:443", 200),
+        ("evil.example:{port}", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("192.0.2.1", 421),
+        ("[", 421),
+        ("", 421),
+        (None, 200),
+    ],
+)
+def test_only_our_own_names_are_answered(server: OpsServer, host: str | None, code: int) -> None:
+    named = "" if host is None else f"Host: {host.format(port=server.port)}\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as wire:
+        wire.sendall(f"GET /health HTTP/1.0\r\n{named}\r\n".encode())
+        assert wire.recv(1000).split()[1] == str(code).encode()
+
+
+@pytest.mark.parametrize(
+    ("bind", "host", "refused"),
+    [
+        ("0.0.0.0", "10.1.2.3:9090", False),
+        ("::", "[2001:db8::1]", False),
+        ("0.0.0.0", "penstock.svc", True),
+        ("10.1.2.3", "10.1.2.3:9090", False),
+        ("10.1.2.3", "10.1.2.4:9090", True),
+        ("Db1", "db1:9090", False),
+    ],
+)
+def test_the_bind_address_is_a_name_of_ours(bind: str, host: str, refused: bool) -> None:
+    found = Access(bind=bind).refusal(Request(method="GET", path="/", headers={"host": host}))
+    assert (found is not None) == refused
+
+
+@pytest.mark.parametrize(
+    ("origin", "code"),
+    [
+        ("http://127.0.0.1:{port}", 200),
+        ("https://ops.example", 200),
+        ("http://evil.example", 403),
+        ("http://127.0.0.1:1", 403),
+        ("null", 403),
+        ("http://[", 403),
+    ],
+)
+def test_a_page_of_another_site_is_refused(server: OpsServer, origin: str, code: int) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", "/status", headers={"Origin": origin.format(port=server.port)})
+    assert connection.getresponse().status == code
+
+
+def test_a_body_above_a_mebibyte_is_not_read(server: OpsServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.putrequest("POST", "/shutdown")
+    connection.putheader("Content-Length", str(2**20 + 1))
+    connection.endheaders()
+    assert connection.getresponse().status == 413
+
+
+@pytest.mark.parametrize(
     "sent", [b"\r\n\r\n", b"GET\r\n\r\n", b"\x00\xff\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n"]
 )
 def test_bytes_that_are_no_request_hurt_nobody(server: OpsServer, sent: bytes) -> None:
@@ -115,7 +179,7 @@ def test_a_client_that_says_nothing_holds_nobody_up(server: OpsServer) -> None:
 
 
 def made(answer: Callable[..., Response], port: int = 0, bind: str = "127.0.0.1") -> OpsServer:
-    return OpsServer(bind=bind, port=port, answer=answer, shutdown=lambda: None)
+    return OpsServer(port=port, access=Access(bind=bind), answer=answer, shutdown=lambda: None)
 
 
 def failing(*_: object) -> Response:
@@ -135,6 +199,19 @@ def test_a_port_that_is_taken_is_a_clear_error() -> None:
         pytest.raises(SettingsError, match=r"can't listen on 127\.0\.0\.1:.*choose another"),
     ):
         made(failing, first.port).start()
+
+
+def test_closing_ends_connections_that_are_idle_or_stalled() -> None:
+    server = made(failing).start()
+    idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    idle.request("GET", "/health")
+    idle.getresponse().read()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=10) as stalled:
+        stalled.sendall(b"POST /shutdown HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+        server.close()
+        assert not [each for each in threading.enumerate() if each.name == "ops"]
+        while stalled.recv(1000):
+            pass
 
 
 def test_a_closed_server_listens_no_more() -> None:
