@@ -27,10 +27,11 @@ def command() -> None:
 def list_(*, file: Path, as_json: bool) -> None:
     """List the tables of the pipeline in FILE, each with its state."""
     rows = list(_rows(load_pipeline(file)))
-    cells = [[_cell(row.get(name)) for name in _FIELDS] for row in rows]
-    print_list(rows, as_json=as_json, none="no tables", head=_HEAD, cells=cells)
+    shown = _OF_TABLES if any("sid" in row for row in rows) else _FIELDS
+    cells = [[_cell(row.get(name)) for name in shown.values()] for row in rows]
+    print_list(rows, as_json=as_json, none="no tables", head=tuple(shown), cells=cells)
     for row in () if as_json else rows:
-        if row["state"] == "suspended" and row.get("error"):
+        if row["state"] in ("suspended", "waiting") and row.get("error"):
             click.echo(f"{row['table']}: {row['error']}")
 
 
@@ -65,18 +66,16 @@ def set_aside(pipeline: Pipeline) -> SetsAside:
 
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
-    known: dict[tuple[str, str], Mapping[str, Any]] = {
-        (each["backend"], each["table"]): each for each in set_aside(pipeline).tables()
-    }
-    for backend in pipeline.backends:
+    known: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for each in set_aside(pipeline).tables():  # of a sink of tables: one for each source
+        known.setdefault((each["backend"], each["table"]), []).append(each)
+    keeps_all = any("sid" in each for same in known.values() for each in same)
+    for backend in () if keeps_all else pipeline.backends:
         for name in _followed(backend):
-            usual: Mapping[str, Any] = {
-                "backend": backend.name,
-                "table": name,
-                "state": "following",
-            }
-            yield known.pop((backend.name, name), usual)
-    yield from known.values()
+            usual = {"backend": backend.name, "table": name, "state": "following"}
+            yield from known.pop((backend.name, name), [usual])
+    for same in known.values():
+        yield from same
 
 
 def _followed(backend: Backend) -> list[str]:
@@ -87,8 +86,14 @@ def _followed(backend: Backend) -> list[str]:
         return []
 
 
-_HEAD = ("backend", "table", "state", "since", "reason", "skipped", "from", "to")
-_FIELDS = (*_HEAD[:6], "first_skipped", "last_skipped")
+_FIELDS = {name: name for name in ("backend", "table", "state", "since", "reason", "skipped")} | {
+    "from": "first_skipped",
+    "to": "last_skipped",
+}
+# Of a sink of tables.
+_OF_TABLES = {
+    name: name for name in ("backend", "sid", "table", "state", "since", "reason", "held", "place")
+}  # fmt: skip
 
 
 def _cell(value: object) -> str:

@@ -65,6 +65,11 @@ class ReadsLines(Protocol):
         """Whether rows do not leave its ranges as long as their key stays."""
         ...
 
+    @property
+    def count(self) -> int | None:
+        """About how many rows there are, where that is known."""
+        ...
+
     def lines(
         self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
     ) -> AbstractContextManager[Callable[[Any], Iterator[tuple[bytes, int]]]]:

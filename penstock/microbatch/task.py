@@ -24,7 +24,7 @@ from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Place, Position
-from penstock.ops.reporter import Reporter, report_poison
+from penstock.ops.reporter import Reporter, report_apart
 from penstock.process.histograms import observed
 from penstock.sinks import Receipt, Sink
 from penstock.wire.hash_partitions import hashing
@@ -169,7 +169,7 @@ class _Progress:
         board, name = self._board, self._name
         if board is None:
             return
-        status = report_poison(board, name, status)
+        status = report_apart(board, name, status)
         rest = {key: value for key, value in status.items() if key not in (*_COUNTS, "counts")}
         fresh = {key: status[key] - self.counted[key] for key in _COUNTS if key in status}
         self.counted.update(fresh)

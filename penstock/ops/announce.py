@@ -31,10 +31,11 @@ _ALARMS: Mapping[str, LogLevel] = {
 _USUAL = {"pressure": "normal", "breaker": "closed", "durability": "default"}
 _TABLES: Mapping[str, tuple[LogLevel, str]] = {
     "suspended": ("warning", "a table is suspended"),
+    "waiting": ("warning", "a table waits"),
     "resuming": ("info", "a table resumes with its next change"),
     "following": ("info", "a table is followed again"),
 }
-_SHOWN = ("backend", "table", "reason", "error", "since", "skipped")
+_SHOWN = ("backend", "sid", "table", "reason", "error", "since", "skipped", "held")
 LOST, BACK = "the source's connection is lost", "the source's connection is back"
 
 
@@ -128,7 +129,8 @@ def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Anno
     # A table that is followed at a start is not logged.
     if state in _TABLES and (known or state != "following"):
         level, event = _TABLES[state]
-        yield Announcement(level, event, {name: fields.get(name) for name in _SHOWN})
+        shown = {name: fields[name] for name in _SHOWN if fields.get(name) is not None}
+        yield Announcement(level, event, shown)
 
 
 def _lost(name: str, fields: Mapping[str, Any]) -> Announcement:

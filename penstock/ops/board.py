@@ -38,7 +38,7 @@ COUNTERS = frozenset(
     }
 )
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
-_REMEMBERED = 10_000
+_REMEMBERED = 50_000  # a sink of tables has five for each
 # Entries that are reported again all the time: one that is not for so many seconds has gone.
 _EXPIRES = {"partition": 60.0}
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -122,7 +122,7 @@ class Board(Closes):
         self._clock = clock
         self._entries: dict[tuple[str, str], Entry] = {}
         self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
@@ -186,6 +186,22 @@ class Board(Closes):
                 for key, value in counted.items()
             }
             self._entries[kind, name] = entry.merged({**fields, **sums}, now, self._bounds)
+
+    def report(
+        self,
+        kind: EntryKind,
+        name: str,
+        fields: Mapping[str, Any],
+        counts: Mapping[str, float] = _NOTHING,
+    ) -> None:
+        """See `Reporter`; of the board's own process."""
+        with self._lock:
+            before = {key: self._counted.get((kind, name, key, ""), 0) for key in counts}
+            self.post(kind, name, fields, {key: before[key] + n for key, n in counts.items()})
+
+    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
+        """See `Reporter`."""
+        self.report(kind, name, _NOTHING, counts)
 
     def _gain(self, key: tuple[str, str, str, str], value: float) -> float:
         """How much a process's counter grew; one that fell belongs to a new process."""

@@ -4,6 +4,7 @@ Health follows progress and not liveness: a pipeline that is behind and does not
 healthy, however connected it is; an idle one that has nothing to do is.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -198,9 +199,17 @@ def _of_partitions(
     return Complaint(
         "unhealthy" if longest >= limits.stalled_after else "degraded",
         f"backend {backend.name}: {len(since)} of {len(backend.partitions)} partitions {what} for"
-        f" up to {longest:.0f} s ({', '.join(worst[:3])}{', ...' if worst[3:] else ''})"
+        f" up to {longest:.0f} s ({', '.join(worst[:_NAMED])}{_more(len(worst))})"
         + (f": {error}" if error else ""),
     )
+
+
+_NAMED = 10  # partitions, or tables of one backend, that are named
+
+
+def _more(count: int) -> str:
+    """How many are not named."""
+    return f", and {count - _NAMED} more" if count > _NAMED else ""
 
 
 def _sink_complaints(
@@ -289,14 +298,26 @@ def _stalled(entry: Entry, movers: Sequence[Entry], now: float, limits: Threshol
 
 
 def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
-    for (kind, _), entry in sorted(snapshot.items()):
-        table = entry.fields
-        if kind == "table" and table["state"] == "suspended":
+    """Of tables that do not go on until somebody acts; each backend's first ones by name."""
+    counts: Counter[tuple[str, str]] = Counter()
+    tables = {key[1]: each.fields for key, each in snapshot.items() if key[0] == "table"}
+    for _, table in sorted(tables.items()):
+        state = str(table.get("state"))
+        if state not in ("suspended", "waiting"):
+            continue
+        who = f"backend {table['backend']}: "
+        counts[who, state] += 1
+        if counts[who, state] <= _NAMED:
+            name = f"{table['table']} of {table['sid']}" if table.get("sid") else table["table"]
+            does = "is suspended" if state == "suspended" else "waits"
+            why = table.get("error") if state == "waiting" else table.get("reason", "")
             yield Complaint(
-                "degraded",
-                f"backend {table['backend']}: table {table['table']} is suspended since"
-                f" {table.get('since', '')} ({table.get('reason', '')})",
+                "degraded", f"{who}table {name} {does} since {table.get('since', '')} ({why})"
             )
+    for (who, state), count in counts.items():
+        if count > _NAMED:
+            does = "are suspended" if state == "suspended" else "wait"
+            yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}")
 
 
 class Readiness(NamedTuple):

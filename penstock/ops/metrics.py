@@ -12,6 +12,7 @@ from prometheus_client.core import (
     GaugeMetricFamily,
     HistogramMetricFamily,
     Metric,
+    SummaryMetricFamily,
 )
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -123,6 +124,7 @@ class _Metrics(Collector):
                     made.add_metric([owner.name], list(found["buckets"].items()), found["sum"])
             yield made
         yield from _poison(status)
+        yield from _tables(status)
         yield from _snapshots(status.backends)
         yield from self.more(status)
 
@@ -232,6 +234,47 @@ def _poison(status: Status) -> Iterator[Metric]:
         "gauge", "suspended_tables", "Tables that are not followed.", "backend",
         [(each.name, suspended.count(each.name)) for each in status.backends],
     )  # fmt: skip
+
+
+# What a table of a sink of tables has, by what the status calls it.
+_OF_TABLES: tuple[tuple[Kind, str, str, str], ...] = (
+    ("gauge", "table_rows_loaded", "Rows that its load has read.", "rows_loaded"),
+    ("gauge", "table_rows_to_come", "Rows that its load has still to read, about.", "rows_to_come"),
+    ("gauge", "table_held", "Changes that wait in the ledger.", "held"),
+    ("gauge", "table_lag_seconds",
+     "Between the commits of its last change at the source and in the target.", "lag_seconds"),
+    ("counter", "table_dead_letters", "Rows and changes set aside.", "letters"),
+)  # fmt: skip
+
+
+def _tables(status: Status) -> Iterator[Metric]:
+    """Of a sink of tables: its tables of each source, and its workers."""
+    known = [
+        ((each.backend, each.sid, each.table), each)
+        for each in status.tables if each.sid is not None
+    ]  # fmt: skip
+    labels = "backend sid table"
+    yield _made(
+        "gauge", "table_state", "1 for the state that a table is in.", f"{labels} state",
+        [(*of, each.state, 1) for of, each in known],
+    )  # fmt: skip
+    for kind, name, text, field in _OF_TABLES:
+        yield _made(kind, name, text, labels, [(*of, getattr(each, field)) for of, each in known])
+    yield _made(
+        "counter", "table_changes", "Changes applied.", f"{labels} operation",
+        [(*of, *item) for of, each in known for item in sorted((each.applied or {}).items())],
+    )  # fmt: skip
+    yield _made(
+        "counter", "sink_commits", "Transactions that a worker committed.", "sink worker",
+        [(sink.name, *item) for sink in status.sinks for item in sorted(sink.commits.items())],
+    )  # fmt: skip
+    took = SummaryMetricFamily(
+        "penstock_sink_commit_seconds", "What a worker's commits took.", labels=["sink", "worker"]
+    )
+    for sink in status.sinks:
+        for worker, seconds in sorted(sink.commit_seconds.items()):
+            took.add_metric([sink.name, worker], int(sink.commits.get(worker, 0)), seconds)
+    yield took
 
 
 def _snapshots(backends: Sequence[BackendStatus]) -> Iterator[Metric]:

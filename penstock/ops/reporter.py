@@ -40,6 +40,10 @@ ROWS = frozenset({"partition", "gap"})
 
 # A sink's counters, one for each reason of a dead letter.
 LETTERS = "dead_letters."
+# A table's counters, one for each operation of changes that were applied.
+APPLIED = "applied."
+# A sink's counters of each worker: its commits, and the seconds that they took.
+COMMITS, COMMIT_SECONDS = "commits.", "commit_seconds."
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
@@ -70,12 +74,19 @@ class Reporter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self._address, self._key)
 
-    def report(self, kind: EntryKind, name: str, fields: Mapping[str, Any]) -> None:
-        """The latest values of some fields; fields that are not named stay as they were.
+    def report(
+        self,
+        kind: EntryKind,
+        name: str,
+        fields: Mapping[str, Any],
+        counts: Mapping[str, float] = _NOTHING,
+    ) -> None:
+        """The latest values of some fields, and what to add to counters; fields that are not named
+        stay as they were.
 
         A field of the board's `COUNTERS` is this process's own count, and only grows.
         """
-        self._send((kind, name), fields, _NOTHING)
+        self._send((kind, name), fields, counts)
 
     def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
         """Adds to counters instead of giving their values."""
@@ -107,19 +118,46 @@ class Reporter:
         return _Datagrams(self._address)
 
 
-def report_poison(board: Reporter, sink: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Reports the dead letters and tables in a sink's report; returns its other fields."""
-    letters = report.get("dead_letters", {})
-    if letters:
-        board.add("sink", sink, {f"{LETTERS}{reason}": n for reason, n in letters.items()})
+class ReportsEntries(Protocol):
+    """A `Reporter`, or the board itself."""
+
+    def report(
+        self,
+        kind: EntryKind,
+        name: str,
+        fields: Mapping[str, Any],
+        counts: Mapping[str, float] = _NOTHING,
+    ) -> None:
+        """See `Reporter`."""
+        ...
+
+    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
+        """See `Reporter`."""
+        ...
+
+
+def report_apart(board: ReportsEntries, sink: str, report: Mapping[str, Any]) -> dict[str, Any]:
+    """Reports what of a sink's report has entries or counters of its own: dead letters, tables, and
+    commits of workers; returns its other fields."""
+    counts = {f"{LETTERS}{reason}": n for reason, n in report.get("dead_letters", {}).items()}
+    for worker, (commits, seconds) in report.get("commits", {}).items():
+        counts |= {f"{COMMITS}{worker}": commits, f"{COMMIT_SECONDS}{worker}": seconds}
+    if counts:
+        board.add("sink", sink, counts)
     for table in report.get("tables", ()):
-        board.report("table", table_name(table), table)
-    return {key: value for key, value in report.items() if key not in ("dead_letters", "tables")}
+        fields = {key: value for key, value in table.items() if key not in ("applied", "letters")}
+        done = {f"{APPLIED}{name.lower()}": n for name, n in table.get("applied", {}).items()}
+        if "letters" in table:
+            done["letters"] = table["letters"]
+        board.report("table", table_name(table), fields, done)
+    apart = ("dead_letters", "tables", "commits")
+    return {key: value for key, value in report.items() if key not in apart}
 
 
 def table_name(table: Mapping[str, Any]) -> str:
-    """Of a table's entry."""
-    return f"{table['backend']}/{table['table']}"
+    """Of a table's entry: of one source, where the sink keeps those of several."""
+    parts = table["backend"], table.get("sid"), table["table"]
+    return "/".join(part for part in parts if part)
 
 
 class _Way(Protocol):

@@ -1,6 +1,7 @@
 """What the ops server answers: a pure function of the request and the status."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from penstock.model.errors import PenstockError, Unavailable
@@ -49,7 +50,7 @@ def _health(asked: _Asked) -> Response:
             "reasons": status.reasons,
             "uptime_seconds": status.uptime_seconds,
             "version": status.version,
-            "backends": status.to_json()["backends"],
+            "backends": [asdict(each) for each in status.backends],
         },
     )
 

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from penstock.ops.board import Entry, Snapshot, rows_of
 from penstock.ops.health import Complaint, Health, Thresholds, complaints, readiness, worst
 from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
-from penstock.ops.reporter import LETTERS
+from penstock.ops.reporter import APPLIED, COMMIT_SECONDS, COMMITS, LETTERS
 from penstock.process.histograms import PREFIX, histograms
 
 
@@ -87,7 +87,8 @@ class BackendStatus:
 class SinkStatus:
     """Where changes go; latencies in milliseconds, from the commit at the source to the
     acknowledgement, of what was published lately. `answer_ms` is the longest that the sink's server
-    took for an answer lately; `pressure` and `breaker` are what the sink makes of it."""
+    took for an answer lately; `pressure` and `breaker` are what the sink makes of it. `commits` and
+    `commit_seconds`: of each worker of a sink of tables, since the start."""
 
     name: str
     connected: bool | None = None
@@ -107,6 +108,8 @@ class SinkStatus:
     pressure_entered: Mapping[str, int] = field(default_factory=dict)
     breaker: str | None = None
     breaker_transitions: int = 0
+    commits: Mapping[str, float] = field(default_factory=dict)
+    commit_seconds: Mapping[str, float] = field(default_factory=dict)
     age_seconds: float | None = None
     histograms: Mapping[str, Any] = field(default_factory=dict)
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -114,18 +117,38 @@ class SinkStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableStatus:
-    """A table that is or was suspended: since when it is in its `state`, and why it was; how many
-    of its changes are missing in the sink, and the places of the last hole's ends."""
+    """A table that is or was suspended, or any of a sink of tables, of the source `sid`: since when
+    it is in its `state`, and why. `skipped` are missing in the sink, `held` wait there; the places
+    are those of their ends. `applied`: changes by operation, `letters`: dead letters, since the
+    start. `rows_loaded`, `rows_to_come` (about): of a load. `lag_seconds`: between the commits of
+    its last change at the source and in the `target`. None: not known."""
 
     backend: str
     table: str
     state: str
-    reason: str = ""
-    error: str = ""
-    since: str = ""
-    skipped: int = 0
+    sid: str | None = None
+    target: str | None = None
+    reason: str | None = ""
+    error: str | None = ""
+    since: str | None = ""
+    place: str | None = None
+    lag_seconds: float | None = None
+    rows_loaded: int | None = None
+    rows_to_come: int | None = None
+    applied: Mapping[str, int] | None = None
+    letters: int | None = None
+    held: int | None = None
+    skipped: int | None = None
     first_skipped: str | None = None
     last_skipped: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON of what is known."""
+        return {key: found for key in _TABLE if (found := getattr(self, key)) is not None}
+
+
+_TABLE = tuple(item.name for item in fields(TableStatus))
+_OPERATIONS = {f"{APPLIED}{name}": name for name in ("insert", "update", "delete", "truncate")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +171,8 @@ class Status:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
-        return asdict(self)
+        tables = [each.to_json() for each in self.tables]
+        return asdict(replace(self, tables=())) | {"tables": tables}
 
 
 def assess(
@@ -239,30 +263,40 @@ def _backend(
 
 def _sink(name: str, entry: Entry, now: float) -> SinkStatus:
     more = {
-        "dead_letters": _after(LETTERS, entry),
-        "pressure_entered": _after(_ENTERED, entry),
+        "dead_letters": _after(LETTERS, entry.fields),
+        "pressure_entered": _after(_ENTERED, entry.fields),
+        "commits": _after(COMMITS, entry.fields),
+        "commit_seconds": _after(COMMIT_SECONDS, entry.fields),
         "histograms": histograms(entry.fields),
     }
-    apart = (LETTERS, _ENTERED, PREFIX)
+    apart = (LETTERS, _ENTERED, COMMITS, COMMIT_SECONDS, PREFIX)
     rest = {key: v for key, v in entry.fields.items() if not key.startswith(apart)}
     return _shown(SinkStatus, name, rest, _age(entry, now), more)
 
 
-def _after(prefix: str, entry: Entry) -> dict[str, Any]:
+def _after(prefix: str, known: Mapping[str, Any]) -> dict[str, Any]:
     return {
-        key.removeprefix(prefix): value
-        for key, value in entry.fields.items()
-        if key.startswith(prefix)
+        key.removeprefix(prefix): value for key, value in known.items() if key.startswith(prefix)
     }
 
 
 def _tables(snapshot: Snapshot) -> tuple[TableStatus, ...]:
-    own = {item.name for item in fields(TableStatus)}
-    return tuple(
-        TableStatus(**{key: value for key, value in entry.fields.items() if key in own})
-        for (kind, _), entry in sorted(snapshot.items())
-        if kind == "table"
-    )
+    entries = sorted((key[1], each.fields) for key, each in snapshot.items() if key[0] == "table")
+    for name, known in entries:
+        if name not in _made_of or _made_of[name][0] is not known:
+            _made_of[name] = known, _table(known)
+    return tuple(_made_of[name][1] for name, known in entries if "state" in known)
+
+
+# Of a thousand tables few have changed since the last look.
+_made_of: dict[str, tuple[Mapping[str, Any], TableStatus]] = {}
+
+
+def _table(known: Mapping[str, Any]) -> TableStatus:
+    own: dict[str, Any] = {"state": ""} | {key: known[key] for key in _TABLE if key in known}
+    if "sid" in own:
+        own["applied"] = {name: known[key] for key, name in _OPERATIONS.items() if key in known}
+    return TableStatus(**own)
 
 
 def _batch(entry: Entry, now: float) -> BatchStatus:
@@ -280,7 +314,10 @@ def _batch(entry: Entry, now: float) -> BatchStatus:
 S = TypeVar("S", BackendStatus, SinkStatus)
 
 # Fields that are made here, never copied from a report.
-_MADE = ("batch", "dead_letters", "gaps", "histograms", "partitions", "pressure_entered")
+_MADE = (
+    "batch", "commit_seconds", "commits", "dead_letters", "gaps", "histograms", "partitions",
+    "pressure_entered",
+)  # fmt: skip
 # Of a backend's measurements, what its status shows.
 _MEASURED = ("positions_error", "saved", "save_errors")
 # Counters of a sink that end in a level of back-pressure.

@@ -7,8 +7,9 @@ from typing import Any
 from penstock.config import Pipeline
 from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.model.errors import Unavailable
-from penstock.model.position import Bookmarks
+from penstock.model.position import Bookmarks, Position
 from penstock.ops.board import Board
+from penstock.ops.reporter import report_apart
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
 from penstock.service.standby import Standby
@@ -17,8 +18,8 @@ from penstock.snapshots.statements import RowTransform
 
 
 class OwnedPipeline:
-    """Is a `PipelineState`, until `end` or until `standby` loses a lease. Without a `board` nothing
-    is reported. Used by any thread."""
+    """Is a `PipelineState`, and a `Progress` of its tables, until `end` or until `standby` loses a
+    lease. Without a `board` nothing is reported. Used by any thread."""
 
     def __init__(
         self,
@@ -47,10 +48,18 @@ class OwnedPipeline:
         """Returns after so many seconds, or at the `end`."""
         self._over.wait(seconds)
 
-    def report(self, backend: str, status: Mapping[str, Any]) -> None:
+    def report_snapshots(self, backend: str, status: Mapping[str, Any]) -> None:
         """Posts the status of a backend's snapshots."""
         if self._board is not None:
             self._board.post("snapshots", backend, status)
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`; of loads there is nothing to say."""
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`: posts what is new of tables and dead letters."""
+        if self._board is not None:
+            report_apart(self._board, self._pipeline.sink.type, status)
 
     def bookmarks(self, backend: str) -> Bookmarks:
         """See `PipelineState`."""

@@ -117,7 +117,7 @@ class Snapshots(Closes):
             responder.serve(_TICK)
             requests.tick()
             for backend, status in requests.status().items():
-                self._owned.report(backend, status)
+                self._owned.report_snapshots(backend, status)
             self._resume(requests, tables)
             if self._has_resumed:
                 requests.begin(tables.all)

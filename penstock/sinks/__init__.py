@@ -37,7 +37,11 @@ class Progress(Protocol):
 
     def report(self, status: Mapping[str, Any]) -> None:
         """Plain JSON for the status page (a retry, an outage, a recovery): fields, running totals
-        of `published`, `duplicates` and `size`, and under `counts` what to add to counters."""
+        of `published`, `duplicates` and `size`, and under `counts` what to add to counters. Under
+        `dead_letters` how many more there are, by reason, and under `tables` what is new of tables:
+        `backend`, `table`, other fields, and in a sink of tables `sid` and how many more changes
+        were `applied`, by operation, and became `letters`; under `commits` of each of its workers
+        how many more there were, and their seconds."""
         ...
 
 
@@ -289,6 +293,16 @@ class TableLoad(Protocol):
         """Whether all rows are there: `settle` is left."""
         ...
 
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """As the status page shows it. No I/O."""
+        ...
+
+    @property
+    def loaded(self) -> int:
+        """How many rows were there at the last `begin`. No I/O."""
+        ...
+
     def covers(self, schema: str, table: str) -> bool:
         """Whether rows of this table of the source belong to it. No I/O."""
         ...
@@ -313,7 +327,7 @@ class TableLoad(Protocol):
         """All parts of all its tables are done; False if the load was begun anew meanwhile."""
         ...
 
-    def settle(self, on_error: OnError) -> None:
+    def settle(self, on_error: OnError, progress: Progress) -> None:
         """Applies the changes that were kept; then the table is live."""
         ...
 
@@ -327,8 +341,11 @@ class LoadsTables(Protocol):
     """A sink of tables, which have rows of before the first change. Everything raises Unavailable,
     SettingsError."""
 
-    def enter(self, backend: str, partition: PartitionId, *, initial: bool) -> None:
-        """Makes the tables of a partition known. New ones are loaded if `initial`, else live."""
+    def enter(
+        self, backend: str, partition: PartitionId, *, initial: bool
+    ) -> Sequence[Mapping[str, Any]]:
+        """Makes the tables of a partition known; returns each as the status page shows it. New ones
+        are loaded if `initial`, else live."""
         ...
 
     def unfinished(self) -> Sequence[TableLoad]:

@@ -7,10 +7,11 @@ be loaded waits and stops no other.
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Protocol
 
 import orjson
@@ -27,7 +28,7 @@ from penstock.feeds import (
 )
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import Closes
 from penstock.sinks import LoadsTables, Part, TableLoad
@@ -43,7 +44,7 @@ log = structlog.get_logger("penstock")
 
 
 class OwnedState(PipelineState, Protocol):
-    """A pipeline that is left, and waited for."""
+    """A pipeline that is left, and waited for. Is a `Progress` of its tables."""
 
     def end(self) -> None:
         """It is not ours from now on."""
@@ -51,6 +52,14 @@ class OwnedState(PipelineState, Protocol):
 
     def wait(self, seconds: float) -> None:
         """Returns after so many seconds, or at the `end`."""
+        ...
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`; of loads there is nothing to say."""
+        ...
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`: what became of rows and of changes that were kept."""
         ...
 
 
@@ -114,6 +123,7 @@ class TableLoader(Closes):
         self._pace = SnapshotPace(pipeline.snapshot)
         self._entered: set[tuple[str, PartitionId]] = set()
         self._running: dict[str, Future[None]] = {}
+        self._shown: dict[str, Mapping[str, Any]] = {}  # of tables that are not live
         self._said: dict[str, str] = {}  # by table: the last error that was logged
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "load")
         self._thread = threading.Thread(target=self._run, name="loads", daemon=True)
@@ -152,20 +162,35 @@ class TableLoader(Closes):
             # Without bookmarks changes are not followed yet: between would be a hole.
             for partition in self._state.bookmarks(backend):
                 if (backend, partition) not in self._entered:
-                    sink.enter(backend, partition, initial=initial)
+                    tables = sink.enter(backend, partition, initial=initial)
+                    self._state.report({"tables": tables})
                     self._entered.add((backend, partition))
         self._running = {name: one for name, one in self._running.items() if not one.done()}
-        for load in sink.unfinished() if self._entered else ():
+        loads = sink.unfinished() if self._entered else ()
+        self._show(loads)
+        for load in loads:
             entered = (load.backend, load.partition) in self._entered
             if entered and load.name not in self._running and self._state.is_ours:
                 self._running[load.name] = self._pool.submit(self._try, load)
+
+    def _show(self, loads: Sequence[TableLoad]) -> None:
+        """Reports the tables that are not live, and those that have become so."""
+        before, self._shown = self._shown, {load.name: load.described for load in loads}
+        now = {"state": "live", "since": datetime.now(UTC).isoformat(), "reason": "", "error": ""}
+        tables: list[Mapping[str, Any]] = [
+            {**was, **now, "held": 0, "first_skipped": None, "last_skipped": None}
+            for name, was in before.items() if name not in self._shown
+        ]  # fmt: skip
+        tables += [new for name, new in self._shown.items() if new != before.get(name)]
+        if tables:
+            self._state.report({"tables": tables})
 
     def _try(self, load: TableLoad) -> None:
         """Loads one table; what fails is tried again."""
         try:
             if not load.has_rows:
                 self._load(load)
-            load.settle(self._on_error[load.backend])
+            load.settle(self._on_error[load.backend], self._state)
         except Exception as error:
             found = PenstockError.of(error, "loading")
             if not self._state.is_ours:
@@ -189,18 +214,15 @@ class TableLoader(Closes):
                 f"{load.name}: the source does not send it",
                 hint="add it to the publication, or take it out of the map",
             )
-        begun, rows = time.monotonic(), 0
-        for schema, table in tables:
-            while True:
-                reading = _Reading(load, self._pace, self._state)
-                is_whole = self._read(feed, (schema, table), reading)
-                rows += reading.rows
-                if is_whole:
-                    break
+        begun, count = time.monotonic(), RowCount(load, self._state, len(tables))
+        for table in tables:
+            while not self._read(feed, table, _Reading(load, self._pace, self._state, count)):
+                pass
         if not load.finish():
             raise Unavailable(f"{load.name}: the load was begun anew")
+        count.finish()
         seconds = round(time.monotonic() - begun, 1)
-        log.info("a table is loaded", table=load.name, rows=rows, seconds=seconds)
+        log.info("a table is loaded", table=load.name, rows=count.rows, seconds=seconds)
 
     def _read(self, feed: Feed, table: tuple[str, str], reading: "_Reading") -> bool:
         """Reads what is left of a table under one snapshot of the source; whether that was all."""
@@ -217,6 +239,7 @@ class TableLoader(Closes):
                 size = _RANGE * settings.chunk_bytes
                 ranges = taken.plan(_RANGE * settings.chunk_rows, size)
                 parts = load.plan(point, ranges)
+            reading.count.begin(table, taken)
             reading.read(point, parts, settings.slots if len(parts) > 1 else 1)
             try:
                 taken.verify(state.bookmarks(load.backend))
@@ -234,12 +257,54 @@ class TableLoader(Closes):
         self._said[table] = str(found)
 
 
+class RowCount:
+    """How many rows of a load were read, and are to come (about, once that is known of all its
+    `tables`); reported while they are read."""
+
+    def __init__(self, load: TableLoad, state: OwnedState, tables: int) -> None:
+        self.rows = 0
+        self._load, self._state, self._tables = load, state, tables
+        self._all: dict[tuple[str, str], int] = {}  # that are known, by table
+        self._lock = threading.Lock()
+        self._report_at = 0.0  # monotonic seconds
+
+    def begin(self, table: tuple[str, str], taken: TableSnapshot) -> None:
+        """A table is read under a snapshot; what was not committed before is read again."""
+        count = lines_of(taken).count if taken.counted is None else taken.counted
+        with self._lock:
+            self.rows = self._load.loaded
+            if count is not None:
+                self._all[table] = count
+        self.add(0)
+
+    def add(self, rows: int) -> None:
+        """So many were read."""
+        with self._lock:
+            self.rows += rows
+            now = time.monotonic()
+            if now < self._report_at:
+                return
+            self._report_at = now + _LOOK
+        left = max(0, sum(self._all.values()) - self.rows)
+        self._report(left if len(self._all) == self._tables else None)
+
+    def finish(self) -> None:
+        """All were read."""
+        self._report(0)
+
+    def _report(self, left: int | None) -> None:
+        named = {key: self._load.described[key] for key in ("backend", "sid", "table")}
+        table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
+        self._state.report({"tables": [table]})
+
+
 class _Reading:
     """Rows of one table under one snapshot, by several threads. `failure`: the first."""
 
-    def __init__(self, load: TableLoad, pace: SnapshotPace, state: PipelineState) -> None:
-        self.load = load
-        self.rows = 0
+    def __init__(
+        self, load: TableLoad, pace: SnapshotPace, state: PipelineState, count: "RowCount"
+    ) -> None:
+        self.load, self.count = load, count
         self.left: list[Part] = []
         self.ends_at = float("inf")  # monotonic seconds
         self._pace, self._state = pace, state
@@ -287,5 +352,5 @@ class _Reading:
             self._pace.wait(rows, len(piece), self.is_over)
             if self.is_over():
                 raise Unavailable("the load was stopped")
-            self.rows += rows
+            self.count.add(rows)
             yield piece

@@ -7,7 +7,7 @@ same time the later one finds its changes stored.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
@@ -15,8 +15,10 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from psycopg import sql
 
+from penstock.model.errors import PenstockError, Rejected
 from penstock.model.position import Place
 from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.staging import UnsentValue
 
 # `loading`: its rows are loaded; `loaded`: all rows are there, held changes are to be applied;
 # `waiting`: an operator has to change something, and then it is in the state `resumes`.
@@ -30,11 +32,14 @@ _CREATE = (
         state text NOT NULL, place text NOT NULL DEFAULT '', point text NOT NULL DEFAULT '',
         last_point text NOT NULL DEFAULT '', columns text NOT NULL DEFAULT '[]',
         detail text NOT NULL DEFAULT '', resumes text NOT NULL DEFAULT '',
+        reason text NOT NULL DEFAULT '', since timestamptz NOT NULL DEFAULT now(),
+        held bigint NOT NULL DEFAULT 0, losses text NOT NULL DEFAULT '',
         is_ours boolean NOT NULL DEFAULT false, PRIMARY KEY (backend, sid, "schema", "table"))""",
     # The parts of tables that are loading, as JSON.
     """CREATE TABLE IF NOT EXISTS {schema}.loading (
         ledger bigint, source text, number int, part text NOT NULL, identity text NOT NULL,
-        is_done boolean NOT NULL DEFAULT false, PRIMARY KEY (ledger, source, number))""",
+        is_done boolean NOT NULL DEFAULT false, rows bigint NOT NULL DEFAULT 0,
+        PRIMARY KEY (ledger, source, number))""",
     # Changes of tables that are not live, as lines.
     """CREATE TABLE IF NOT EXISTS {schema}.held (
         ledger bigint NOT NULL, cursor text COLLATE "C" NOT NULL, ordinal int NOT NULL,
@@ -74,25 +79,57 @@ class LedgerRow:
 
 class LoadPart(NamedTuple):
     """Ranges (JSON) of a table `source` that are loaded in one transaction; `identity` is that of
-    the plan that they are of."""
+    the plan that they are of. `rows`: how many the source had in them."""
 
     source: str
     number: int
     ranges: str
     identity: str
     is_done: bool = False
+    rows: int = 0
 
 
-class WaitingTable(NamedTuple):
-    """A table of a source that waits, why, and the transactions of which changes are held."""
+class TableRecord(NamedTuple):
+    """What the ledger says of a table (`schema.table`) of a source: why it waits, since when it is
+    in its state, how many changes are held, and of which transactions."""
 
     id: int
     backend: str
+    sid: str
     table: str
+    target: str
+    state: State
+    reason: str
     detail: str
-    held: int = 0
-    first: str = ""
-    last: str = ""
+    since: datetime
+    place: str
+    held: int
+    first: str | None
+    last: str | None
+
+    def described(self) -> dict[str, Any]:
+        """As the status page shows it; plain JSON."""
+        state = _SHOWN.get(self.state, str(self.state))
+        return {
+            "backend": self.backend, "sid": self.sid, "table": self.table, "target": self.target,
+            "state": "suspended" if self.reason in _OF_CHANGES else state, "reason": self.reason,
+            "error": self.detail, "since": self.since.astimezone(UTC).isoformat(),
+            "place": self.place or None, "held": self.held, "first_skipped": self.first,
+            "last_skipped": self.last,
+        }  # fmt: skip
+
+
+_SHOWN = {"loaded": "loading"}
+# Why a table waits: because of one of its changes, or of what it is.
+_REFUSED, _UNSENT, _UNFIT = "refused", "unsent-value", "unfit"
+_OF_CHANGES = (_REFUSED, _UNSENT)
+
+
+def reason_of(error: PenstockError) -> str:
+    """Why a change is set aside, or a table waits."""
+    if isinstance(error, UnsentValue):
+        return _UNSENT
+    return _REFUSED if isinstance(error, Rejected) else _UNFIT
 
 
 class TargetLedger:
@@ -179,6 +216,7 @@ class TargetLedger:
                     id, one.cursor, one.ordinal, one.operation, one.key, one.before, one.after,
                     one.has_unsent, one.committed_at, one.event_id, document,
                 ])  # fmt: skip
+        self._count_held(cursor, id, len(changes))
 
     def take_held(
         self, cursor: Any, row: LedgerRow, most: int
@@ -190,6 +228,7 @@ class TargetLedger:
             self._sql('DELETE FROM {schema}.held WHERE ledger = %s AND cursor < %s COLLATE "C"'),
             [row.id, row.point],
         )
+        forgotten = cursor.rowcount
         found = cursor.execute(
             self._sql(
                 "WITH first AS (SELECT * FROM {schema}.held WHERE ledger = %(id)s"
@@ -203,35 +242,64 @@ class TargetLedger:
                 " committed_at, cursor, ordinal, event_id FROM h ORDER BY cursor, ordinal"
             ),
             {"id": row.id, "most": most},
-        )
+        ).fetchall()
+        self._count_held(cursor, row.id, -forgotten - len(found))
         return [
             (SourceRelation.of(orjson.loads(document)), [LineChange(*each[1:]) for each in same])
-            for document, same in groupby(found.fetchall(), key=itemgetter(0))
+            for document, same in groupby(found, key=itemgetter(0))
         ]
+
+    def _count_held(self, cursor: Any, id: int, more: int) -> None:
+        cursor.execute(
+            self._sql("UPDATE {schema}.ledger SET held = held + %s WHERE id = %s"), [more, id]
+        )
 
     def has_held(self, cursor: Any, id: int) -> bool:
         """Whether there are held changes of a table."""
         query = self._sql("SELECT EXISTS (SELECT FROM {schema}.held WHERE ledger = %s)")
         return bool(cursor.execute(query, [id]).fetchone()[0])
 
-    def enter_state(self, cursor: Any, id: int, state: State, detail: str = "") -> None:
-        """The table is in another state. One that is `waiting` goes on where it was."""
+    def enter_state(
+        self, cursor: Any, id: int, state: State, error: PenstockError | None = None
+    ) -> None:
+        """The table is in another state. One that is `waiting`, because of an error, goes on where
+        it was."""
         cursor.execute(
             self._sql(
-                "UPDATE {schema}.ledger SET detail = %(detail)s, state = %(state)s, resumes ="
+                "UPDATE {schema}.ledger SET detail = %(detail)s, reason = %(reason)s,"
+                " since = CASE WHEN state = %(state)s THEN since ELSE now() END,"
+                " state = %(state)s, resumes ="
                 " CASE WHEN %(state)s <> 'waiting' THEN '' WHEN state = 'waiting' THEN resumes"
                 " WHEN state = 'live' THEN 'loaded' ELSE state END WHERE id = %(id)s"
             ),
-            {"state": state, "detail": detail, "id": id},
-        )
+            {
+                "state": state, "id": id, "detail": "" if error is None else str(error),
+                "reason": "" if error is None else reason_of(error),
+            },
+        )  # fmt: skip
 
-    def unfinished(self, cursor: Any) -> Sequence[tuple[tuple[str, str, str, str], LedgerRow]]:
-        """The tables (backend, sid, schema, table) that are not live."""
+    def tables(
+        self, cursor: Any, source: tuple[str, str] | None = None, *, unfinished: bool = False
+    ) -> list[TableRecord]:
+        """All tables, or those of a source (backend and sid); only the `unfinished`: that are not
+        live. Those of a backend with one name are together."""
+        backend, sid = source or (None, None)
         query = self._sql(
-            'SELECT backend, sid, "schema", "table", {row} FROM {schema}.ledger'
-            " WHERE state <> 'live' ORDER BY id"
+            """SELECT id, backend, sid, "schema" || '.' || "table", target, state, reason, detail,
+            since, place, held, (SELECT min(cursor) FROM {schema}.held WHERE ledger = l.id),
+            (SELECT max(cursor) FROM {schema}.held WHERE ledger = l.id) FROM {schema}.ledger AS l
+            WHERE coalesce(backend = %s, true) AND coalesce(sid = %s, true)
+            AND (state <> 'live' OR NOT %s) ORDER BY 2, 4, 1"""
         )
-        return [(row[:4], _row(row[4:])) for row in cursor.execute(query).fetchall()]
+        found = cursor.execute(query, [backend, sid, unfinished])
+        return [TableRecord(*row) for row in found.fetchall()]
+
+    def unfinished(self, cursor: Any) -> Sequence[tuple[TableRecord, LedgerRow]]:
+        """The tables that are not live."""
+        query = self._sql("SELECT {row} FROM {schema}.ledger WHERE state <> 'live'")
+        rows = {row[0]: _row(row) for row in cursor.execute(query).fetchall()}
+        found = self.tables(cursor, unfinished=True)
+        return [(each, rows[each.id]) for each in found if each.id in rows]
 
     def known(self, cursor: Any) -> Sequence[tuple[tuple[str, str, str, str], int]]:
         """All tables (backend, sid, schema, table), each with its number."""
@@ -243,10 +311,7 @@ class TargetLedger:
     def load_anew(self, cursor: Any, id: int) -> None:
         """The table is loaded from its beginning, instead of the rows that are there."""
         cursor.execute(
-            self._sql(
-                "UPDATE {schema}.ledger SET state = 'loading', detail = '', resumes = '',"
-                " is_ours = true WHERE id = %s"
-            ),
+            self._sql("UPDATE {schema}.ledger SET {to_loading}, is_ours = true WHERE id = %s"),
             [id],
         )
         self.forget_parts(cursor, id)
@@ -267,11 +332,18 @@ class TargetLedger:
     def set_points(
         self, cursor: Any, id: int, point: str, last_point: str = "", *, is_ours: bool = True
     ) -> None:
-        """The table is loading, and its rows are of these points."""
+        """Rows of the table are of these points. It is loading, unless it waits because of a
+        row, which may be refused again."""
         cursor.execute(
             self._sql(
-                "UPDATE {schema}.ledger SET state = 'loading', detail = '', resumes = '',"
-                " is_ours = is_ours OR %s, point = %s, last_point = %s WHERE id = %s"
+                "UPDATE {schema}.ledger SET {to_loading} WHERE id = %s AND reason <> ALL (%s)"
+            ),
+            [id, [*_OF_CHANGES]],
+        )
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET is_ours = is_ours OR %s, point = %s, last_point = %s"
+                " WHERE id = %s"
             ),
             [is_ours, point, last_point, id],
         )
@@ -279,7 +351,7 @@ class TargetLedger:
     def parts(self, cursor: Any, id: int) -> Sequence[LoadPart]:
         """The parts of a table that is loading."""
         query = self._sql(
-            "SELECT source, number, part, identity, is_done FROM {schema}.loading"
+            "SELECT source, number, part, identity, is_done, rows FROM {schema}.loading"
             " WHERE ledger = %s ORDER BY source, number"
         )
         return [LoadPart(*row) for row in cursor.execute(query, [id]).fetchall()]
@@ -308,6 +380,16 @@ class TargetLedger:
             [id, part.source, part.number, part.identity],
         )
         return bool(cursor.rowcount)
+
+    def count_rows(self, cursor: Any, id: int, part: LoadPart) -> None:
+        """So many rows were in a part that is done."""
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.loading SET rows = %s"
+                " WHERE ledger = %s AND source = %s AND number = %s"
+            ),
+            [part.rows, id, part.source, part.number],
+        )
 
     def forget_parts(self, cursor: Any, id: int) -> None:
         """All parts are done."""
@@ -351,23 +433,17 @@ class TargetLedger:
         """Removes a dead letter."""
         cursor.execute(self._sql("DELETE FROM {schema}.dead_letter WHERE id = %s"), [id])
 
-    def waiting(self, cursor: Any) -> list["WaitingTable"]:
-        """The tables in that state, those of a backend with one name together."""
-        found = cursor.execute(
-            self._sql(
-                """SELECT l.id, l.backend, l."schema" || '.' || l."table", l.detail,
-                count(h.cursor), coalesce(min(h.cursor), ''), coalesce(max(h.cursor), '')
-                FROM {schema}.ledger AS l LEFT JOIN {schema}.held AS h ON h.ledger = l.id
-                WHERE l.state = 'waiting' GROUP BY l.id, 2, 3, 4 ORDER BY 2, 3, 1"""
-            )
-        )
-        return [WaitingTable(*row) for row in found.fetchall()]
-
     def _sql(self, statement: str) -> sql.Composed:
-        return sql.SQL(statement).format(schema=self._schema, row=sql.SQL(_ROW))
+        return sql.SQL(statement).format(
+            schema=self._schema, row=sql.SQL(_ROW), to_loading=sql.SQL(_TO_LOADING)
+        )
 
 
 _ROW = "id, state, place, point, last_point, resumes, is_ours"
+_TO_LOADING = (
+    "state = 'loading', detail = '', reason = '', resumes = '',"
+    " since = CASE WHEN state = 'loading' THEN since ELSE now() END"
+)
 
 
 def _row(values: Sequence[Any]) -> LedgerRow:

@@ -184,16 +184,16 @@ class StagedTable:
         columns = [name for name in self.relation.names if name in self.written]
         return columns, "".join(f"{escaped(value)}\t" for value in self.fixed.values()).encode()
 
-    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> None:
-        """Adds rows of the source: where it `merges`, instead of those with their keys."""
+    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
+        """Adds rows of the source: where it `merges`, instead of those with their keys. Returns how
+        many there were."""
         if not merges and not self.mapping.has_expressions:
             columns, _ = self.form(merges=False)
-            _copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
-            return
-        _copy_pieces(cursor, self._rows, self.relation.names, pieces)
+            return _copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
+        count = _copy_pieces(cursor, self._rows, self.relation.names, pieces)
         if merges:
             self._put(cursor)
-            return
+            return count
         values = map(sql.Literal, self.fixed.values())
         written = sorted(self.written)
         cursor.execute(
@@ -202,6 +202,7 @@ class StagedTable:
                 _COMMA.join([*values, *map(self._value, written)]), self._rows, self._filtered,
             )
         )  # fmt: skip
+        return count
 
     def has_rows(self, cursor: Any) -> bool:
         """Whether there are rows: of the source, where there are several."""
@@ -511,13 +512,15 @@ def copy_lines(
 
 def _copy_pieces(
     cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
-) -> None:
+) -> int:
+    """Copies lines; returns how many there were."""
     statement = _SQL("COPY {} ({}) FROM STDIN").format(table, joined_names(names))
     if not names:  # COPY of no columns reads an empty line for each row
         statement = _SQL("COPY {} FROM STDIN").format(table)
     with cursor.copy(statement) as copy:
         for piece in pieces:
             copy.write(piece)
+    return int(cursor.rowcount)
 
 
 def joined_names(names: Iterable[str]) -> sql.Composable:

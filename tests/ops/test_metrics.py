@@ -57,6 +57,8 @@ SINK = SinkStatus(
     pressure_transitions=3,
     breaker="half-open",
     breaker_transitions=2,
+    commits={"0": 3, "1": 1},
+    commit_seconds={"0": 0.5, "1": 0.25},
 )
 STATUS = Status(
     name="shop",
@@ -70,6 +72,18 @@ STATUS = Status(
     tables=(
         TableStatus(backend="a", table="public.t", state="suspended"),
         TableStatus(backend="a", table="public.u", state="following"),
+        TableStatus(
+            backend="a",
+            table="public.t",
+            state="live",
+            sid="eu",
+            rows_loaded=5,
+            rows_to_come=0,
+            applied={"insert": 3, "delete": 1},
+            letters=2,
+            held=4,
+            lag_seconds=0.5,
+        ),
     ),
 )
 
@@ -94,7 +108,8 @@ def test_every_series_has_help_and_type() -> None:
         if line.startswith("# HELP") and len(line.split()) > 3
     }
     named = {line.split("{")[0].split()[0] for line in text.splitlines() if line[0] != "#"}
-    assert named <= families == helped
+    parts = {f"{name}{end}" for name in families for end in ("_sum", "_count")}
+    assert named - parts <= families == helped
 
 
 def test_every_series_of_ours_starts_with_our_name() -> None:
@@ -131,6 +146,24 @@ def test_numbers_of_poison() -> None:
     assert found["penstock_suspended_tables", ("a",)] == 1
 
 
+def test_numbers_of_a_sink_of_tables() -> None:
+    found, of = samples(), ("a", "eu", "public.t")
+    assert found["penstock_table_state", ("a", "eu", "live", "public.t")] == 1
+    assert found["penstock_table_rows_loaded", of] == 5
+    assert found["penstock_table_rows_to_come", of] == 0
+    assert found["penstock_table_held", of] == 4
+    assert found["penstock_table_dead_letters_total", of] == 2
+    assert found["penstock_table_lag_seconds", of] == 0.5
+    assert found["penstock_table_changes_total", ("a", "insert", "eu", "public.t")] == 3
+    assert found["penstock_sink_commits_total", ("jetstream", "0")] == 3
+    assert found["penstock_sink_commit_seconds_count", ("jetstream", "1")] == 1
+    assert found["penstock_sink_commit_seconds_sum", ("jetstream", "1")] == 0.25
+    unknown = TableStatus(backend="a", table="public.u", state="loading", sid="eu")
+    tables = samples(replace(STATUS, tables=(unknown,)))
+    named = {name for name, of in tables if "public.u" in of}
+    assert named == {"penstock_table_state"}, "what is not known has a sample"
+
+
 def test_each_state_of_a_sink_has_a_sample_and_one_is_1() -> None:
     found = samples()
     for machine, states in (
@@ -145,7 +178,7 @@ def test_each_state_of_a_sink_has_a_sample_and_one_is_1() -> None:
 
 
 def test_a_sink_without_such_machines_has_no_states() -> None:
-    other = replace(STATUS, sinks=(SinkStatus(name="memory"),))
+    other = replace(STATUS, sinks=(SinkStatus(name="memory"),), tables=())
     assert not [key for key in samples(other) if key[0].endswith("_state")]
 
 

@@ -245,6 +245,29 @@ def test_everything_reported_is_shown() -> None:
     assert stored.details == {"server": "x"}
 
 
+def test_a_table_of_a_sink_of_tables_shows_what_is_known() -> None:
+    fields = {"backend": "a", "sid": "eu", "table": "public.t", "state": "loading", "place": None}
+    reports = [(1.0, "table", "a/eu/public.t", {**fields, "applied.insert": 3, "rows_loaded": 5})]
+    reports.append((1.0, "table", "a/eu/public.u", {"backend": "a", "table": "public.u"}))
+    (table,) = status([source(1), *reports], 1).to_json()["tables"]
+    assert table == {
+        "backend": "a", "sid": "eu", "table": "public.t", "state": "loading", "reason": "",
+        "error": "", "since": "", "rows_loaded": 5, "applied": {"insert": 3},
+    }  # fmt: skip
+
+
+def test_many_tables_that_wait_are_counted() -> None:
+    fields = {"backend": "a", "sid": "eu", "state": "waiting", "error": "no target"}
+    reports: list[tuple[float, str, str, Mapping[str, Any]]] = [
+        (1.0, "table", f"a/eu/t{number:02}", {**fields, "table": f"t{number:02}", "since": "now"})
+        for number in range(13)
+    ]
+    found = status([source(1), *reports], 1)
+    assert found.health == "degraded"
+    assert found.reasons[0] == "backend a: table t00 of eu waits since now (no target)"
+    assert (len(found.reasons), found.reasons[-1]) == (11, "backend a: 3 more tables wait")
+
+
 def test_null_is_not_known_yet() -> None:
     found = status([source(1, current=None, events=None, connected=None)], 1).backends[0]
     assert (found.current, found.events, found.connected) == (None, 0, False)

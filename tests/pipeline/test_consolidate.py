@@ -54,6 +54,16 @@ def test_a_table_is_cloned_while_it_changes(
             assert _verify(run.file) == (1, ["different  shop/" + slot, *wrong])
             assert _verify(run.file, "items", "--repair")[0] == 0
             assert _verify(run.file)[0] == 0
+            table = run.status()["tables"][0]
+            assert (table["backend"], table["sid"], table["table"]) == (
+                "shop",
+                slot,
+                "public.items",
+            )
+            assert (table["state"], table["rows_loaded"], table["rows_to_come"]) == ("live", 0, 0)
+            counts = {"insert": 2000, "update": 666 + 228 + 1600, "delete": 400}
+            eventually(lambda: run.status()["tables"][0]["applied"] == counts, run=run)
+            assert 'penstock_sink_commits_total{sink="postgres",worker="' in run.get("/metrics")[1]
             assert "Traceback" not in run.log
 
 

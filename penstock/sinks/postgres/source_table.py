@@ -13,7 +13,7 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.tables.history import StagedHistory, open_index
-from penstock.tables.ledger import WaitingTable
+from penstock.tables.ledger import reason_of
 from penstock.tables.lines import (
     EMPTYING,
     UNSENT,
@@ -28,7 +28,6 @@ from penstock.tables.staging import (
     Destination,
     RowMapping,
     StagedTable,
-    UnsentValue,
     find_destination,
     type_at,
 )
@@ -143,9 +142,10 @@ class SourceTable:
                 hint="end its versions by hand, or `penstock reload` the table",
             )
 
-    def waiting(self, error: str) -> WaitingTable:
-        """The table when it is suspended by an error."""
-        return WaitingTable(self.id, self.mapped.backend, self.mapped.source, error)
+    @property
+    def named(self) -> dict[str, str]:
+        """What the status page knows it by."""
+        return {"backend": self.mapped.backend, "sid": self.sid, "table": self.mapped.source}
 
     def letter(self, relation: SourceRelation, change: LineChange, error: Rejected) -> Letter:
         """A dead letter of a change that the destination refuses."""
@@ -163,8 +163,7 @@ class SourceTable:
                 name for name, cell in zip(relation.names, cells, strict=False) if cell == UNSENT
             ],
         }  # fmt: skip
-        reason = "unsent-value" if isinstance(error, UnsentValue) else "refused"
-        return row_letter(values, "text", reason, error.message)
+        return row_letter(values, "text", reason_of(error), error.message)
 
     def _create(self, cursor: Any, relation: SourceRelation) -> None:
         """Makes the target with the source's columns and key, and what a history has besides;

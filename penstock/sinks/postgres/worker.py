@@ -7,7 +7,7 @@ an instance that was thought dead, repeats nothing.
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -24,7 +24,7 @@ from penstock.sinks.postgres.connect import connect, translated
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.tracker import HandedOver
-from penstock.tables.ledger import LedgerRow, TargetLedger, WaitingTable
+from penstock.tables.ledger import LedgerRow, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
 
 
@@ -66,16 +66,49 @@ class Work:
 
 
 @dataclass(slots=True)
+class TableReport:
+    """What was done of one table: changes that were applied, by operation, and set aside, by
+    reason; the last place, and how many seconds after its commit at the source (None: it is
+    held)."""
+
+    place: Place
+    applied: Counter[str] = field(default_factory=Counter)
+    letters: Counter[str] = field(default_factory=Counter)
+    lag: float | None = None
+
+    def add(self, later: "TableReport") -> None:
+        """What was done after it."""
+        self.applied += later.applied
+        self.letters += later.letters
+        self.place, self.lag = later.place, later.lag
+
+    def described(self, table: SourceTable) -> dict[str, Any]:
+        """As the status page shows it."""
+        lag = None if self.lag is None else round(max(self.lag, 0.0), 3)
+        return {
+            **table.named, "place": str(self.place), "lag_seconds": lag,
+            "applied": self.applied, "letters": self.letters.total(),
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
 class WorkerReport:
     """What a worker did since it was asked last."""
 
-    applied: int = 0
     known: int = 0  # changes that were stored already
-    letters: int = 0
     commits: int = 0
     seconds: float = 0.0  # that commits took
     error: str = ""  # why it cannot commit now
-    waiting: list[WaitingTable] = field(default_factory=list)  # that were suspended
+    tables: dict[SourceTable, TableReport] = field(default_factory=dict)
+
+    def add(self, later: "WorkerReport") -> None:
+        """What was done after it."""
+        self.known += later.known
+        self.commits += later.commits
+        self.seconds += later.seconds
+        for table, report in later.tables.items():
+            if (known := self.tables.setdefault(table, report)) is not report:
+                known.add(report)
 
 
 class Worker:
@@ -195,7 +228,7 @@ class Worker:
             applier.connection.close()
 
     def _commit(self, works: Sequence[Work]) -> None:
-        begun, counted = time.monotonic(), WorkerReport()
+        begun, counted = time.monotonic(), WorkerReport(commits=1)
         chunks = [chunk for work in works for chunk in work.chunks]
         if self._applier is None:
             self._applier = Applier(connect(self._settings), self._ledger, self._on_error)
@@ -203,7 +236,6 @@ class Worker:
         with translated("writing"), connection.transaction():
             cursor = connection.cursor()
             rows = self._ledger.lock(cursor, {chunk.table.id for chunk in chunks})
-            places: dict[int, Place] = {}
             for table, same in _by_table(chunks).items():
                 row = rows.get(table.id)
                 if row is None:
@@ -211,45 +243,48 @@ class Worker:
                         f"the ledger has no row of {table.name} any more",
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
-                is_live = row.state == "live"
+                counted.known += sum(len(chunk.batch) for chunk in same)
+                is_live, report = row.state == "live", TableReport(same[-1].last)
                 for relation, changes in _joined(same, row):
+                    counted.known -= len(changes)
                     rest = changes
                     if is_live:
-                        rest = self._apply(cursor, table, row, relation, changes, counted=counted)
+                        rest = self._apply(cursor, (table, row), relation, changes, report)
                     if rest:
                         self._ledger.hold(cursor, row.id, relation, rest)
-                        is_live = False
-                if row.is_new(last := same[-1].last):
-                    places[table.id] = last
-            if places:
-                self._ledger.advance(cursor, places)
-        total = sum(len(chunk.batch) for chunk in chunks)
+                    is_live, at = is_live and not rest, changes[-1].committed_at
+                    report.lag = time.time() - at / 1e6 if is_live and at is not None else None
+                if row.is_new(report.place):
+                    counted.tables[table] = report
+            if counted.tables:
+                self._ledger.advance(
+                    cursor, {table.id: one.place for table, one in counted.tables.items()}
+                )
+        counted.seconds = time.monotonic() - begun
         with self._changed:
-            report = self._report
-            report.applied += counted.applied
-            report.known += total - counted.applied - counted.letters
-            report.letters += counted.letters
-            report.waiting += counted.waiting
-            report.commits += 1
-            report.seconds += time.monotonic() - begun
+            self._report.add(counted)
 
     def _apply(
-        self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation,
-        changes: Sequence[LineChange], *, counted: WorkerReport,
-    ) -> Sequence[LineChange]:  # fmt: skip
+        self,
+        cursor: Any,
+        of: tuple[SourceTable, LedgerRow],
+        relation: SourceRelation,
+        changes: Sequence[LineChange],
+        report: TableReport,
+    ) -> Sequence[LineChange]:
         """Applies what can be applied; returns what is to be held, because the table waits, or is
         to be loaded anew."""
         assert self._applier is not None
+        table, row = of
         try:
             done = self._applier.apply(cursor, table, row, relation, changes)
         except BeginAnew:
             self._ledger.load_anew(cursor, row.id)
             return changes
-        counted.applied += done.applied
-        counted.letters += done.letters
+        report.applied += done.applied
+        report.letters += done.letters
         if done.error is not None:
-            self._ledger.enter_state(cursor, row.id, "waiting", str(done.error))
-            counted.waiting.append(table.waiting(str(done.error)))
+            self._ledger.enter_state(cursor, row.id, "waiting", done.error)
         return done.rest
 
 

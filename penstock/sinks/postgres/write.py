@@ -1,6 +1,7 @@
 """One call of `write`: changes go to the workers of their tables, whole transactions at a time."""
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,12 +19,11 @@ from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
-from penstock.sinks.postgres.set_aside import suspended
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.source_table import SourceTable
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.sinks.postgres.tracker import Tracker
-from penstock.sinks.postgres.worker import Chunk, Work, Worker
+from penstock.sinks.postgres.worker import Chunk, Work, Worker, WorkerReport
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
 from penstock.tables.lines import SourceRelation
@@ -35,6 +35,7 @@ _PART = 8000  # rows that are divided at once
 # transaction's last change may not say so.
 _PATIENCE = 5.0
 _LOOK = 0.05  # seconds between two looks at what was committed
+_REPORT = 1.0  # seconds between two reports of tables
 _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
 
 
@@ -61,6 +62,8 @@ class TableWrite:
         self._tails: dict[PartitionId, _Tail] = {}
         self._position: dict[PartitionId, Place] = {}
         self._applied = self._known = self._size = 0
+        self._done = [WorkerReport() for _ in self._workers]  # since tables were reported
+        self._reported_at = 0.0  # monotonic seconds
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
@@ -80,7 +83,7 @@ class TableWrite:
             self._release(float("inf"))
             while not all([worker.drain(_DRAINED) for worker in self._workers]):  # noqa: C419
                 self._report()
-            self._report()
+            self._report(at_once=True)
         finally:
             for worker in self._workers:
                 worker.close()
@@ -92,7 +95,9 @@ class TableWrite:
 
     def _until(self) -> float | None:
         """How long to wait for the source at most."""
-        return None if self._tracker.is_idle and not self._tails else _LOOK
+        if not self._tracker.is_idle or self._tails:
+            return _LOOK
+        return _REPORT if any(each.commits for each in self._done) else None
 
     def _take(self, batch: pa.RecordBatch, now: float) -> None:
         if images_of(batch.schema) != "text":
@@ -232,15 +237,16 @@ class TableWrite:
                 self._progress.report({"connected": False, "error": str(error)})
                 time.sleep(next(waits))
 
-    def _report(self) -> None:
-        """Reports what is durable, and how the workers fare."""
+    def _report(self, *, at_once: bool = False) -> None:
+        """Reports what is durable, and how the workers fare; about tables, now and then."""
         for number in range(len(self._workers)):
             self._worker(number)
         reports = [worker.take_report() for worker in self._workers]
         if position := self._tracker.stored():
             self._position |= position
             self._progress.stored(position)
-        self._applied += sum(each.applied for each in reports)
+        tables = [one for each in reports for one in each.tables.values()]
+        self._applied += sum(each.applied.total() for each in tables)
         self._known += sum(each.known for each in reports)
         errors = [each.error for each in reports if each.error]
         if position or errors:
@@ -248,10 +254,23 @@ class TableWrite:
                 "published": self._applied, "duplicates": self._known, "size": self._size,
                 "connected": not errors, "error": errors[0] if errors else "",
             })  # fmt: skip
-        if letters := sum(each.letters for each in reports):
-            self._progress.report({"dead_letters": {"refused": letters}})
-        if waiting := [suspended([table]) for each in reports for table in each.waiting]:
-            self._progress.report({"tables": waiting})
+        if letters := sum((each.letters for each in tables), Counter()):
+            self._progress.report({"dead_letters": dict(letters)})
+        for done, report in zip(self._done, reports, strict=True):
+            done.add(report)
+        if at_once or time.monotonic() - self._reported_at >= _REPORT:
+            self._report_done()
+
+    def _report_done(self) -> None:
+        self._reported_at, done = time.monotonic(), self._done
+        self._done = [WorkerReport() for _ in done]
+        commits = {
+            str(number): (each.commits, each.seconds)
+            for number, each in enumerate(done) if each.commits
+        }  # fmt: skip
+        if commits:
+            tables = [one.described(table) for each in done for table, one in each.tables.items()]
+            self._progress.report({"commits": commits, "tables": tables})
 
 
 def _in_order(

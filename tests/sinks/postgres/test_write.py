@@ -1,5 +1,6 @@
 """The PostgreSQL sink, given batches of lines, on a real server."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -55,6 +56,12 @@ def sink_of(database: Database) -> SinkOf:
     return make
 
 
+def applied_of(noted: Noted) -> dict[str, int]:
+    """What was reported as applied, of all tables."""
+    tables = [table for told in noted for table in told.get("tables", ())]
+    return dict(sum((Counter(table["applied"]) for table in tables), Counter[str]()))
+
+
 def items(database: Database) -> list[tuple[Any, ...]]:
     return database.execute("SELECT * FROM items ORDER BY id")
 
@@ -73,6 +80,21 @@ def test_changes_become_rows_once(database: Database, sink_of: SinkOf) -> None:
     again = sink_of().write([first, second], Noted())
     assert items(database) == [(1, "mine"), (2, "mine")], "a stored change was applied again"
     assert (again.published, again.duplicates) == (0, 7)
+
+
+def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno", "DELETE 1")
+    noted, sink = Noted(), sink_of({"on_error": "dead-letter"})
+    sink.write(iter([bad, rows_of("TRUNCATE", key=[None], commit=2)]), noted)
+    assert applied_of(noted) == {"INSERT": 1, "UPDATE": 1, "DELETE": 1, "TRUNCATE": 1}
+    (table,) = noted[-1]["tables"]
+    assert (table["backend"], table["sid"], table["table"]) == ("default", "shop", "public.items")
+    assert (table["letters"], table["place"]) == (1, "00000000/00000002:0")
+    assert table["lag_seconds"] > 0
+    commits = [sum(each) for told in noted for each in told.get("commits", {}).values()]
+    assert commits
+    assert min(commits) > 1
 
 
 def test_a_change_that_is_refused_is_set_aside_and_the_rest_lands(
@@ -233,12 +255,14 @@ def test_a_table_waits_from_a_refused_change_on(database: Database, sink_of: Sin
     (table,) = sink.tables()
     assert (table["table"], table["state"], table["held"]) == ("public.items", "suspended", 3)
     assert "22001" in table["error"]
-    assert any(told["tables"][0]["error"] == table["error"] for told in noted if "tables" in told)
+    assert (table["reason"], table["sid"]) == ("refused", "shop")
+    assert table["since"].startswith("20")
+    assert applied_of(noted) == {"INSERT": 1}
     assert list(sink.dead_letters()) == []
     with pytest.raises(SettingsError, match=r"suspended: public\.items"):
         sink.resume_table(None, "public.other")
     assert sink.resume_table(None, "public.items")["held"] == 3
-    assert sink.tables() == []
+    assert [(each["state"], each["reason"]) for each in sink.tables()] == [("loading", "")]
     assert database.execute("SELECT state FROM penstock.ledger") == [("loaded",)]
 
 
