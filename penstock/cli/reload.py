@@ -18,7 +18,8 @@ def command(*, file: Path, table: str, sid: str | None) -> None:
     """Load TABLE (`table` or `schema.table` of the source) anew.
 
     Rows of the source that are in the target are deleted, and read again by the pipeline, at once
-    if it runs; changes meanwhile are kept, and applied then. Other tables go on.
+    if it runs; changes meanwhile are kept, and applied then. Other tables go on. An `append` keeps
+    its rows, and a `history` its versions, which end where the row is gone.
     """
     pipeline = load_pipeline(file)
     sink: object = pipeline.sink.sink()

@@ -52,6 +52,17 @@ def unpublished(rows: Mapping[str, GapRow], saved: Bookmarks) -> list[str]:
     return found
 
 
+def to_mend(rows: Mapping[str, GapRow]) -> dict[str, GapRow]:
+    """The stale partitions that are to be mended so. Empty as long as changes do not go on after
+    the last gap of each of them: one snapshot mends them all."""
+    found = {
+        name: row
+        for name, row in rows.items()
+        if row["stale"] and row["gaps"] and row["gaps"][-1]["policy"] == "resnapshot"
+    }
+    return found if all(row["gaps"][-1]["to"] for row in found.values()) else {}
+
+
 class Gaps:
     """The gaps of one backend, or of all of a pipeline's, by the prefix: `shop/default`.
 

@@ -12,7 +12,7 @@ missing is read from the records of runs each time: nothing is lost with the ser
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from functools import partial
 from typing import Any
@@ -21,7 +21,7 @@ import orjson
 import structlog
 
 from penstock.config import Pipeline
-from penstock.leases.gaps import GapRow, losses
+from penstock.leases.gaps import losses, to_mend
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableName
 from penstock.nats.protocol import Msg
@@ -210,17 +210,6 @@ def _options(payload: bytes) -> dict[str, Any]:
 
 _LOOK = 5.0  # seconds between two looks
 _AGAIN = 60.0  # seconds after which a table whose run failed is asked for again
-
-
-def to_mend(rows: Mapping[str, GapRow]) -> dict[str, GapRow]:
-    """The stale partitions that are to be mended so. Empty as long as changes do not go on after
-    the last gap of each of them: one snapshot mends them all."""
-    found = {
-        name: row
-        for name, row in rows.items()
-        if row["stale"] and row["gaps"] and row["gaps"][-1]["policy"] == "resnapshot"
-    }
-    return found if all(row["gaps"][-1]["to"] for row in found.values()) else {}
 
 
 def outdated(

@@ -352,6 +352,11 @@ class LoadsTables(Protocol):
         """The tables that are not live."""
         ...
 
+    def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
+        """Changes of a partition were lost: each of its tables that was not loaded after these
+        `losses` is loaded anew; whether all are loaded."""
+        ...
+
     def reload(self, table: str, partition: str | None) -> Sequence[str]:
         """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
         all; returns their names."""

@@ -26,6 +26,7 @@ from penstock.feeds import (
     TableSnapshot,
     TakesSnapshots,
 )
+from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place, Position
@@ -52,6 +53,10 @@ class OwnedState(PipelineState, Protocol):
 
     def wait(self, seconds: float) -> None:
         """Returns after so many seconds, or at the `end`."""
+        ...
+
+    def gaps(self, backend: str) -> Gaps:
+        """The gaps of a backend."""
         ...
 
     def stored(self, position: Position) -> None:
@@ -165,6 +170,8 @@ class TableLoader(Closes):
                     tables = sink.enter(backend, partition, initial=initial)
                     self._state.report({"tables": tables})
                     self._entered.add((backend, partition))
+            if self._feeds[backend].on_gap == "resnapshot":
+                self._mend(sink, backend)
         self._running = {name: one for name, one in self._running.items() if not one.done()}
         loads = sink.unfinished() if self._entered else ()
         self._show(loads)
@@ -172,6 +179,15 @@ class TableLoader(Closes):
             entered = (load.backend, load.partition) in self._entered
             if entered and load.name not in self._running and self._state.is_ours:
                 self._running[load.name] = self._pool.submit(self._try, load)
+
+    def _mend(self, sink: LoadsTables, backend: str) -> None:
+        """Has what partitions lost loaded, once changes go on after that."""
+        gaps = self._state.gaps(backend)
+        for name, row in gaps.rows().items():
+            is_due = to_mend({name: row}) and (backend, name) in self._entered
+            if is_due and sink.load_after(backend, PartitionId(name), losses({"": row})):
+                gaps.clear(name, seen=row)
+                log.warning("lost changes are mended", backend=backend, partition=name)
 
     def _show(self, loads: Sequence[TableLoad]) -> None:
         """Reports the tables that are not live, and those that have become so."""

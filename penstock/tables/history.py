@@ -36,6 +36,7 @@ from penstock.tables.staging import (
     StagedTable,
     UnsentValue,
     copy_lines,
+    copy_pieces,
     joined_names,
     make_temporary,
     same,
@@ -179,6 +180,35 @@ class StagedHistory(StagedTable):
         old = {old: kinds[name] for old, name in zip(self._old, self._key_names, strict=True)}
         make_temporary(cursor, self._rows, _META | kinds)
         make_temporary(cursor, self._keys, _META | kinds | old)
+
+    def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
+        """See `StagedTable`."""
+        columns, prefix = super().form(merges=merges)
+        return columns, f"0\tU\t{datetime.now(UTC)}\t".encode() + prefix if merges else prefix
+
+    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
+        """See `StagedTable`. Where it `merges`, these are all rows: versions of others end, and
+        rows that differ from their open version have a new one."""
+        if not merges:
+            return super().load(cursor, pieces, merges=False)
+        count = copy_pieces(cursor, self._rows, self._staged, pieces)
+        cursor.execute(_SQL("ANALYZE {}").format(self._rows))
+        self._empty(cursor, datetime.now(UTC).isoformat())
+        cursor.execute("SET LOCAL enable_hashjoin = on")
+        cursor.execute(
+            self._sql(
+                "DELETE FROM {rows} AS _s USING (SELECT ctid AS _place, {selected},"
+                " ROW({made})::text AS _line FROM {rows} {filtered}) AS _k, {target} AS _t"
+                " WHERE _s.ctid = _k._place AND {same} AND _t.{end} = {last}{mine}"
+                " AND ROW({own})::text = _k._line",
+                selected=self._selected(self.key), made=self._selected_plain(),
+                filtered=self._filtered, same=same(self.key, "_t", "_k"),
+                own=_SQL(", ").join(sql.Identifier("_t", name) for name in sorted(self.written)),
+            )
+        )  # fmt: skip
+        cursor.execute("SET LOCAL enable_hashjoin = off")
+        cursor.execute(self._add)
+        return count
 
     def apply_changes(self, cursor: Any, changes: Iterable[LineChange]) -> None:
         """Applies changes in their order. Raises psycopg's errors, and Rejected."""

@@ -34,7 +34,8 @@ _CREATE = (
         detail text NOT NULL DEFAULT '', resumes text NOT NULL DEFAULT '',
         reason text NOT NULL DEFAULT '', since timestamptz NOT NULL DEFAULT now(),
         held bigint NOT NULL DEFAULT 0, losses text NOT NULL DEFAULT '',
-        is_ours boolean NOT NULL DEFAULT false, PRIMARY KEY (backend, sid, "schema", "table"))""",
+        is_ours boolean NOT NULL DEFAULT false, is_again boolean NOT NULL DEFAULT false,
+        PRIMARY KEY (backend, sid, "schema", "table"))""",
     # The parts of tables that are loading, as JSON.
     """CREATE TABLE IF NOT EXISTS {schema}.loading (
         ledger bigint, source text, number int, part text NOT NULL, identity text NOT NULL,
@@ -57,7 +58,8 @@ class LedgerRow:
     """How far a table of a source is. Changes before `point` are in the rows that were loaded; of
     those between it and `last_point` some are: the parts were read at several points. `resumes`:
     the state after `waiting`. `is_ours`: rows of the source that are there were loaded or applied,
-    so that a load may replace them."""
+    so that a load may replace them. `is_again`: a load is not the first, and all rows of before are
+    there."""
 
     id: int
     state: State
@@ -66,6 +68,7 @@ class LedgerRow:
     last_point: str = ""
     resumes: str = ""
     is_ours: bool = False
+    is_again: bool = False
 
     def is_new(self, place: Place) -> bool:
         """Whether a change is not in the target yet."""
@@ -310,11 +313,22 @@ class TargetLedger:
 
     def load_anew(self, cursor: Any, id: int) -> None:
         """The table is loaded from its beginning, instead of the rows that are there."""
-        cursor.execute(
-            self._sql("UPDATE {schema}.ledger SET {to_loading}, is_ours = true WHERE id = %s"),
-            [id],
-        )
+        cursor.execute(self._sql("{load_anew} WHERE id = %s"), [id])
         self.forget_parts(cursor, id)
+
+    def load_after(self, cursor: Any, tables: Sequence[int], losses: str) -> bool:
+        """Changes of these tables were lost: each that was not loaded after that is loaded anew;
+        whether all are live."""
+        cursor.execute(
+            self._sql("{load_anew}, losses = %s WHERE id = ANY (%s) AND losses <> %s RETURNING id"),
+            [losses, [*tables], losses],
+        )
+        for (id,) in cursor.fetchall():
+            self.forget_parts(cursor, id)
+        query = self._sql(
+            "SELECT bool_and(state = 'live') FROM {schema}.ledger WHERE id = ANY (%s)"
+        )
+        return bool(cursor.execute(query, [[*tables]]).fetchone()[0])
 
     def columns(self, cursor: Any, id: int) -> Sequence[str]:
         """The source's columns when changes of a table were applied last; none before the first."""
@@ -435,14 +449,21 @@ class TargetLedger:
 
     def _sql(self, statement: str) -> sql.Composed:
         return sql.SQL(statement).format(
-            schema=self._schema, row=sql.SQL(_ROW), to_loading=sql.SQL(_TO_LOADING)
-        )
+            schema=self._schema, row=sql.SQL(_ROW), to_loading=sql.SQL(_TO_LOADING),
+            load_anew=sql.SQL(_LOAD_ANEW).format(
+                schema=self._schema, to_loading=sql.SQL(_TO_LOADING)
+            ),
+        )  # fmt: skip
 
 
-_ROW = "id, state, place, point, last_point, resumes, is_ours"
+_ROW = "id, state, place, point, last_point, resumes, is_ours, is_again"
 _TO_LOADING = (
     "state = 'loading', detail = '', reason = '', resumes = '',"
     " since = CASE WHEN state = 'loading' THEN since ELSE now() END"
+)
+_LOAD_ANEW = (
+    "UPDATE {schema}.ledger SET {to_loading}, is_ours = true,"
+    " is_again = is_again OR 'loading' NOT IN (state, resumes)"
 )
 
 

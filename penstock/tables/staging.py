@@ -189,8 +189,8 @@ class StagedTable:
         many there were."""
         if not merges and not self.mapping.has_expressions:
             columns, _ = self.form(merges=False)
-            return _copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
-        count = _copy_pieces(cursor, self._rows, self.relation.names, pieces)
+            return copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
+        count = copy_pieces(cursor, self._rows, self.relation.names, pieces)
         if merges:
             self._put(cursor)
             return count
@@ -507,10 +507,10 @@ def copy_lines(
     rest = iter(lines)
     some = iter(lambda: list(islice(rest, _LINES)), [])
     pieces = ((before + (after + before).join(one) + after).encode() for one in some)
-    _copy_pieces(cursor, table, names, pieces)
+    copy_pieces(cursor, table, names, pieces)
 
 
-def _copy_pieces(
+def copy_pieces(
     cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
 ) -> int:
     """Copies lines; returns how many there were."""

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.verify import command
-from tests.pipeline.running import CLASSES, eventually, running
+from tests.pipeline.running import CLASSES, Run, eventually, running
 from tests.servers import Database, Postgres
 
 pytestmark = pytest.mark.live
@@ -104,6 +104,75 @@ def test_two_sources_flow_into_one_table(postgres: Postgres, tmp_path: Path) -> 
         for source in (one, two):
             source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                            " WHERE database = current_database()")  # fmt: skip
+
+
+def test_what_was_lost_is_loaded_anew(
+    database: Database, postgres: Postgres, tmp_path: Path
+) -> None:
+    with postgres.database() as target:
+        database.execute("CREATE TABLE items (id bigint PRIMARY KEY, note text)")
+        database.execute("CREATE TABLE loose (note text)")
+        database.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
+        database.execute("CREATE TABLE prices (id bigint PRIMARY KEY, price numeric)")
+        tables = {
+            "items": {"create": True}, "loose": {"create": True},
+            "prices": {"create": True, "type": "history"},
+        }  # fmt: skip
+        pipeline = {
+            "name": "test",
+            "backends": [{
+                "name": database.name, "type": "postgres", "on_gap": "resnapshot",
+                "sources": [{"sid": "eu", "connection": database.url}],
+            }],
+            "sink": {
+                "type": "postgres", "connection": target.url,
+                "map": [{"backend": database.name, "tables": tables}],
+            },
+            "state": str(tmp_path / "state"),
+            "ops": {"port": 0},
+            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
+        }  # fmt: skip
+
+        def states(run: Run) -> set[str]:
+            return {table["state"] for table in run.status()["tables"]}
+
+        with running(tmp_path, pipeline) as run:
+            eventually(lambda: states(run) == {"live"}, run=run)
+            database.execute("INSERT INTO items SELECT n, n FROM generate_series(1, 100) n")
+            database.execute("INSERT INTO loose SELECT n FROM generate_series(1, 100) n")
+            database.execute("INSERT INTO prices VALUES (1, 1), (2, 2), (3, 3)")
+            count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM loose),"
+            count += " (SELECT count(*) FROM prices)"
+            eventually(lambda: target.execute(count) == [(100, 100, 3)], run=run)
+        database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                         " WHERE database = current_database()")  # fmt: skip
+        database.execute("DELETE FROM items WHERE id % 2 = 0")
+        database.execute("UPDATE items SET note = 'lost', id = id + 1000 WHERE id % 3 = 0")
+        database.execute("DELETE FROM loose WHERE note < '5'")
+        database.execute("DELETE FROM prices WHERE id = 1")
+        database.execute("UPDATE prices SET price = 20 WHERE id = 2")
+        with running(tmp_path, pipeline) as run:
+            eventually(lambda: "lost changes are mended" in run.log, run=run)
+            for table in ("items", "loose"):
+                rows = f"SELECT t::text FROM {table} t ORDER BY 1"
+                assert target.execute(rows) == database.execute(rows)
+            database.execute("INSERT INTO items VALUES (5000, 'after')")
+            database.execute("UPDATE prices SET price = 30 WHERE id = 3")
+            found = "SELECT id, price, kvsz_end = '9999-01-01Z', kvsz_deleted FROM prices"
+            versions = [
+                (1, 1, False, True), (2, 2, False, False), (2, 20, True, False),
+                (3, 3, False, False), (3, 30, True, False),
+            ]  # fmt: skip
+            eventually(
+                lambda: target.execute(f"{found} ORDER BY 1, kvsz_start") == versions, run=run
+            )
+            eventually(lambda: run.status()["health"] == "ok", run=run)
+            assert not run.status()["backends"][0]["gaps"]["eu"]["stale"]
+            rows = "SELECT t::text FROM items t ORDER BY 1"
+            eventually(lambda: target.execute(rows) == database.execute(rows), run=run)
+            assert "Traceback" not in run.log
+        database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                         " WHERE database = current_database()")  # fmt: skip
 
 
 def _slots(database: Database) -> bool:

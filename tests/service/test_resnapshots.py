@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
+from penstock.leases.gaps import GapRow, Gaps, losses, to_mend, unpublished
 from penstock.leases.memory import MemoryStore
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.service import snapshots
-from penstock.service.snapshots import Resnapshots, outdated, to_mend
+from penstock.service.snapshots import Resnapshots, outdated
 from penstock.snapshots.followed_tables import FollowedTable, SnapshotSource
 from penstock.snapshots.records import RunRecord, new_id
 

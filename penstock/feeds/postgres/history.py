@@ -21,7 +21,10 @@ _SLACK = 8192
 
 _ALIGNED = 8  # bytes: where records begin
 
-_SLOT = "go on after the gap with on_gap: continue, and copy the tables anew at the consumers"
+_SLOT = (
+    "go on after the gap with on_gap: resnapshot, which has the tables copied anew, or with on_gap:"
+    " continue, and copy them yourself"
+)
 _SERVER = (
     f"the server was restored from a backup, or is another one: correct `connection`, or {_SLOT}"
 )

@@ -65,8 +65,6 @@ class PostgresTableLoad:
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=row.id)
         self._settings, self._row = settings, row
         self._ledger = TargetLedger(settings.ledger)
-        self._keeps = mapped.options.existing == "keep" and not row.is_ours
-        self._merges = self._keeps and mapped.periods is None
         self._map = TableMap(settings)
 
     @property
@@ -113,22 +111,21 @@ class PostgresTableLoad:
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
         """See `TableLoad`."""
-        is_keyed = point.is_by_key and any(column["key"] for column in point.schema.columns)
+        is_keyed, keeps = point.is_by_key and _has_key(point), self._keeps(point)
         # What was read at another point would be in the way, or there twice.
-        is_whole = not is_keyed or self._keeps or self._table.mapped.periods is not None
+        is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
         parts = [ranges] if is_whole else [[one] for one in ranges]
         with self._transaction("preparing the target") as cursor:
             is_first = not any(one.is_done for one in self._ledger.parts(cursor, self._row.id))
             staged = self._table.staged(cursor, _relation(point), 0)
             # Before the ledger's row is locked: workers wait for that.
-            if is_first and not self._keeps and staged.has_rows(cursor):
+            if is_first and not keeps and staged.has_rows(cursor):
                 self._clear(cursor, staged)
         with self._transaction("planning a load") as cursor:
             row = self._locked(cursor)
             if is_first:
                 self._ledger.forget_parts(cursor, row.id)
-                is_ours = not self._keeps
-                self._ledger.set_points(cursor, row.id, point.cursor, is_ours=is_ours)
+                self._ledger.set_points(cursor, row.id, point.cursor, is_ours=not keeps)
             elif is_keyed and not is_whole:
                 self._ledger.set_points(cursor, row.id, row.point, point.cursor)
             else:
@@ -140,9 +137,19 @@ class PostgresTableLoad:
             self._ledger.plan(cursor, row.id, _source(point), point.identity, texts)
         return list(enumerate(parts))
 
+    def _keeps(self, point: RowsPoint) -> bool:
+        """Whether rows that are there stay: what is gone at the source, an append and a history
+        have nowhere else."""
+        options, row = self._table.mapped.options, self._row
+        if not row.is_ours:
+            return options.existing == "keep"
+        return row.is_again and options.type != "clone" and _has_key(point)
+
     @contextmanager
     def writer(self, point: RowsPoint) -> Iterator[PostgresRowWriter]:
         """See `TableLoad`."""
+        # A history that is not ours gets rows beside its own.
+        merges = self._keeps(point) and (self._row.is_ours or self._table.mapped.periods is None)
         with closing(connect(self._settings)) as connection:
             with translated("preparing the target"), connection.transaction():
                 cursor = connection.cursor()
@@ -153,10 +160,10 @@ class PostgresTableLoad:
                 )  # fmt: skip
                 staged = self._table.staged(cursor, _relation(point), 0)
                 staged.make(cursor)
-            columns, prefix = staged.form(merges=self._merges)
+            columns, prefix = staged.form(merges=merges)
             try:
                 yield PostgresRowWriter(
-                    connection, self._ledger, row, staged, _source(point), identity, self._merges,
+                    connection, self._ledger, row, staged, _source(point), identity, merges,
                     columns, prefix,
                 )  # fmt: skip
             except Rejected:
@@ -255,6 +262,10 @@ def unfinished(settings: PostgresSinkSettings, cursor: Any) -> Sequence[Postgres
         for record, row in TargetLedger(settings.ledger).unfinished(cursor)
         if (mapped := tables.get((record.backend, record.table))) is not None
     ]
+
+
+def _has_key(point: RowsPoint) -> bool:
+    return any(column["key"] for column in point.schema.columns)
 
 
 def _source(point: RowsPoint) -> str:

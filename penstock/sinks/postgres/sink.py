@@ -19,7 +19,7 @@ from penstock.sinks.postgres.load import PostgresTableLoad, unfinished
 from penstock.sinks.postgres.set_aside import TableLetters
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.write import TableWrite
-from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger import TableRecord, TargetLedger
 
 
 class PostgresSink:
@@ -99,9 +99,19 @@ class PostgresSink:
                 source = backend, str(partition), table.schema_name, table.table
                 target = f"{table.target_schema}.{table.target}"
                 ledger.enter(cursor, source, target, "loading" if initial else "live")
-            known = {table.source for table in self.settings.tables(backend)}
-            found = ledger.tables(cursor, (backend, str(partition)))
-            return [each.described() for each in found if each.table in known]
+            return [each.described() for each in self._mapped(cursor, backend, partition)]
+
+    def _mapped(self, cursor: Any, backend: str, partition: PartitionId) -> Sequence[TableRecord]:
+        """The tables of a partition that are in the map."""
+        known = {table.source for table in self.settings.tables(backend)}
+        found = TargetLedger(self.settings.ledger).tables(cursor, (backend, str(partition)))
+        return [each for each in found if each.table in known]
+
+    def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
+        """See `LoadsTables`."""
+        with self._reading("changing the ledger") as cursor:
+            tables = [each.id for each in self._mapped(cursor, backend, partition)]
+            return TargetLedger(self.settings.ledger).load_after(cursor, tables, losses)
 
     def unfinished(self) -> Sequence[PostgresTableLoad]:
         """See `LoadsTables`."""

@@ -9,7 +9,7 @@ import pytest
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import TableLoad
+from penstock.sinks import TableLoad, ignore
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
@@ -212,6 +212,58 @@ def test_a_reload_replaces_the_rows_of_one_source(database: Database, sink_of: S
     loaded(load_of(sink), Point(), b"1\tnew")
     found = database.execute("SELECT sid, id, name FROM items ORDER BY sid, id")
     assert found == [("other", 1, "x"), ("shop", 1, "new")]
+
+
+def test_a_reload_of_a_history_ends_what_is_gone_and_adds_what_differs(
+    database: Database, sink_of: SinkOf
+) -> None:
+    sink = sink_of(type="history", create=True, filter="id < 9")
+    loaded(load_of(sink), Point(), b"1\ta\n2\tb\n3\tc\n4\t\\N")
+    load_of(sink).finish()
+    load_of(sink).settle("stop", ignore)
+    sink.reload("items", None)
+    loaded(load_of(sink), Point(), b"1\ta\n2\tnew\n4\t\\N\n5\te\n9\tout")
+    rows = database.execute(
+        "SELECT id, name, kvsz_start < '1901-01-01', kvsz_end = '9999-01-01Z', kvsz_deleted"
+        " FROM items ORDER BY id, kvsz_start"
+    )
+    assert rows == [
+        (1, "a", True, True, False), (2, "b", True, False, False), (2, "new", False, True, False),
+        (3, "c", True, False, True), (4, None, True, True, False), (5, "e", True, True, False),
+    ]  # fmt: skip
+
+
+def test_a_reload_of_an_append_keeps_what_is_gone(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    sink = sink_of(type="append")
+    loaded(load_of(sink), Point(), b"1\ta\n2\tb")
+    load_of(sink).finish()
+    load_of(sink).settle("stop", ignore)
+    sink.reload("items", None)
+    loaded(load_of(sink), Point(), b"2\tnew\n3\tc")
+    assert items(database) == [(1, "a"), (2, "new"), (3, "c")]
+
+
+def test_tables_are_loaded_once_after_what_was_lost(database: Database, sink_of: SinkOf) -> None:
+    database.execute(TARGET)
+    sink, shop = sink_of(), PartitionId("shop")
+    loaded(load_of(sink), Point(), b"1\ta")
+    load_of(sink).finish()
+    load_of(sink).settle("stop", ignore)
+    assert sink.load_after("default", PartitionId("other"), "one") is False
+    assert state(database)[0] == "live"
+    assert sink.load_after("default", shop, "one") is False
+    first, _ = load_of(sink).plan(Point(2), ["a", "b"])
+    with load_of(sink).writer(Point(2)) as writer:
+        writer.write(first, [b"1\tb\n"])
+    assert sink.load_after("default", shop, "one") is False
+    assert load_of(sink).begin(Point(2)) == [(1, ["b"])], "it was begun anew"
+    assert sink.load_after("default", shop, "two") is False
+    assert load_of(sink).begin(Point(2)) is None
+    loaded(load_of(sink), Point(2), b"1\tb")
+    load_of(sink).finish()
+    load_of(sink).settle("stop", ignore)
+    assert sink.load_after("default", shop, "two") is True
 
 
 def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf) -> None:
