@@ -1,36 +1,249 @@
-"""The last state of a table, as its changes give it. Pure.
+"""Changes of a table, folded by key: as few steps as leave the same rows, or its last state. Pure.
 
-Unchanged is not null; a key change removes the old key; TRUNCATE empties; without a key, equal rows
-are counted.
+What was not sent is not null, a key change removes the old key, TRUNCATE empties, and without a key
+equal rows are counted. Rows may be lines of COPY, tuples of values, or maps: see `RowForm`.
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-import orjson
-
-Row = Mapping[str, Any]
-K = TypeVar("K", bound=Hashable)
+from penstock.tables.lines import NULL, UNSENT, LineChange
 
 EMPTYING = ("TRUNCATE", "DROP")
 OF_ROWS = ("INSERT", "READ", "UPDATE", "REPLACE", "DELETE")
+# The value of a column that the source did not send, in a tuple or a map.
+ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT"})()
+Row = Mapping[str, Any]
+K = TypeVar("K", bound=Hashable)
+
+
+class RowForm:
+    """How the rows of a fold are held: as tuples of values, and so are their keys."""
+
+    null: Any = None
+    absent = ABSENT
+
+    def cells(self, row: Any) -> Sequence[Any]:
+        """The values of a row."""
+        return row  # type: ignore[no-any-return]
+
+    def row(self, cells: Iterable[Any]) -> Any:
+        """The row with these values."""
+        return tuple(cells)
+
+    def unsent(self, row: Any) -> tuple[int, ...]:
+        """Which values a row lacks; the fold keeps such a row as a part of one."""
+        return tuple(number for number, cell in enumerate(self.cells(row)) if cell == self.absent)
+
+    def completed(self, row: Any, *before: Any) -> Any:
+        """The row with the values that it lacks from the first of the rows before that has them;
+        those may be None."""
+        for known in before:
+            if known is not None:
+                pairs = zip(self.cells(row), self.cells(known), strict=True)
+                row = self.row([was if cell == self.absent else cell for cell, was in pairs])
+        return row
+
+    def nulled(self, row: Any) -> Any:
+        """The row with null where it lacks a value."""
+        return self.row([self.null if one == self.absent else one for one in self.cells(row)])
+
+
+class LineForm(RowForm):
+    """Rows are lines of COPY."""
+
+    null = NULL
+    absent = UNSENT
+
+    def cells(self, row: str) -> Sequence[str]:
+        """See `RowForm`."""
+        return row.split("\t")
+
+    def row(self, cells: Iterable[str]) -> str:
+        """See `RowForm`."""
+        return "\t".join(cells)
+
+
+class MapForm(RowForm):
+    """Rows are maps, of which a value that nobody has is left out: they are never parts."""
+
+    def unsent(self, row: Row) -> tuple[int, ...]:
+        """See `RowForm`."""
+        return ()
+
+    def completed(self, row: Row, *before: Row | None) -> Row:
+        """See `RowForm`."""
+        known: dict[str, Any] = {}
+        for each in reversed(before):
+            known.update(each or {})
+        full = {name: known.get(name, value) if value is ABSENT else value
+                for name, value in row.items()}  # fmt: skip
+        return {name: value for name, value in full.items() if value is not ABSENT}
+
+
+LINES, VALUES, MAPS = LineForm(), RowForm(), MapForm()
+
+
+def form_of(row: Any) -> RowForm:
+    """How a row of a table is held."""
+    return LINES if isinstance(row, str) else VALUES
+
+
+def by_unsent(rows: Iterable[Any], form: RowForm = LINES) -> dict[tuple[int, ...], list[Any]]:
+    """Rows by the values that they lack, which are null in them then."""
+    found: dict[tuple[int, ...], list[Any]] = {}
+    for row in rows:
+        found.setdefault(form.unsent(row), []).append(form.nulled(row))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Clear:
+    """All rows go."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """The rows with the keys `gone` go; then those of `parts` get the values of columns that they
+    have there (by the columns that are lacking); then the rows of `whole` are new, or replace those
+    with their keys."""
+
+    gone: Sequence[Any] = field(default_factory=list)
+    parts: Mapping[tuple[int, ...], Sequence[Any]] = field(default_factory=dict)
+    whole: Sequence[Any] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The row with the key `old` gets the values that `row` has, another key among them."""
+
+    old: Any
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Recount:
+    """Rows without a key: of each so many more, or fewer."""
+
+    counts: Mapping[Any, int]
+
+
+RowStep = Clear | Merge | Move | Recount
+
+
+class RowFold:
+    """`add` the changes of a table in their order, then take the `steps`: they leave the same rows.
+    Until then `whole` are the rows by their keys, as far as changes gave all of their values.
+
+    `key`: which columns are the key. `moves`: a row that gets another key stays the row that it is
+    (the target has columns that nothing fills). `keeps`: rows are never deleted (append).
+    """
+
+    def __init__(
+        self, key: Sequence[int], form: RowForm = LINES, *, moves: bool = False, keeps: bool = False
+    ) -> None:
+        self.whole: dict[Any, Any] = {}
+        self.gone: dict[Any, None] = {}  # a set in order
+        self._key, self._form, self._moves, self._keeps = key, form, moves, keeps
+        self._steps: list[RowStep] = []
+        self._parts: dict[Any, Any] = {}  # rows that lack values, by key
+        self._counts: Counter[Any] = Counter()
+
+    def add(self, change: LineChange) -> None:
+        """Adds the next change."""
+        operation = change.operation
+        if operation in EMPTYING:
+            if not self._keeps:
+                self._forget()
+                self._steps = [Clear()]
+        elif not self._key:
+            self._count(change)
+        elif operation == "DELETE":
+            if not self._keeps:
+                self._drop(change.key)
+        elif change.after is not None:
+            self._change(change, change.after)
+
+    def steps(self) -> list[RowStep]:
+        """What to do, in order; the fold is empty then."""
+        self._flush()
+        steps, self._steps = self._steps, []
+        return steps
+
+    def _change(self, change: LineChange, row: Any) -> None:
+        key, old = change.key, change.old_key(self._key)
+        if change.has_unsent:
+            row = self._completed(change, old, row)
+            if self._form.unsent(row):
+                self._put_part(old, key, row)
+                return
+        if old != key:
+            if self._moves and old not in self.whole:
+                self._move(old, row)
+                return
+            self._drop(old)
+        if self._parts:
+            self._parts.pop(key, None)
+        self.whole[key] = row
+
+    def _completed(self, change: LineChange, old: Any, row: Any) -> Any:
+        """The row with the values that are known from before."""
+        known = self.whole.get(old), change.before, self._parts.get(old)
+        return self._form.completed(row, *known)
+
+    def _put_part(self, old: Any, key: Any, row: Any) -> None:
+        if old != key:
+            self._move(old, row)
+        else:
+            self._parts[key] = row
+
+    def _move(self, old: Any, row: Any) -> None:
+        self._flush()
+        self._steps.append(Move(old, row))
+
+    def _drop(self, key: Any) -> None:
+        self.whole.pop(key, None)
+        self._parts.pop(key, None)
+        self.gone[key] = None
+
+    def _count(self, change: LineChange) -> None:
+        row = change.after
+        if change.before is not None and not (self._keeps and change.operation == "DELETE"):
+            self._counts[change.before] -= 1
+            if change.has_unsent and row is not None:
+                row = self._completed(change, None, row)
+        if row is not None and change.operation != "DELETE":
+            self._counts[row] += 1
+
+    def _flush(self) -> None:
+        if self.gone or self._parts or self.whole:
+            parts = by_unsent(self._parts.values(), self._form)
+            self._steps.append(Merge([*self.gone], parts, [*self.whole.values()]))
+        if counts := {row: count for row, count in self._counts.items() if count}:
+            self._steps.append(Recount(counts))
+        self._forget()
+
+    def _forget(self) -> None:
+        self.gone, self._parts, self.whole = {}, {}, {}
+        self._counts.clear()
 
 
 class Fold(Generic[K]):
-    """Changes of one table or collection, as maps of the layout `penstock`, -> its rows.
+    """Changes of one table or collection, as maps of the layout `penstock`, -> its `rows` with a
+    key. `identity` makes the key of a change that has a `key` or a `document_id`."""
 
-    `identity` makes the key of a change that has a `key` or a `document_id`. `rows` are those with
-    a key; `keyless` are the others: their JSON text, and how many there are.
-    """
-
-    def __init__(self, identity: Callable[[Mapping[str, Any]], K]) -> None:
-        self.rows: dict[K, Row] = {}
-        self.keyless: Counter[bytes] = Counter()
+    def __init__(self, identity: Callable[[Row], K]) -> None:
         self.changes = 0
-        self._identity = identity
+        self._identity, self._fold = identity, RowFold((0,), MAPS)
 
-    def keys(self, change: Mapping[str, Any]) -> tuple[K, ...]:
+    @property
+    def rows(self) -> dict[K, Row]:
+        """The rows by their keys."""
+        return self._fold.whole
+
+    def keys(self, change: Row) -> tuple[K, ...]:
         """The keys that a change names: where it changes the key, the old one and the new one."""
         key, before = change.get("key"), change.get("before") or {}
         if key is None and change.get("document_id") is None:
@@ -42,49 +255,24 @@ class Fold(Generic[K]):
         was = self._identity({**change, "key": old_key, "data": before})
         return (now,) if was == now else (was, now)
 
-    def apply(self, change: Mapping[str, Any]) -> dict[K, Row | None]:
+    def apply(self, change: Row) -> dict[K, Row | None]:
         """Applies one change; returns the keys that it may have changed, and the row that each of
         them had before."""
         self.changes += 1
-        if change["operation"] in EMPTYING:
+        operation = change["operation"]
+        if operation in EMPTYING:
             gone: dict[K, Row | None] = {**self.rows}
-            self.rows.clear()
-            self.keyless.clear()
+            self._fold.add(LineChange(operation, None, None, None))
             return gone
-        if change["operation"] not in OF_ROWS:
-            return {}
-        keys = self.keys(change)
+        keys = self.keys(change) if operation in OF_ROWS else ()
         if not keys:
-            self._count(change)
             return {}
-        found = {key: self.rows.pop(key, None) for key in keys}
-        row = _after(change, found[keys[0]])
-        if row is not None:
-            self.rows[keys[-1]] = row
+        found = {key: self.rows.get(key) for key in keys}
+        # Without data a document was gone when it was looked up.
+        data, unsent = change.get("data") or None, change.get("unchanged") or ()
+        if data and unsent:
+            data = {**data, **dict.fromkeys(unsent, ABSENT)}
+        key = keys[0] if operation == "DELETE" else keys[-1]
+        self._fold.add(LineChange(operation, key, None, data, bool(unsent), old=keys[0]))
+        self._fold.gone.clear()
         return found
-
-    def _count(self, change: Mapping[str, Any]) -> None:
-        """A row without a key is known by all of its values."""
-        before = change.get("before")
-        if before is not None:
-            self.keyless -= Counter([_text(before)])
-        row = _after(change, before)
-        if row is not None:
-            self.keyless[_text(row)] += 1
-
-
-def _after(change: Mapping[str, Any], old: Row | None) -> Row | None:
-    """The row after a change; None: there is none."""
-    if change["operation"] == "DELETE":
-        return None
-    # Without data a document was gone when it was looked up.
-    data: Row | None = change.get("data") or old
-    if data is None or old is None:
-        return data
-    return {**data, **{name: old[name] for name in change.get("unchanged") or () if name in old}}
-
-
-def _text(row: Row) -> bytes:
-    return orjson.dumps(
-        row, default=bytes.hex, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS
-    )

@@ -20,21 +20,11 @@ from psycopg import sql
 from pydantic import Field
 
 from penstock.model.settings import Settings
-from penstock.tables.lines import (
-    EMPTYING,
-    NULL,
-    UNSENT,
-    LineChange,
-    SourceRelation,
-    by_unsent,
-    completed,
-)
+from penstock.tables.fold import EMPTYING, LINES, by_unsent
+from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
+from penstock.tables.staged import SID, Destination, RowMapping, UnsentValue
 from penstock.tables.staging import (
-    SID,
-    Destination,
-    RowMapping,
     StagedTable,
-    UnsentValue,
     copy_lines,
     copy_pieces,
     joined_names,
@@ -118,7 +108,7 @@ class VersionFold:
                 line, origin = change.after, old
                 if change.has_unsent:
                     before, origin = self.known.get(old, (None, old))
-                    line = completed(line, before, change.before)
+                    line = LINES.completed(line, before, change.before)
                 if old != key:
                     found[old] = Version(number, at, old, None, old)
                 self.known[key] = line, origin
@@ -164,7 +154,7 @@ class StagedHistory(StagedTable):
     def has_open_index(self, connection: Any) -> bool:
         """Whether open versions have an index of their own. Raises psycopg's errors."""
         found = connection.execute(_OPEN_INDEX, [
-            self.destination.name.as_string(None), f"%{self._periods.end}%=%{LAST[:-1]}%",
+            self.target.as_string(None), f"%{self._periods.end}%=%{LAST[:-1]}%",
         ])  # fmt: skip
         return bool(found.fetchone()[0])
 
@@ -325,7 +315,7 @@ class StagedHistory(StagedTable):
     def _sql(self, statement: str, **parts: sql.Composable) -> sql.Composed:
         own = {name: sql.Identifier(getattr(self._periods, name)) for name in _PERIODS}
         return _SQL(statement).format(
-            target=self.destination.name, rows=self._rows, keys=self._keys, mine=self._mine,
+            target=self.target, rows=self._rows, keys=self._keys, mine=self._mine,
             first=_FIRST, last=_LAST, tick=_TICK, **own, **parts,
         )  # fmt: skip
 

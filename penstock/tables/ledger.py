@@ -18,7 +18,7 @@ from psycopg import sql
 from penstock.model.errors import PenstockError, Rejected
 from penstock.model.position import Place
 from penstock.tables.lines import LineChange, SourceRelation
-from penstock.tables.staging import UnsentValue
+from penstock.tables.staged import UnsentValue
 
 # `loading`: its rows are loaded; `loaded`: all rows are there, held changes are to be applied;
 # `waiting`: an operator has to change something, and then it is in the state `resumes`.

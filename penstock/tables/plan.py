@@ -1,32 +1,13 @@
-"""The changes of one table in one transaction -> as few steps as leave the same rows. Pure.
+"""Changes of messages -> steps of a table whose rows are values of a target. Pure."""
 
-Unchanged is not null: a row whose unchanged columns are not known yet is updated in the others. A
-key change removes the old key. Without a key, equal rows are counted.
-"""
-
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
-from penstock.tables.fold import EMPTYING, OF_ROWS
+from penstock.tables.fold import ABSENT, EMPTYING, OF_ROWS, VALUES, Row, RowFold
+from penstock.tables.lines import LineChange
 from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import (
-    ClearRows,
-    DeleteRows,
-    Encoder,
-    InsertRows,
-    RemoveRows,
-    RestoreRows,
-    Step,
-    UpdateRows,
-    UpsertRows,
-    Values,
-    refused,
-)
-
-Row = Mapping[str, Any]
-_NOTHING: Row = {}
+from penstock.tables.targets import Encoder, RestoreRows, Step, Values, refused
 
 
 class RowCoder:
@@ -73,121 +54,62 @@ class TablePlan:
     def __init__(
         self, table: TargetTable, encoders: Mapping[str, Encoder], *, restores: bool = False
     ) -> None:
-        self.table = table
-        self._encoders = encoders
         self._row = RowCoder(table, table.names, encoders)
         self._key = RowCoder(table, table.key, encoders)
         self._names = frozenset(table.key)
-        self._steps: list[Step] = []
-        self._rows: dict[Values, Values] = {}  # whole rows by their key
-        self._parts: dict[Values, dict[str, Any]] = {}  # columns that change, of other keys
-        self._gone: dict[Values, None] = {}  # a set in order
-        self._counts: Counter[Values] = Counter()  # of rows without a key, more or less
+        self._fold = RowFold([table.names.index(name) for name in table.key], VALUES)
         self._restores = restores
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
-    def add(self, change: Mapping[str, Any]) -> None:
+    def add(self, change: Row) -> None:
         """Adds the next change."""
         operation = change["operation"]
         if operation in EMPTYING:
-            self._forget()
-            self._steps, self._named = [ClearRows()], None
-        elif operation not in OF_ROWS:
-            return
-        elif not self.table.key:
-            self._count(change)
-        elif operation == "DELETE":
-            gone = self._key(change["before"] or change["key"])
-            if self._restores:
-                self._name(gone)
-            self._drop(gone)
-        else:
-            self._change(change)
+            self._fold.add(LineChange(operation, None, None, None))
+            self._named = None
+        elif operation in OF_ROWS:
+            made = self._changed(change) if self._names else self._counted(change)
+            self._fold.add(made)
+            if self._restores and self._named is not None:
+                self._named |= dict.fromkeys((made.old_key(()), made.key))
 
     def steps(self) -> list[Step]:
         """What to do, in order; the plan is empty then."""
-        self._flush()
+        steps: list[Step] = [*self._fold.steps()]
         if self._restores:
-            self._steps.append(RestoreRows(self._named if self._named is None else [*self._named]))
-        steps, self._steps = self._steps, []
+            steps.append(RestoreRows(self._named if self._named is None else [*self._named]))
         return steps
 
-    def _change(self, change: Mapping[str, Any]) -> None:
-        data: Row = change["data"]
-        before: Row = change["before"] or _NOTHING
+    def _changed(self, change: Row) -> LineChange:
+        """Of a table with a key."""
+        operation, data, before = change["operation"], change["data"], change["before"]
+        if operation == "DELETE":
+            return LineChange(operation, self._key(before or change["key"]), None, None)
         if not data.keys() >= self._names:
             data = {**(change["key"] or before), **data}  # a large key that did not change
-        new = self._key(data)
-        old = self._key(before) if before and before.keys() >= self._names else new
-        if self._restores:
-            self._name(old, new)
-        missing = change["unchanged"]
-        if missing and all(name in before for name in missing):
-            data = {**data, **{name: before[name] for name in missing}}  # the whole old row came
-            missing = ()
-        if not missing:
-            if old != new:
-                self._drop(old)
-            self._put(new, self._row(data))
-        elif whole := self._rows.get(old):
-            given = {name: number for number, name in enumerate(self.table.names) if name in data}
-            values, row = self._row(data), list(whole)
-            for number in given.values():
-                row[number] = values[number]
-            if old != new:
-                self._drop(old)
-            self._put(new, tuple(row))
-        elif old not in self._gone:
-            part = dict(
-                zip(data, RowCoder(self.table, tuple(data), self._encoders)(data), strict=True)
-            )
-            if old == new:
-                self._parts.setdefault(new, {}).update(part)
-            else:
-                self._flush()
-                self._steps.append(UpdateRows(tuple(part), [old], [tuple(part.values())]))
+        key = old = self._key(data)
+        if before and before.keys() >= self._names:
+            old = self._key(before)
+        row, unsent = self._row_of(data, change["unchanged"], before)
+        return LineChange(operation, key, None, row, unsent, old=old)
 
-    def _name(self, *keys: Values) -> None:
-        if self._named is not None:
-            self._named.update(dict.fromkeys(keys))
+    def _counted(self, change: Row) -> LineChange:
+        """Of a table without one."""
+        operation, data, before = change["operation"], change["data"], change["before"]
+        row = None
+        if operation != "DELETE":
+            row = VALUES.nulled(self._row_of(data, change["unchanged"], before)[0])
+        return LineChange(operation, None, None if before is None else self._row(before), row)
 
-    def _put(self, key: Values, row: Values) -> None:
-        self._gone.pop(key, None)
-        self._parts.pop(key, None)
-        self._rows[key] = row
-
-    def _drop(self, key: Values) -> None:
-        self._rows.pop(key, None)
-        self._parts.pop(key, None)
-        self._gone[key] = None
-
-    def _count(self, change: Mapping[str, Any]) -> None:
-        before: Row | None = change["before"]
-        if before is not None:
-            self._counts[self._row(before)] -= 1
-        if change["operation"] != "DELETE":
-            known = before or _NOTHING
-            left = {name: known[name] for name in change["unchanged"] if name in known}
-            self._counts[self._row({**change["data"], **left})] += 1
-
-    def _flush(self) -> None:
-        if self._gone:
-            self._steps.append(DeleteRows(list(self._gone)))
-        groups: dict[tuple[str, ...], list[tuple[Values, Values]]] = {}
-        for key, part in self._parts.items():
-            groups.setdefault(tuple(part), []).append((key, tuple(part.values())))
-        for columns, some in groups.items():
-            self._steps.append(
-                UpdateRows(columns, [key for key, _ in some], [row for _, row in some])
-            )
-        if self._rows:
-            self._steps.append(UpsertRows(list(self._rows.values())))
-        if removed := [row for row, n in self._counts.items() for _ in range(-n)]:
-            self._steps.append(RemoveRows(removed))
-        if added := [row for row, n in self._counts.items() for _ in range(n)]:
-            self._steps.append(InsertRows(added))
-        self._forget()
-
-    def _forget(self) -> None:
-        for each in (self._rows, self._parts, self._gone, self._counts):
-            each.clear()
+    def _row_of(self, data: Row, unsent: Sequence[str], before: Row | None) -> tuple[Values, bool]:
+        """The values; and whether some are absent."""
+        if not unsent:
+            return self._row(data), False
+        known = before or {}
+        values = self._row({**data, **{name: known[name] for name in unsent if name in known}})
+        lacking = set(unsent) - known.keys()
+        row = tuple(
+            ABSENT if name in lacking else value
+            for name, value in zip(self._row.names, values, strict=True)
+        )
+        return row, bool(lacking)

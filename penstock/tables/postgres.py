@@ -8,16 +8,19 @@ regclass.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import psycopg
 from psycopg import errors
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.tables.sql import SqlTarget
+from penstock.tables.sql import SqlTarget, relation_of
+from penstock.tables.staged import RowMapping, StagedRows
+from penstock.tables.staging import SESSION as STAGING
+from penstock.tables.staging import StagedTable, find_destination
 from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import Encoder, Values
+from penstock.tables.targets import Encoder
 from penstock.tables.values import array_of, as_bytes, as_document, as_text, as_time
 from penstock.wire.pgoutput.values import SESSION
 
@@ -25,7 +28,8 @@ _PATIENCE = 10  # seconds to connect
 # How values are read, whatever the database, the role or the environment prefer. Where tables are,
 # the search_path says.
 _SESSION = {
-    **SESSION, "array_nulls": "on", "xmloption": "content", "standard_conforming_strings": "on",
+    **SESSION, **STAGING, "array_nulls": "on", "xmloption": "content",
+    "standard_conforming_strings": "on",
 }  # fmt: skip
 _SESSION.pop("search_path", None)
 _SET = "SELECT " + ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(_SESSION))
@@ -47,12 +51,14 @@ class PostgresTarget(SqlTarget):
     """A `Target` in a schema of a database, which must exist."""
 
     mark = "%s"
+    not_unique = errors.UniqueViolation
     _locked = " FOR SHARE"
 
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = url
         self._kinds: dict[str, str] = {}
+        self._schema = ""  # the first of the search path
 
     def encoder(self, column: TargetColumn) -> Encoder:
         """Values are as PostgreSQL reads them, but for JSON, bytes, arrays and distant years."""
@@ -79,10 +85,8 @@ class PostgresTarget(SqlTarget):
         """An identifier; parameters are marked by %."""
         return super().quote(name).replace("%", "%%")
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._translated(), self._opened().transaction():
-            yield
+    def _begun(self) -> AbstractContextManager[Any]:
+        return self._opened().transaction()  # type: ignore[no-any-return]
 
     def _opened(self) -> Any:
         if self._connection is None or self._connection.closed:
@@ -91,6 +95,8 @@ class PostgresTarget(SqlTarget):
                 application_name="penstock mirror",
             )  # fmt: skip
             self._connection.execute(_SET, [text for one in _SESSION.items() for text in one])
+            (found,) = self._connection.execute("SELECT current_schema()").fetchone()
+            self._schema = found or "public"
         return self._connection
 
     @contextmanager
@@ -105,30 +111,11 @@ class PostgresTarget(SqlTarget):
             done = self._opened().execute(statement.encode(), values)
             return done.fetchall() if done.description else []
 
-    def _many(self, statement: str, rows: Sequence[Values]) -> None:
-        with self._opened().cursor() as cursor:
-            cursor.executemany(statement.encode(), rows)
-
-    def _fill(self, loading: str, table: TargetTable, rows: Sequence[Values]) -> None:
-        connection, names = self._opened(), self._names(table.columns)
-        try:
-            with connection.transaction(), connection.cursor() as cursor:
-                # COPY has no parameters: there, % stands for itself.
-                statement = f"COPY {loading} ({names}) FROM STDIN".replace("%%", "%")
-                with cursor.copy(statement.encode()) as copy:
-                    for row in rows:
-                        copy.write_row(row)
-        except errors.UniqueViolation:
-            self._many(self._upsert(loading, table), rows)
-
-    def _remove_one(self, target: str, table: TargetTable) -> str:
-        # As text: some types (json, point) cannot be compared.
-        same = " AND ".join(
-            f"{self.quote(one.name)}::text IS NOT DISTINCT FROM ({self.value(one)})::text"
-            for one in table.columns
-        )
-        found = f"SELECT ctid FROM {target} WHERE {same or 'true'} LIMIT 1"
-        return f"DELETE FROM {target} WHERE ctid = ({found})"
+    def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
+        found = find_destination(self._opened(), self._schema, table.target)
+        if found is None:
+            raise SettingsError(f"the target has no table {table.target} any more")
+        return StagedTable(relation_of(table), found, RowMapping(), number)
 
     def _folded(self, name: str) -> str:
         return name.encode()[:63].decode(errors="ignore")  # longer ones are cut

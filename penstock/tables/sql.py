@@ -7,29 +7,28 @@ Three tables are the target's own: `penstock_mirror` (each table's state), `pens
 import hashlib
 import secrets
 from abc import abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
+from operator import itemgetter
 from typing import Any
 
 import orjson
 
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.process.closing import Closes
+from penstock.tables.fold import Clear, Merge, Move, Recount
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.staged import StagedRows
 from penstock.tables.target_table import TargetColumn, TargetTable
 from penstock.tables.targets import (
     AlterColumns,
-    ClearRows,
-    DeleteRows,
     Encoder,
     ForgetLate,
-    InsertRows,
     LoadedChunk,
-    RemoveRows,
     RestoreRows,
     Step,
-    UpdateRows,
-    UpsertRows,
     Values,
     refused,
     single_rows,
@@ -37,7 +36,8 @@ from penstock.tables.targets import (
 
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS penstock_mirror"
-    " (name text PRIMARY KEY, document text NOT NULL, sequence bigint NOT NULL, live int NOT NULL)",
+    " (name text PRIMARY KEY, document text NOT NULL, sequence bigint NOT NULL, live int NOT NULL,"
+    " stream text)",
     "CREATE TABLE IF NOT EXISTS penstock_mirror_chunk (name text NOT NULL, chunk int NOT NULL,"
     " row_count bigint NOT NULL, crc32 bigint NOT NULL, PRIMARY KEY (name, chunk))",
     "CREATE TABLE IF NOT EXISTS penstock_mirror_owner (one int PRIMARY KEY, token text NOT NULL)",
@@ -52,13 +52,18 @@ class SqlTarget(Closes):
     """A `Target`. What differs between databases is in the methods at the end."""
 
     mark = "?"  # a parameter
+    not_unique: type[Exception]  # the driver's error
 
     def __init__(self) -> None:
         self._token = secrets.token_hex(8)
         self._connection: Any = None
+        # By target: its columns and key, and what has temporary tables for these.
+        self._staged: dict[str, tuple[Any, StagedRows]] = {}
+        self._numbers: dict[str, int] = {}
 
     def close(self) -> None:
         """Disconnects; the next call connects again."""
+        self._staged.clear()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
@@ -68,6 +73,8 @@ class SqlTarget(Closes):
         with self._transaction():
             for statement in _CREATE:
                 self._run(statement)
+            if "stream" not in {name for name, *_ in self._shape("penstock_mirror")}:
+                self._run("ALTER TABLE penstock_mirror ADD COLUMN stream text")
             self._run("DELETE FROM penstock_mirror_owner")
             self._run(f"INSERT INTO penstock_mirror_owner VALUES (1, {self.mark})", [self._token])
             found = self._tables()
@@ -119,19 +126,22 @@ class SqlTarget(Closes):
     ) -> None:
         """See `Target`."""
         loading = replace(table, target=self._loading_name(table))
-        step = UpsertRows(rows) if table.key else InsertRows(rows)
-        with self._refusing([(loading, [step])]), self._writing():
+        steps = (_added(loading, each) for each in [rows])  # made when it is needed
+        with self._refusing([(loading, steps)]), self._writing():
             values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
             marks = ", ".join([self.mark] * 4)
             self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
-            self._fill(self._loading(table), table, rows)
+            self._fill(loading, rows)
             if is_late:
-                late, before = self._late(table), self._stored(table.name)
+                late, before = (
+                    replace(table, target=self._late_name(table)),
+                    self._stored(table.name),
+                )
                 if before is None or before.last_point != table.last_point:
-                    self._run(f"DROP TABLE IF EXISTS {late}")
-                    self._create(table, late)
+                    self._run(f"DROP TABLE IF EXISTS {self._late(table)}")
+                    self._create(table, self._late(table))
                     self._store(table)
-                self._fill(late, table, rows)
+                self._fill(late, rows)
 
     def finish(self, table: TargetTable, rows: int | None = None) -> None:
         """See `Target`. A table with the same key keeps what users made of it, as far as that needs
@@ -145,7 +155,7 @@ class SqlTarget(Closes):
                     hint="does its key tell all rows apart? see its primary key at the source",
                 )
             if self._fits(table):
-                names = self._names(table.columns)
+                names = self._names(table.names)
                 self._run(f"DELETE FROM {target}")
                 self._run(f"INSERT INTO {target} ({names}) SELECT {names} FROM {loading}")
                 self._run(f"DROP TABLE {loading}")
@@ -155,7 +165,9 @@ class SqlTarget(Closes):
             self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
             self._store(table)
 
-    def apply(self, work: Sequence[tuple[TargetTable, Sequence[Step]]], sequence: int) -> None:
+    def apply(
+        self, work: Sequence[tuple[TargetTable, Sequence[Step]]], positions: Mapping[str, int]
+    ) -> None:
         """See `Target`."""
         done: list[tuple[TargetTable, Sequence[Step]]] = []
         with self._refusing(done), self._writing():
@@ -165,11 +177,12 @@ class SqlTarget(Closes):
                     self._step(table, step)
                 self._store(table)
             done.clear()  # what fails now is of no table
-            self._run(
-                f"UPDATE penstock_mirror SET sequence = {self.mark}"
-                f" WHERE live = 1 AND sequence < {self.mark}",
-                [sequence, sequence],
-            )
+            for stream, sequence in positions.items():
+                self._run(
+                    f"UPDATE penstock_mirror SET sequence = {self.mark}"
+                    f" WHERE live = 1 AND stream = {self.mark} AND sequence < {self.mark}",
+                    [sequence, stream, sequence],
+                )
 
     def count(self, table: TargetTable) -> int:
         """See `Target`."""
@@ -180,29 +193,10 @@ class SqlTarget(Closes):
         return '"' + name.replace('"', '""') + '"'
 
     def _step(self, table: TargetTable, step: Step) -> None:
-        target, kinds = self.quote(table.target), {c.name: c for c in table.columns}
-        keyed = " AND ".join(
-            f"{self.quote(name)} = {self.value(kinds[name])}" for name in table.key
-        )
+        target = self.quote(table.target)
         match step:
-            case ClearRows():
+            case Clear():  # readers see the rows until the commit
                 self._run(f"DELETE FROM {target}")
-            case UpsertRows(rows):
-                self._many(self._upsert(target, table), rows)
-            case InsertRows(rows):
-                self._many(self._insert(target, table), rows)
-            case DeleteRows(keys):
-                self._many(f"DELETE FROM {target} WHERE {keyed}", keys)
-            case UpdateRows(columns, keys, rows):
-                if set(columns) & set(table.key):
-                    self._make_room(table, step, keyed)
-                sets = ", ".join(
-                    f"{self.quote(name)} = {self.value(kinds[name])}" for name in columns
-                )
-                values = [(*row, *key) for key, row in zip(keys, rows, strict=True)]
-                self._many(f"UPDATE {target} SET {sets} WHERE {keyed}", values)
-            case RemoveRows(rows):
-                self._many(self._remove_one(target, table), rows)
             case AlterColumns(added, dropped):
                 for name in dropped:
                     self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
@@ -210,14 +204,43 @@ class SqlTarget(Closes):
                     kind = f"{self.quote(column.name)} {self.type_of(column)}"
                     self._run(f"ALTER TABLE {target} ADD COLUMN {kind}")
             case RestoreRows(keys):
-                names = self._names(table.columns)
-                statement = (
-                    f"INSERT INTO {target} ({names}) SELECT {names} FROM {self._late(table)}"
-                    f" WHERE {keyed if keys is not None else 'true'} {self._replacing(table)}"
-                )
-                self._many(statement, [()] if keys is None else keys)
+                self._restore(table, keys)
             case ForgetLate():
                 self._run(f"DROP TABLE IF EXISTS {self._late(table)}")
+            case _:
+                if isinstance(step, Move):
+                    self._make_room(table, step)
+                self._rows_of(table).apply(self._opened().cursor(), [step])
+
+    def _rows_of(self, table: TargetTable) -> StagedRows:
+        shape, known = (table.columns, table.key), self._staged.get(table.target)
+        if known is None or known[0] != shape:
+            number = self._numbers.setdefault(table.target, len(self._numbers))
+            known = self._staged[table.target] = shape, self._staged_table(table, number)
+            known[1].make(self._opened().cursor())
+        return known[1]
+
+    def _fill(self, table: TargetTable, rows: Sequence[Values]) -> None:
+        """Adds rows in bulk; one that has a key of another replaces it."""
+        staged, cursor = self._rows_of(table), self._opened().cursor()
+        cursor.execute("SAVEPOINT penstock_fill")
+        try:
+            staged.copy(cursor, rows)
+        except self.not_unique:
+            cursor.execute("ROLLBACK TO SAVEPOINT penstock_fill")
+            staged.apply(cursor, [_added(table, rows)])
+        cursor.execute("RELEASE SAVEPOINT penstock_fill")
+
+    def _restore(self, table: TargetTable, keys: Sequence[Values] | None) -> None:
+        target, late = self.quote(table.target), self._late(table)
+        names, key = self._names(table.names), self._names(table.key)
+        among = ""
+        if keys is not None:
+            staged = self._rows_of(table)
+            staged.stage(self._opened().cursor(), (), keys)
+            among = f" WHERE ({key}) IN (SELECT {key} FROM {staged.keys})"
+        self._run(f"DELETE FROM {target} WHERE ({key}) IN (SELECT {key} FROM {late}{among})")
+        self._run(f"INSERT INTO {target} ({names}) SELECT {names} FROM {late}{among}")
 
     def _fits(self, table: TargetTable) -> bool:
         """Whether the table that is there has the columns of the loaded one, or gets them here."""
@@ -236,15 +259,15 @@ class SqlTarget(Closes):
             return False
         return True
 
-    def _make_room(self, table: TargetTable, step: UpdateRows, keyed: str) -> None:
+    def _make_room(self, table: TargetTable, step: Move) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
         chunks of several points in the log."""
-        target = self.quote(table.target)
-        for old, row in zip(step.keys, step.rows, strict=True):
-            given = dict(zip(step.columns, row, strict=True))
-            new = [given.get(name, value) for name, value in zip(table.key, old, strict=True)]
-            if new != list(old) and self._run(f"SELECT 1 FROM {target} WHERE {keyed}", old):
-                self._run(f"DELETE FROM {target} WHERE {keyed}", new)
+        target, given = self.quote(table.target), dict(zip(table.names, step.row, strict=True))
+        kinds = {column.name: column for column in table.columns}
+        keyed = " AND ".join(f"{self.quote(one)} = {self.value(kinds[one])}" for one in table.key)
+        new = [given[name] for name in table.key]  # no value of a key is absent
+        if new != [*step.old] and self._run(f"SELECT 1 FROM {target} WHERE {keyed}", step.old):
+            self._run(f"DELETE FROM {target} WHERE {keyed}", new)
 
     def _create(self, table: TargetTable, name: str) -> None:
         key = table.key
@@ -257,28 +280,17 @@ class SqlTarget(Closes):
             parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, key))})")
         self._run(f"CREATE TABLE {name} ({', '.join(parts)})")
 
-    def _insert(self, target: str, table: TargetTable) -> str:
-        marks = ", ".join(map(self.value, table.columns))
-        return f"INSERT INTO {target} ({self._names(table.columns)}) VALUES ({marks})"
-
-    def _upsert(self, target: str, table: TargetTable) -> str:
-        return f"{self._insert(target, table)} {self._replacing(table)}"
-
-    def _replacing(self, table: TargetTable) -> str:
-        rest = [self.quote(name) for name in table.names if name not in table.key]
-        sets = ", ".join(f"{name} = excluded.{name}" for name in rest)
-        then = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
-        key = ", ".join(map(self.quote, table.key))
-        return f"ON CONFLICT ({key}) {then}"
-
-    def _names(self, columns: Sequence[TargetColumn]) -> str:
-        return ", ".join(self.quote(column.name) for column in columns)
+    def _names(self, names: Sequence[str]) -> str:
+        return ", ".join(map(self.quote, names))
 
     def _loading(self, table: TargetTable) -> str:
         return self.quote(self._loading_name(table))
 
     def _late(self, table: TargetTable) -> str:
-        return self.quote(self._loading_name(table).replace("loading", "late", 1))
+        return self.quote(self._late_name(table))
+
+    def _late_name(self, table: TargetTable) -> str:
+        return self._loading_name(table).replace("loading", "late", 1)
 
     @staticmethod
     def _loading_name(table: TargetTable) -> str:
@@ -298,13 +310,13 @@ class SqlTarget(Closes):
 
     def _store(self, table: TargetTable, *, is_followed: bool = True) -> None:
         live = int(is_followed and table.state == "live")
-        values = [table.name, orjson.dumps(table.to_json()).decode(), table.sequence]
-        marks = ", ".join([self.mark] * 3)
+        document = orjson.dumps(table.to_json()).decode()
+        marks = ", ".join([self.mark] * 5)
         self._run(
-            f"INSERT INTO penstock_mirror VALUES ({marks}, {live})"
-            " ON CONFLICT (name) DO UPDATE SET document = excluded.document,"
-            " sequence = excluded.sequence, live = excluded.live",
-            values,
+            "INSERT INTO penstock_mirror (name, document, sequence, live, stream)"
+            f" VALUES ({marks}) ON CONFLICT (name) DO UPDATE SET document = excluded.document,"
+            " sequence = excluded.sequence, live = excluded.live, stream = excluded.stream",
+            [table.name, document, table.sequence, live, table.stream],
         )
 
     @contextmanager
@@ -320,7 +332,7 @@ class SqlTarget(Closes):
             yield
 
     @contextmanager
-    def _refusing(self, work: Sequence[tuple[TargetTable, Sequence[Step]]]) -> Iterator[None]:
+    def _refusing(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Iterator[None]:
         """What fails is of the last table of the work, if there is any."""
         try:
             yield
@@ -335,7 +347,7 @@ class SqlTarget(Closes):
             refusing = (name for name in row if not self._takes(columns[name], row[name]))
             raise refused(table, row, next(refusing, ""), error) from error
 
-    def _refused_row(self, work: Sequence[tuple[TargetTable, Sequence[Step]]]) -> Mapping[str, Any]:
+    def _refused_row(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Mapping[str, Any]:
         """What is known of the row that fails: the work is done again, a row at a time, and then
         undone."""
         known: Mapping[str, Any] = {}
@@ -368,25 +380,36 @@ class SqlTarget(Closes):
         """A parameter for a value of the column."""
         return self.mark
 
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Connects if need be; translates errors. Temporary tables that were made in it go with
+        it."""
+        try:
+            with self._translated(), self._begun():
+                yield
+        except BaseException:
+            self._staged.clear()
+            raise
+
     @abstractmethod
-    def _transaction(self) -> AbstractContextManager[None]:
-        """Connects if need be; translates errors."""
+    def _opened(self) -> Any:
+        """The connection; connects if need be."""
+
+    @abstractmethod
+    def _begun(self) -> AbstractContextManager[Any]:
+        """A transaction."""
+
+    @abstractmethod
+    def _translated(self) -> AbstractContextManager[None]:
+        """The driver's errors as ours."""
 
     @abstractmethod
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         """Runs one statement; returns its rows."""
 
     @abstractmethod
-    def _many(self, statement: str, rows: Sequence[Values]) -> None:
-        """Runs one statement for each of the rows."""
-
-    @abstractmethod
-    def _fill(self, loading: str, table: TargetTable, rows: Sequence[Values]) -> None:
-        """Adds rows in bulk; one that has a key of another replaces it."""
-
-    @abstractmethod
-    def _remove_one(self, target: str, table: TargetTable) -> str:
-        """A statement that deletes one row that equals the parameters in all columns."""
+    def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
+        """What applies steps to the table; `number` is that of its temporary tables."""
 
     @abstractmethod
     def _folded(self, name: str) -> str:
@@ -400,3 +423,17 @@ class SqlTarget(Closes):
     def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
         """The columns of a table with their types, and their places in its key or -1; none of a
         table that there is not."""
+
+
+def _added(table: TargetTable, rows: Sequence[Values]) -> Merge | Recount:
+    """The step that adds rows; of two with one key, the last."""
+    if not table.key:
+        return Recount(Counter(rows))
+    key = itemgetter(*map(table.names.index, table.key))
+    return Merge(whole=[*{key(row): row for row in rows}.values()])
+
+
+def relation_of(table: TargetTable) -> SourceRelation:
+    """What rows of a table are of."""
+    columns = (RelationColumn(one.name, one.type, one.name in table.key) for one in table.columns)
+    return SourceRelation(schema="", table=table.target, columns=tuple(columns))

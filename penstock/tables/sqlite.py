@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.tables.sql import SqlTarget
+from penstock.tables.sql import SqlTarget, relation_of
+from penstock.tables.sqlite_staging import SqliteStagedTable
+from penstock.tables.staged import Destination, RowMapping, StagedRows
 from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import Encoder, Values
+from penstock.tables.targets import Encoder
 from penstock.tables.values import as_bytes, as_document, as_documents, as_text
 
 _BUSY_SECONDS = 10.0
@@ -42,6 +44,8 @@ _ENCODERS: dict[str, Encoder] = {
 class SqliteTarget(SqlTarget):
     """A `Target` in one file, which is made if missing; its folder must exist."""
 
+    not_unique = sqlite3.IntegrityError
+
     def __init__(self, path: str | Path) -> None:
         super().__init__()
         self.path = Path(path)
@@ -68,17 +72,16 @@ class SqliteTarget(SqlTarget):
         return _KINDS.get(column.type, "TEXT")
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        with self._translated():
-            connection = self._opened()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+    def _begun(self) -> Iterator[None]:
+        connection = self._opened()
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        connection.execute("COMMIT")
 
     def _opened(self) -> Any:
         if self._connection is None:
@@ -110,12 +113,13 @@ class SqliteTarget(SqlTarget):
         with self._translated():
             return list(self._opened().execute(statement, values))
 
-    def _many(self, statement: str, rows: Sequence[Values]) -> None:
-        self._opened().executemany(statement, rows)
-
-    def _fill(self, loading: str, table: TargetTable, rows: Sequence[Values]) -> None:
-        statement = self._insert(loading, table).replace("INSERT", "INSERT OR REPLACE", 1)
-        self._many(statement, rows)
+    def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
+        found = Destination(
+            schema="main", table=table.target,
+            columns={column.name: self.type_of(column) for column in table.columns},
+        )  # fmt: skip
+        row_id = "" if table.key else self._row_id(table)
+        return SqliteStagedTable(relation_of(table), found, RowMapping(), number, row_id)
 
     def _create(self, table: TargetTable, name: str) -> None:
         seen: dict[str, str] = {}
@@ -130,13 +134,6 @@ class SqliteTarget(SqlTarget):
         if not table.key:
             self._row_id(table)
         super()._create(table, name)
-
-    def _remove_one(self, target: str, table: TargetTable) -> str:
-        same = " AND ".join(f"{self.quote(one)} IS ?" for one in table.names) or "true"
-        row = self._row_id(table)
-        return (
-            f"DELETE FROM {target} WHERE {row} = (SELECT {row} FROM {target} WHERE {same} LIMIT 1)"
-        )
 
     def _row_id(self, table: TargetTable) -> str:
         """The name of a row's number: a column of the table hides the names that it has."""

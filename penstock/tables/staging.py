@@ -5,31 +5,27 @@ table is: the session must not plan hash or merge joins (see `SESSION`). MERGE r
 target; an executemany costs five times as much as COPY.
 """
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import Rejected
-from penstock.tables.lines import (
-    NULL,
-    UNSENT,
-    Clear,
-    LineStep,
-    Merge,
-    Move,
-    Recount,
-    RelationColumn,
-    SourceRelation,
+from penstock.tables.fold import Merge, form_of
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.staged import (
+    SENDS_ALL,
+    SID,
+    Destination,
+    RowMapping,
+    StagedRows,
+    UnsentValue,
+    escaped,
+    mentions,
 )
 
 # Of a session that applies steps: keys are looked up by the target's index.
 SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
-SID = "sid"
 _LINES = 20_000  # that are sent at once
 
 _COLUMNS = """
@@ -46,24 +42,6 @@ FROM pg_catalog.pg_index i
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = i.indnatts
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Destination:
-    """A table of the target's database, as it is: the types of its `columns`, those that are
-    `generated`, its `primary` key, and the sets of columns that are unique (`keys`)."""
-
-    schema: str
-    table: str
-    columns: Mapping[str, str]
-    generated: frozenset[str] = frozenset()
-    primary: frozenset[str] = frozenset()
-    keys: frozenset[frozenset[str]] = frozenset()
-
-    @property
-    def name(self) -> sql.Identifier:
-        """Its name as SQL."""
-        return sql.Identifier(self.schema, self.table)
 
 
 def find_destination(connection: Any, schema: str, table: str) -> Destination | None:
@@ -94,102 +72,34 @@ def type_at(cursor: Any, column: RelationColumn) -> str:
     return cursor.execute(statement, column._asdict()).fetchone()[0] or "text"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowMapping:
-    """How rows of a relation become those of a destination. `computed`: SQL for columns of the
-    destination, over the source's; where there are some, only these are written. `filter`: which
-    rows are in the destination. `sid`: what its column for the source's name has, if there is one.
-    `columns`: those that are written, if not all that both have."""
-
-    sid: str | None = None
-    columns: Sequence[str] | None = None
-    computed: Mapping[str, str] = field(default_factory=dict)
-    filter: str = ""
-
-    @property
-    def has_expressions(self) -> bool:
-        """Whether rows go through SQL of the user, over the columns `META` as well."""
-        return bool(self.computed or self.filter)
-
-
-# Columns that lines have before the source's, where there are expressions.
-META = (RelationColumn("_operation", "text"), RelationColumn("_committed_at", "timestamptz"))
-
-
-def widened(relation: SourceRelation) -> SourceRelation:
-    """The relation with the columns `META` before its own."""
-    return replace(relation, columns=(*META, *relation.columns))
-
-
-class StagedTable:
-    """Applies steps of lines to one destination, in the transaction of a cursor. Methods raise
-    psycopg's errors. `number` tells the temporary tables of a session apart."""
+class StagedTable(StagedRows):
+    """See `StagedRows`. Methods raise psycopg's errors."""
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int
     ) -> None:
-        self.destination, self.mapping = destination, mapping
-        self.relation = widened(relation) if mapping.has_expressions else relation
-        self.written = _written(relation, destination, mapping)
-        self.key = _target_key(relation, destination, mapping)
-        self._rows = sql.Identifier(f"penstock_rows_{number}")
-        self._keys = sql.Identifier(f"penstock_keys_{number}")
-
-    @property
-    def moves(self) -> bool:
-        """Whether the destination has columns that nothing fills: rows keep them."""
-        return bool(self.destination.columns.keys() - self.written - self.destination.generated)
-
-    @property
-    def unique(self) -> Sequence[str]:
-        """The columns of which the destination has a unique index, if rows have a key."""
-        return [*self.key, *([] if self.mapping.sid is None else [SID])] if self.key else []
-
-    def apply(self, cursor: Any, steps: Sequence[LineStep]) -> None:
-        """Applies the steps, in their order."""
-        for step in steps:
-            match step:
-                case Clear():
-                    self.clear(cursor)
-                case Merge():
-                    self._merge(cursor, step)
-                case Move(old, line):
-                    self._move(cursor, old, line)
-                case Recount(counts):
-                    self._recount(cursor, counts)
+        super().__init__(relation, destination, mapping, number)
+        self.target = sql.Identifier(destination.schema, destination.table)
+        self._rows, self._keys = sql.Identifier(self.rows), sql.Identifier(self.keys)
 
     def make(self, cursor: Any) -> None:
-        """Makes the temporary tables, which last as long as the session."""
+        """See `StagedRows`."""
         kinds = self._kinds(cursor)
         make_temporary(cursor, self._rows, kinds)
         make_temporary(cursor, self._keys, {name: kinds[name] for name in self._key_names})
 
-    def copy(self, cursor: Any, lines: Sequence[str]) -> None:
-        """New rows, straight into the destination; only where it `takes_lines`."""
+    def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
+        """See `StagedRows`."""
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
         before = "" if self.mapping.sid is None else f"{escaped(self.mapping.sid)}\t"
-        copy_lines(cursor, self.destination.name, names, f"{before}%s\n", lines)
-
-    @property
-    def fixed(self) -> Mapping[str, str]:
-        """Columns of the destination with one value in all rows of the source that are loaded."""
-        return {} if self.mapping.sid is None else {SID: self.mapping.sid}
-
-    def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
-        """What lines are that `load` takes: these columns of the source, after a prefix."""
-        if self.mapping.has_expressions:
-            return self.relation.names[len(META) :], f"READ\t{datetime.now(UTC)}\t".encode()
-        if merges:
-            return self.relation.names, b""
-        columns = [name for name in self.relation.names if name in self.written]
-        return columns, "".join(f"{escaped(value)}\t" for value in self.fixed.values()).encode()
+        copy_lines(cursor, self.target, names, f"{before}%s\n", lines)
 
     def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
         """Adds rows of the source: where it `merges`, instead of those with their keys. Returns how
         many there were."""
         if not merges and not self.mapping.has_expressions:
             columns, _ = self.form(merges=False)
-            return copy_pieces(cursor, self.destination.name, [*self.fixed, *columns], pieces)
+            return copy_pieces(cursor, self.target, [*self.fixed, *columns], pieces)
         count = copy_pieces(cursor, self._rows, self.relation.names, pieces)
         if merges:
             self._put(cursor)
@@ -198,7 +108,7 @@ class StagedTable:
         written = sorted(self.written)
         cursor.execute(
             _SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} {}").format(
-                self.destination.name, joined_names([*self.fixed, *written]),
+                self.target, joined_names([*self.fixed, *written]),
                 _COMMA.join([*values, *map(self._value, written)]), self._rows, self._filtered,
             )
         )  # fmt: skip
@@ -207,13 +117,8 @@ class StagedTable:
     def has_rows(self, cursor: Any) -> bool:
         """Whether there are rows: of the source, where there are several."""
         query = _SQL("SELECT EXISTS (SELECT FROM {} AS _t WHERE true{})")
-        found = cursor.execute(query.format(self.destination.name, self._mine)).fetchone()
+        found = cursor.execute(query.format(self.target, self._mine)).fetchone()
         return bool(found[0])
-
-    @property
-    def takes_lines(self) -> bool:
-        """Whether lines are rows of the destination as they are."""
-        return not self.mapping.has_expressions and self.written >= {*self.relation.names}
 
     def made_rows(self) -> sql.Composable:
         """The staged rows as they are to be in the destination, for FROM."""
@@ -233,12 +138,12 @@ class StagedTable:
         return kinds
 
     def clear(self, cursor: Any) -> None:
-        """All rows go: those of the source, where there are several."""
+        """See `StagedRows`."""
         if self.mapping.sid is None:
-            cursor.execute(_SQL("TRUNCATE {}").format(self.destination.name))
+            cursor.execute(_SQL("TRUNCATE {}").format(self.target))
         else:
             cursor.execute(
-                _SQL("DELETE FROM {} AS _t WHERE true{}").format(self.destination.name, self._mine)
+                _SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine)
             )
 
     def _merge(self, cursor: Any, step: Merge) -> None:
@@ -257,10 +162,10 @@ class StagedTable:
             self.stage(cursor, step.whole)
             self._put(cursor)
 
-    def _move(self, cursor: Any, old: str, line: str) -> None:
-        unsent = unsent_of(line)
-        cells = (NULL if cell == UNSENT else cell for cell in line.split("\t"))
-        self.stage(cursor, ["\t".join(cells)], keys=[old])
+    def _move(self, cursor: Any, old: Any, row: Any) -> None:
+        form = form_of(row)
+        unsent = form.unsent(row)
+        self.stage(cursor, [form.nulled(row)], keys=[old])
         if not self.mapping.has_expressions:
             cursor.execute(self._update(unsent, moves=True))
             return
@@ -268,11 +173,11 @@ class StagedTable:
         cursor.execute(self._delete(self._keys, _SQL("true")))
         self._put(cursor)
 
-    def stage(self, cursor: Any, lines: Iterable[str], keys: Sequence[str] = ()) -> None:
-        """The staged rows are those of these lines."""
+    def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
+        """See `StagedRows`."""
         # Not DELETE: rows that are gone would be read again by each statement.
         cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
-        copy_lines(cursor, self._rows, self.relation.names, "%s\n", lines)
+        copy_lines(cursor, self._rows, self.relation.names, "%s\n", rows)
         if keys:
             copy_lines(cursor, self._keys, self._key_names, "%s\n", keys)
 
@@ -289,7 +194,7 @@ class StagedTable:
         conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _SQL("")
         cursor.execute(
             _SQL("INSERT INTO {} ({}) OVERRIDING SYSTEM VALUE SELECT {} FROM {} {} {}").format(
-                self.destination.name, joined_names(names), self._selected(names), self._rows,
+                self.target, joined_names(names), self._selected(names), self._rows,
                 self._filtered, conflict.format(joined_names(self.unique), then),
             )
         )  # fmt: skip
@@ -314,7 +219,7 @@ class StagedTable:
         return _SQL(
             "DELETE FROM {} AS _t USING (SELECT {} FROM {} WHERE {} OFFSET 0) AS _k WHERE {}"
         ).format(
-            self.destination.name, self._selected(self.unique), staged, condition,
+            self.target, self._selected(self.unique), staged, condition,
             same(self.unique, "_t", "_k"),
         )  # fmt: skip
 
@@ -334,27 +239,9 @@ class StagedTable:
         if moves:
             tables.append(_SELECTED.format(key, self._keys, sql.Identifier("_k")))
         return _SQL("UPDATE {} AS _t SET {} FROM {} WHERE {}").format(
-            self.destination.name, _COMMA.join(sets), _COMMA.join(tables),
+            self.target, _COMMA.join(sets), _COMMA.join(tables),
             same(self.unique, "_t", "_k" if moves else "_s"),
         )  # fmt: skip
-
-    @property
-    def kept(self) -> Mapping[str, str]:
-        """The source's columns that the destination has as they are, by name, and what it calls
-        them."""
-        own = self.mapping.computed or {name: name for name in self.written}
-        return {value.strip().strip('"'): name for name, value in own.items()}
-
-    def refuse_unsent(self, unsent: Iterable[str]) -> None:
-        """Raises UnsentValue where an expression needs one of these columns, and the destination
-        does not have its value either."""
-        texts = [*self.mapping.computed.values(), self.mapping.filter]
-        for name in sorted(set(unsent) - self.kept.keys()):
-            if any(_mentions(text, name) for text in texts):
-                raise UnsentValue(f"`set` or `filter` needs the column {name}", hint=_SENDS_ALL)
-
-    def _names_of(self, numbers: Iterable[int]) -> list[str]:
-        return [self.relation.names[number] for number in numbers]
 
     def _fill(self, cursor: Any, unsent: Sequence[str], *, moves: bool = False) -> None:
         """Staged rows get the values that were not sent from the destination, as expressions may
@@ -365,7 +252,7 @@ class StagedTable:
         # By the key that the destination's row has now.
         staged, place = (self._keys, "") if moves else (self._rows, ", ctid AS _place")
         found = _SQL("(SELECT {}{} FROM {} OFFSET 0) AS _k, {} AS _t WHERE {}").format(
-            self._selected(self.unique), _SQL(place), staged, self.destination.name,
+            self._selected(self.unique), _SQL(place), staged, self.target,
             same(self.unique, "_t", "_k"),
         )  # fmt: skip
         mine = _SQL("" if moves else " AND _s.ctid = _k._place")
@@ -381,7 +268,7 @@ class StagedTable:
             )
         absent = _SQL("NOT EXISTS (SELECT FROM {}{})").format(found, mine)
         condition = self.mapping.filter
-        used = {name for name in self.relation.names if _mentions(condition, name)}
+        used = {name for name in self.relation.names if mentions(condition, name)}
         if used <= set(unsent):  # what decides has not changed: they were outside, and are
             cursor.execute(_SQL("DELETE FROM {} AS _s WHERE {}").format(self._rows, absent))
             return
@@ -389,9 +276,9 @@ class StagedTable:
         enters = _SQL("true") if used & set(unsent) else sql.SQL(condition)
         query = _SQL("SELECT EXISTS (SELECT FROM {} AS _s WHERE ({}) AND {})")
         if cursor.execute(query.format(self._rows, enters, absent)).fetchone()[0]:
-            raise UnsentValue("a row enters the target, and lacks a value", hint=_SENDS_ALL)
+            raise UnsentValue("a row enters the target, and lacks a value", hint=SENDS_ALL)
 
-    def _recount(self, cursor: Any, counts: Mapping[str, int]) -> None:
+    def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None:
         fewer = [line for line, count in counts.items() for _ in range(-count)]
         if fewer:
             self.stage(cursor, fewer)
@@ -418,7 +305,7 @@ class StagedTable:
             " JOIN (SELECT {3} AS line, count(*) AS most FROM {4} {5} GROUP BY 1) AS _s"
             " ON _o.line = _s.line AND _o.number <= _s.most"
             ") AS _d WHERE _t.ctid = _d.place AND _t.tableoid = _d.part"
-        ).format(self.destination.name, own, self._mine, row, self._rows, self._filtered)
+        ).format(self.target, own, self._mine, row, self._rows, self._filtered)
 
     def _selected_plain(self) -> sql.Composable:
         kinds = self.destination.columns
@@ -432,48 +319,11 @@ class StagedTable:
         sid = self.mapping.sid
         return _SQL("") if sid is None else _SQL(" AND _t.sid = {}").format(sql.Literal(sid))
 
-    @property
-    def _key_names(self) -> list[str]:
-        return [column.name for column in self.relation.columns if column.is_key]
-
-
-class UnsentValue(Rejected):
-    """A change of a row lacks a value that the source did not send, and that is needed."""
-
-
-_SENDS_ALL = "ALTER TABLE ... REPLICA IDENTITY FULL at the source sends all values"
-
-
-def _mentions(text: str, name: str) -> bool:
-    """Whether SQL may use a column: its name is in it."""
-    return re.search(rf"(?<![\w]){re.escape(name)}(?![\w])", text, re.IGNORECASE) is not None
-
 
 _SQL, _COMMA = sql.SQL, sql.SQL(", ")
 # OFFSET keeps the planner from seeing that `sid` is a constant: by old statistics few rows have it,
 # and all of the source's rows would be read.
 _SELECTED = _SQL("(SELECT {} FROM {} OFFSET 0) AS {}")
-
-
-def _written(
-    relation: SourceRelation, destination: Destination, mapping: RowMapping
-) -> frozenset[str]:
-    """The columns of the destination that are written, besides `sid`."""
-    if mapping.computed:
-        return frozenset(mapping.computed)
-    names = relation.names if mapping.columns is None else mapping.columns
-    both = destination.columns.keys() & set(relation.names) & set(names)
-    own = {SID} if mapping.sid is not None else set()
-    return frozenset(both - destination.generated - own)
-
-
-def _target_key(
-    relation: SourceRelation, destination: Destination, mapping: RowMapping
-) -> tuple[str, ...]:
-    """The columns by which a row of the destination is found, besides `sid`."""
-    if mapping.computed and relation.key:
-        return tuple(sorted(destination.primary - {SID}))
-    return tuple(relation.columns[number].name for number in relation.key)
 
 
 def make_temporary(cursor: Any, table: sql.Identifier, columns: Mapping[str, str]) -> None:
@@ -487,40 +337,36 @@ def make_temporary(cursor: Any, table: sql.Identifier, columns: Mapping[str, str
     )
 
 
-def unsent_of(line: str) -> tuple[int, ...]:
-    """Which values a line lacks."""
-    return tuple(number for number, cell in enumerate(line.split("\t")) if cell == UNSENT)
-
-
-def escaped(text: str) -> str:
-    """A text as a cell of a line."""
-    for character, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
-        text = text.replace(character, written)
-    return text
-
-
 def copy_lines(
-    cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, lines: Iterable[str]
+    cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, rows: Iterable[Any]
 ) -> None:
-    """Copies lines, each in the form, whose `%s` is the line."""
+    """Copies rows: tuples of values, or lines, each in the form, whose `%s` is the line."""
     before, _, after = form.partition("%s")
-    rest = iter(lines)
-    some = iter(lambda: list(islice(rest, _LINES)), [])
-    pieces = ((before + (after + before).join(one) + after).encode() for one in some)
-    copy_pieces(cursor, table, names, pieces)
+    rest = iter(rows)
+    with _copy(cursor, table, names) as copy:
+        while some := list(islice(rest, _LINES)):
+            if isinstance(some[0], str):
+                copy.write((before + (after + before).join(some) + after).encode())
+            else:
+                for row in some:
+                    copy.write_row(row)
 
 
 def copy_pieces(
     cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
 ) -> int:
     """Copies lines; returns how many there were."""
-    statement = _SQL("COPY {} ({}) FROM STDIN").format(table, joined_names(names))
-    if not names:  # COPY of no columns reads an empty line for each row
-        statement = _SQL("COPY {} FROM STDIN").format(table)
-    with cursor.copy(statement) as copy:
+    with _copy(cursor, table, names) as copy:
         for piece in pieces:
             copy.write(piece)
     return int(cursor.rowcount)
+
+
+def _copy(cursor: Any, table: sql.Identifier, names: Sequence[str]) -> Any:
+    statement = _SQL("COPY {} ({}) FROM STDIN").format(table, joined_names(names))
+    if not names:  # COPY of no columns reads an empty line for each row
+        statement = _SQL("COPY {} FROM STDIN").format(table)
+    return cursor.copy(statement)
 
 
 def joined_names(names: Iterable[str]) -> sql.Composable:

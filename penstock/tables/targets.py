@@ -9,55 +9,13 @@ from typing import Any, Protocol
 
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.process.plugins import known, plugin
+from penstock.tables.fold import ABSENT, Merge, Move, Recount, RowStep
 from penstock.tables.target_table import TargetColumn, TargetTable
 
 # The values of some columns, in their order, as the target's encoders made them.
 Values = tuple[Any, ...]
 # None: the target takes the value of a message as it is.
 Encoder = Callable[[Any], Any] | None
-
-
-@dataclass(frozen=True, slots=True)
-class ClearRows:
-    """Removes all rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class UpsertRows:
-    """Rows by their key: each is new, or replaces the one that has its key."""
-
-    rows: Sequence[Values]
-
-
-@dataclass(frozen=True, slots=True)
-class UpdateRows:
-    """Sets some columns, which may be those of the key, of the rows with these keys. A key without
-    a row changes nothing; a row that has the new key already makes room."""
-
-    columns: tuple[str, ...]
-    keys: Sequence[Values]
-    rows: Sequence[Values]
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteRows:
-    """Removes the rows with these keys."""
-
-    keys: Sequence[Values]
-
-
-@dataclass(frozen=True, slots=True)
-class InsertRows:
-    """Adds rows of a table without a key."""
-
-    rows: Sequence[Values]
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveRows:
-    """Removes, for each of these, one row that equals it in all columns."""
-
-    rows: Sequence[Values]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +39,7 @@ class ForgetLate:
     """Nothing is restored any more."""
 
 
-Step = (
-    ClearRows | UpsertRows | UpdateRows | DeleteRows | InsertRows | RemoveRows | AlterColumns
-    | RestoreRows | ForgetLate
-)  # fmt: skip
+Step = RowStep | AlterColumns | RestoreRows | ForgetLate
 
 
 class TableRefused(SettingsError):
@@ -115,16 +70,23 @@ _REMEDY = "mend it at the source, or make the table in the target fit; it is loa
 def single_rows(table: TargetTable, step: Step) -> Iterator[tuple[Step, Mapping[str, Any]]]:
     """A step for each row of a step, and what is known of the row."""
     match step:
-        case UpsertRows(rows) | InsertRows(rows) | RemoveRows(rows):
-            for row in rows:
-                yield type(step)([row]), dict(zip(table.names, row, strict=True))
-        case DeleteRows(keys):
-            for key in keys:
-                yield DeleteRows([key]), dict(zip(table.key, key, strict=True))
-        case UpdateRows(columns, keys, rows):
-            for key, row in zip(keys, rows, strict=True):
-                known = dict(zip((*table.key, *columns), (*key, *row), strict=True))
-                yield UpdateRows(columns, [key], [row]), known
+        case Merge(gone, parts, whole):
+            for key in gone:
+                yield Merge([key]), dict(zip(table.key, key, strict=True))
+            for unsent, rows in parts.items():
+                for row in rows:
+                    known = dict(zip(table.names, row, strict=True))
+                    for number in unsent:
+                        del known[table.names[number]]
+                    yield Merge(parts={unsent: [row]}), known
+            for row in whole:
+                yield Merge(whole=[row]), dict(zip(table.names, row, strict=True))
+        case Move(_, row):
+            sent = zip(table.names, row, strict=True)
+            yield step, {name: value for name, value in sent if value is not ABSENT}
+        case Recount(counts):
+            for row, count in counts.items():
+                yield Recount({row: count}), dict(zip(table.names, row, strict=True))
         case _:
             yield step, {}
 
@@ -179,9 +141,12 @@ class Target(Protocol):
         TableRefused if they are not so many as `rows`."""
         ...
 
-    def apply(self, work: Sequence[tuple[TargetTable, Sequence[Step]]], sequence: int) -> None:
-        """Changes of tables, in their order, and what is to be stored of them. All live tables that
-        are followed are at `sequence` then, unless they are past it already."""
+    def apply(
+        self, work: Sequence[tuple[TargetTable, Sequence[Step]]], positions: Mapping[str, int]
+    ) -> None:
+        """Changes of tables, in their order, and what is to be stored of them. `positions`: of each
+        stream the message up to which all its live tables that are followed are then, unless they
+        are past it already."""
         ...
 
     def count(self, table: TargetTable) -> int:

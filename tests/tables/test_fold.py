@@ -56,9 +56,9 @@ def test_a_whole_old_row_is_no_change_of_the_key() -> None:
 
 @pytest.mark.parametrize("operation", ["TRUNCATE", "DROP"])
 def test_a_table_is_emptied(operation: str) -> None:
-    found = fold(change("INSERT", 1, data=LARGE), change("INSERT", None, data={"a": 1}))
+    found = fold(change("INSERT", 1, data=LARGE))
     assert found.apply(change(operation, None)) == {"1": LARGE}
-    assert (found.rows, found.keyless) == ({}, {})
+    assert found.rows == {}
 
 
 def test_an_update_without_a_document_leaves_it() -> None:
@@ -70,20 +70,3 @@ def test_a_document_may_be_known_by_its_id() -> None:
     inserted = change("INSERT", None, document_id="d", data={"a": 1})
     assert fold(inserted).rows == {"d": {"a": 1}}
     assert fold(inserted, change("DELETE", None, document_id="d")).rows == {}
-
-
-def test_rows_without_a_key_are_counted() -> None:
-    row, other = {"a": 1, "b": b"\x01"}, {"b": [2], "a": None}
-    found = fold(*[change("INSERT", None, data=row)] * 3, change("INSERT", None, data=other))
-    assert sorted(found.keyless.values()) == [1, 3]
-    found.apply(change("DELETE", None, before={"b": b"\x01", "a": 1}))
-    found.apply(change("UPDATE", None, before=row, data={"a": 5}, unchanged=["b"]))
-    assert sorted(found.keyless.values()) == [1, 1, 1]
-    again = fold(*(change("INSERT", None, data=each) for each in (other, row, {**row, "a": 5})))
-    assert found.keyless == again.keyless
-    assert found.rows == {}
-
-
-def test_a_row_without_a_key_that_was_never_there_cannot_be_deleted_twice() -> None:
-    found = fold(change("DELETE", None, before={"a": 1}), change("INSERT", None, data={"a": 1}))
-    assert list(found.keyless.values()) == [1]

@@ -12,7 +12,8 @@ import pytest
 from penstock.model.errors import Rejected
 from penstock.tables.history import HistoryColumns, StagedHistory, open_index
 from penstock.tables.lines import NULL, UNSENT, LineChange, RelationColumn, SourceRelation
-from penstock.tables.staging import SESSION, RowMapping, find_destination
+from penstock.tables.staged import RowMapping
+from penstock.tables.staging import SESSION, find_destination
 from tests.servers import Database, Postgres
 
 ITEM = SourceRelation(

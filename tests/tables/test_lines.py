@@ -8,16 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.tables.fold import Clear, Merge, Move, Recount, RowFold, RowStep
 from penstock.tables.lines import (
     NULL,
     UNSENT,
-    Clear,
     LineChange,
-    LineFold,
-    LineStep,
-    Merge,
-    Move,
-    Recount,
     RelationColumn,
     SourceRelation,
     replaced_columns,
@@ -71,7 +66,7 @@ def histories(draw: st.DrawFn) -> tuple[Rows, list[LineChange], Rows]:
     return begin, changes, rows
 
 
-def applied(rows: Rows, steps: Sequence[LineStep]) -> Rows:
+def applied(rows: Rows, steps: Sequence[RowStep]) -> Rows:
     """What a target does."""
     rows = dict(rows)
 
@@ -109,7 +104,7 @@ def test_the_steps_leave_the_rows_of_the_source(
     history: tuple[Rows, list[LineChange], Rows], moves: bool
 ) -> None:
     begin, changes, end = history
-    fold = LineFold(RELATION, moves=moves)
+    fold = RowFold(RELATION.key, moves=moves)
     for change in changes:
         fold.add(change)
     assert applied(begin, fold.steps()) == end
@@ -118,7 +113,7 @@ def test_the_steps_leave_the_rows_of_the_source(
 
 @given(st.lists(st.tuples(st.sampled_from(["INSERT", "DELETE", "UPDATE"]), st.sampled_from("abc"))))
 def test_equal_rows_without_a_key_are_counted(drawn: list[tuple[str, str]]) -> None:
-    rows, fold = Counter("aab"), LineFold(KEYLESS)
+    rows, fold = Counter("aab"), RowFold(KEYLESS.key)
     for operation, value in drawn:
         if operation != "INSERT" and not rows[value]:
             continue
@@ -135,14 +130,14 @@ def test_equal_rows_without_a_key_are_counted(drawn: list[tuple[str, str]]) -> N
 
 
 def test_after_a_truncate_only_later_rows_are_there() -> None:
-    fold = LineFold(RELATION)
+    fold = RowFold(RELATION.key)
     for change in _changes("INSERT 1", "TRUNCATE", "INSERT 2"):
         fold.add(change)
     assert fold.steps() == [Clear(), Merge([], {}, ["x\t2\ty"])]
 
 
 def test_an_append_keeps_rows_that_are_deleted() -> None:
-    fold = LineFold(RELATION, keeps=True)
+    fold = RowFold(RELATION.key, keeps=True)
     for change in _changes("INSERT 1", "DELETE 1", "TRUNCATE", "INSERT 2", "DELETE 3"):
         fold.add(change)
     assert fold.steps() == [Merge([], {}, ["x\t1\ty", "x\t2\ty"])]

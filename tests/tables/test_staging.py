@@ -6,24 +6,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.tables.lines import (
-    UNSENT,
-    Clear,
-    LineStep,
-    Merge,
-    Move,
-    Recount,
-    RelationColumn,
-    SourceRelation,
-)
-from penstock.tables.staging import (
-    SESSION,
-    RowMapping,
-    StagedTable,
-    UnsentValue,
-    find_destination,
-    widened,
-)
+from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep
+from penstock.tables.lines import UNSENT, RelationColumn, SourceRelation
+from penstock.tables.staged import RowMapping, UnsentValue, widened
+from penstock.tables.staging import SESSION, StagedTable, find_destination
 from tests.servers import Database
 
 ITEM = SourceRelation(
@@ -59,7 +45,7 @@ def staged(
     return table
 
 
-def apply(connection: Any, table: StagedTable, *steps: LineStep) -> list[tuple[Any, ...]]:
+def apply(connection: Any, table: StagedTable, *steps: RowStep) -> list[tuple[Any, ...]]:
     with connection.transaction():
         table.apply(connection.cursor(), steps)
     return list(connection.execute('SELECT * FROM "Target" ORDER BY 1'))

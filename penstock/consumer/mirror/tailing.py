@@ -183,9 +183,11 @@ class LiveTables(Closes):
         and the others are stored."""
         broken = [each for each in self._live.values() if each.problem and each not in touched]
         work = {each.table.name: each.work() for each in (*touched, *broken)}
+        stream = self.tables[0].stream
         while True:
             try:
-                self._target.apply([some for each in work.values() for some in each], self.sequence)
+                steps = [some for each in work.values() for some in each]
+                self._target.apply(steps, {stream: self.sequence})
                 break
             except TableRefused as error:
                 each = self._live.get(error.table)

@@ -17,14 +17,8 @@ from penstock.sinks.postgres.source_table import staged_table, unfit
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staging import (
-    META,
-    SID,
-    Destination,
-    RowMapping,
-    find_destination,
-    type_at,
-)
+from penstock.tables.staged import META, SID, Destination, RowMapping
+from penstock.tables.staging import find_destination, type_at
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _LEDGER = """

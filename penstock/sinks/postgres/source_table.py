@@ -12,25 +12,12 @@ from psycopg import sql
 from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
+from penstock.tables.fold import EMPTYING, Move, RowFold
 from penstock.tables.history import StagedHistory, open_index
 from penstock.tables.ledger import reason_of
-from penstock.tables.lines import (
-    EMPTYING,
-    UNSENT,
-    LineChange,
-    LineFold,
-    Move,
-    SourceRelation,
-    replaced_columns,
-)
-from penstock.tables.staging import (
-    SID,
-    Destination,
-    RowMapping,
-    StagedTable,
-    find_destination,
-    type_at,
-)
+from penstock.tables.lines import UNSENT, LineChange, SourceRelation, replaced_columns
+from penstock.tables.staged import SID, Destination, RowMapping
+from penstock.tables.staging import StagedTable, find_destination, type_at
 
 
 class BeginAnew(Exception):
@@ -104,7 +91,7 @@ class SourceTable:
             else:
                 return
         keeps = self.mapped.options.type == "append"
-        fold = LineFold(staged.relation, moves=staged.moves, keeps=keeps)
+        fold = RowFold(staged.relation.key, moves=staged.moves, keeps=keeps)
         for one in changes:
             fold.add(one)
         steps = fold.steps()

@@ -15,14 +15,12 @@ from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.sinks.postgres.source_table import staged_table
+from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.lines import Merge, RelationColumn, SourceRelation
-from penstock.tables.staging import (
-    META,
-    SID,
-    find_destination,
-)
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.staged import META, SID
+from penstock.tables.staging import find_destination
 from penstock.tables.verify import CompareSide, Difference, differences, row_text
 
 _ROUNDS = 5  # looks at rows that change all the time
@@ -124,7 +122,7 @@ class TableComparison:
             extra = self._target_side().only([one.key for one in found if one.kind == "extra"])
             cursor.execute(
                 _SQL("DELETE FROM {} WHERE (ctid, tableoid) IN (SELECT ctid, tableoid FROM {})")
-                .format(staged.destination.name, extra.rows)
+                .format(staged.target, extra.rows)
             )  # fmt: skip
             staged.make(cursor)
             staged.apply(cursor, [Merge(whole=list(self._lines(keys)))])
@@ -144,7 +142,7 @@ class TableComparison:
         return CompareSide(
             connection=self._target, key=self._staged.key, columns=self._names,
             rows=_SQL("(SELECT *, ctid, tableoid FROM {} WHERE {}) AS _t").format(
-                self._staged.destination.name, _SQL(" AND ").join([_SQL("true"), *conditions])
+                self._staged.target, _SQL(" AND ").join([_SQL("true"), *conditions])
             ),
         )  # fmt: skip
 

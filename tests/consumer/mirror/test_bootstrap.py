@@ -14,8 +14,9 @@ import pytest
 from penstock.consumer.mirror.bootstrap import Bootstrap
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.nats.protocol import Msg
+from penstock.tables.fold import Clear
 from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import ClearRows, RestoreRows, Target, open_target
+from penstock.tables.targets import RestoreRows, Target, open_target
 from tests.consumer.mirror.world import World, rows_of
 from tests.servers import Database
 from tests.waiting import until
@@ -86,7 +87,7 @@ def test_a_chunk_number_that_is_used_again_is_read_from_the_beginning(taken: Tak
     listed = [{**taken.meta["chunks"][0], "crc32": crc32(body), "rows": 2}]
     taken.publish("init.meta.t", {**taken.meta, "row_count": 2, "chunks": listed})
     table = whole(bootstrap)
-    taken.target.apply([], table.sequence)
+    taken.target.apply([], {table.stream: table.sequence})
     assert sorted(dict(row)["id"] or "" for row in rows_of(taken.url, "t")) == ["7", "8"]
     assert (bootstrap.progress.chunks, bootstrap.progress.rows) == (1, 2)
 
@@ -107,7 +108,7 @@ def test_rows_of_the_last_of_several_points_in_the_log_are_kept_beside(taken: Ta
     table = whole(taken.bootstrap())
     assert (table.cursor, table.last_point, table.has_several_points) == (cursor, points[1], True)
     assert taken.target.open(["t"]) == [table]
-    taken.target.apply([(table, [ClearRows(), RestoreRows(None)])], 9)
+    taken.target.apply([(table, [Clear(), RestoreRows(None)])], {table.stream: 9})
     found = sorted(tuple(value for _, value in row) for row in rows_of(taken.url, "t"))
     assert found == [("1", points[1]), ("3", points[1])]
 

@@ -1,5 +1,6 @@
 """Which changes of a live table are new, and which need another snapshot. Without servers."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from types import SimpleNamespace
@@ -10,16 +11,9 @@ import pytest
 from penstock.consumer.mirror.followed import Followed
 from penstock.model.errors import SettingsError
 from penstock.nats.consumers import Delivered
+from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
 from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import (
-    AlterColumns,
-    ClearRows,
-    ForgetLate,
-    InsertRows,
-    RestoreRows,
-    UpdateRows,
-    UpsertRows,
-)  # fmt: skip
+from penstock.tables.targets import AlterColumns, ForgetLate, RestoreRows
 
 TABLE = TargetTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,
@@ -56,8 +50,10 @@ def message(
 
 
 def rows(found: Followed) -> list[Any]:
-    return [row for _, steps in found.work() for step in steps
-            if isinstance(step, (UpsertRows, InsertRows)) for row in step.rows]  # fmt: skip
+    steps = [step for _, steps in found.work() for step in steps]
+    merged = [row for step in steps if isinstance(step, Merge) for row in step.whole]
+    counted = [Counter(step.counts) for step in steps if isinstance(step, Recount)]
+    return [*merged, *(row for each in counted for row in each.elements())]
 
 
 def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapshots() -> None:
@@ -153,7 +149,7 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
     found.add(*message(3, "00000000/00000022:0"))
     assert problem in found.problem
     work = found.work()
-    assert [step for _, steps in work for step in steps] == [UpsertRows([(1,)])]
+    assert [step for _, steps in work for step in steps] == [Merge(whole=[(1,)])]
     assert (work[-1][0].state, work[-1][0].snapshot_id) == ("loading", "")
 
 
@@ -163,9 +159,9 @@ def test_columns_come_between_the_rows_before_and_after_them() -> None:
     found.add(*message(2, "00000000/00000021:0", schema_version="v2"))
     work = found.work()
     assert [(table.names, list(steps)) for table, steps in work] == [
-        (("a",), [UpsertRows([(1,)])]),
+        (("a",), [Merge(whole=[(1,)])]),
         (("a", "b"), [AlterColumns([TargetColumn(name="b", data_type="text")], [])]),
-        (("a", "b"), [UpsertRows([(2, "x")])]),
+        (("a", "b"), [Merge(whole=[(2, "x")])]),
     ]
 
 
@@ -183,9 +179,9 @@ def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() ->
     found.add(*message(9, "00000000/00000020:0", **moved))
     *earlier, last = found.work()
     assert [step for _, steps in earlier for step in steps] == [
-        ClearRows(), RestoreRows(None), ForgetLate(),
+        Clear(), RestoreRows(None), ForgetLate(),
     ]  # fmt: skip
-    assert (last[0].has_several_points, last[1]) == (False, [UpdateRows(("a",), [(1,)], [(9,)])])
+    assert (last[0].has_several_points, last[1]) == (False, [Move((1,), (9, ABSENT))])
 
 
 def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -> None:

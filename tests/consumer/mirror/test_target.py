@@ -7,19 +7,14 @@ from pathlib import Path
 import pytest
 
 from penstock.model.errors import LeaseLost, SettingsError
+from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
 from penstock.tables.target_table import TargetColumn, TargetTable
 from penstock.tables.targets import (
     AlterColumns,
-    ClearRows,
-    DeleteRows,
     ForgetLate,
-    InsertRows,
     LoadedChunk,
-    RemoveRows,
     RestoreRows,
     Target,
-    UpdateRows,
-    UpsertRows,
     Values,
     open_target,
 )
@@ -118,14 +113,15 @@ def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, one: T
     stored("t", "u")
     for name in ("t", "u"):
         load(one, replace(TABLE, name=name, target=name))
-    one.apply([(LIVE, [UpsertRows([(1, "x")])])], 9)
+    one.apply([(LIVE, [Merge(whole=[(1, "x")])])], {"CDC": 9})
+    broken = [Merge(whole=[(2, "y")]), Merge(whole=[("no number", "z")])]
     with pytest.raises(SettingsError):
-        one.apply([(LIVE, [UpsertRows([(2, "y")]), InsertRows([("too", "many", "values")])])], 10)
+        one.apply([(LIVE, broken)], {"CDC": 10})
     assert stored("t", "u") == {"t": 9, "u": 9}
     assert rows(target) == [("1", "x")]
-    one.apply([], 11)
+    one.apply([], {"CDC": 11})
     assert stored("u") == {"u": 11}
-    one.apply([], 12)  # `t` is not followed: it stays where it is
+    one.apply([], {"CDC": 12})  # `t` is not followed: it stays where it is
     assert stored("t", "u") == {"t": 11, "u": 12}
 
 
@@ -134,13 +130,13 @@ def test_columns_change_between_rows(target: str, one: Target) -> None:
     wide = replace(LIVE, columns=(A, B, C))
     narrow = replace(LIVE, columns=(A, C))
     work = [
-        (LIVE, [UpsertRows([(1, "x")])]),
+        (LIVE, [Merge(whole=[(1, "x")])]),
         (wide, [AlterColumns([C], [])]),
-        (wide, [UpsertRows([(2, "y", "1.50")])]),
+        (wide, [Merge(whole=[(2, "y", "1.50")])]),
         (narrow, [AlterColumns([], ["b"])]),
-        (narrow, [UpsertRows([(3, "2.00")])]),
+        (narrow, [Merge(whole=[(3, "2.00")])]),
     ]
-    one.apply(work, 9)
+    one.apply(work, {"CDC": 9})
     assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
     assert [table.names for table in one.open(["t"])] == [("a", "c %")]
 
@@ -154,7 +150,7 @@ def test_names_with_percent_signs(target: str, one: Target) -> None:
     one.load(table, LoadedChunk(1, 1, 0), first[1:])
     one.finish(replace(table, state="live"))
     live = load(one, replace(table, name="u", target="u", key=()), *first)
-    one.apply([(live, [RemoveRows([(1, "x", "y", "z")])])], 9)
+    one.apply([(live, [Recount({(1, "x", "y", "z"): -1})])], {"CDC": 9})
     assert [dict(row)["v%s"] for row in rows_of(target, "u")] == ["a"]
     assert [dict(row)['a "%(x)s"'] for row in rows_of(target, "100%s")] == ["c"]
 
@@ -166,7 +162,7 @@ def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], file: st
     one.open(["t"])
     table = replace(TABLE, columns=columns, key=())
     live = load(one, table, *((value,) * width for value in (2, 1, None)))
-    one.apply([(live, [RemoveRows([(1,) * width, (None,) * width])])], 9)
+    one.apply([(live, [Recount({(1,) * width: -1, (None,) * width: -1})])], {"CDC": 9})
     assert [dict(row)["v"] for row in rows_of(file, "t")] == ["2"]
     one.close()
 
@@ -196,8 +192,7 @@ def test_columns_that_differ_by_case(target: str, one: Target) -> None:
 
 def test_a_row_that_moves_takes_the_place_of_another(target: str, one: Target) -> None:
     load(one, TABLE, (1, "moves"), (2, "is there"), (3, "stays"))
-    step = UpdateRows(("a",), [(1,), (9,)], [(2,), (3,)])
-    one.apply([(LIVE, [step])], 10)
+    one.apply([(LIVE, [Move((1,), (2, ABSENT)), Move((9,), (3, ABSENT))])], {"CDC": 10})
     assert rows(target) == [("2", "moves"), ("3", "stays")]
 
 
@@ -218,15 +213,17 @@ def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
     one.load(third, LoadedChunk(3, 1, 0), [(4, "third")], is_late=True)
     apart = replace(third, state="live")
     one.finish(apart)
-    gone = DeleteRows([(key,) for key in (1, 2, 3, 4)])
-    one.apply([(apart, [gone, UpsertRows([(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], 8)
+    gone = Merge([(key,) for key in (1, 2, 3, 4)])
+    one.apply(
+        [(apart, [gone, Merge(whole=[(4, "old")]), RestoreRows([(1,), (2,), (3,)])])], {"CDC": 8}
+    )
     assert rows(target) == [("2", "third"), ("4", "old")]
-    one.apply([(apart, [ClearRows(), RestoreRows(None)])], 9)
+    one.apply([(apart, [Clear(), RestoreRows(None)])], {"CDC": 9})
     assert rows(target) == [("2", "third"), ("4", "third")]
-    one.apply([(replace(apart, last_point="1"), [ForgetLate(), ClearRows()])], 10)
+    one.apply([(replace(apart, last_point="1"), [ForgetLate(), Clear()])], {"CDC": 10})
     assert rows(target) == []
     with pytest.raises(SettingsError, match="penstock_late"):
-        one.apply([(apart, [RestoreRows(None)])], 11)
+        one.apply([(apart, [RestoreRows(None)])], {"CDC": 11})
     one.close()
 
 
@@ -240,8 +237,8 @@ def test_a_table_of_others_is_refused_and_the_last_opener_writes(
         one.begin(replace(TABLE, name="mine", target="mine"))
     other.open(["t"])
     with pytest.raises(LeaseLost, match="another replica writes"):
-        one.apply([], 9)
-    other.apply([], 9)
+        one.apply([], {"CDC": 9})
+    other.apply([], {"CDC": 9})
     other.close()
 
 
