@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path as FilePath
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
@@ -89,6 +89,9 @@ def _built(document: Document, model: type[D], name: str) -> D:
     found = None if document.problems else _validate(document, model)
     if found is None:
         raise refuse(list(_lines(document, name)))
+    if isinstance(found, Pipeline) and (store := found.sink.map_store()) is not None:
+        with store:
+            found = cast(D, found.mapped(store.content()))
     return found
 
 
@@ -113,6 +116,8 @@ def _validate(document: Document, model: type[D]) -> D | None:
         data["backends"] = _backends(data["backends"], problems)
     if isinstance(data.get("sink"), dict) and "sink" in model.model_fields:
         data["sink"] = _plugged("sinks", data["sink"], ("sink",), problems)
+        if data["sink"].map_store() is not None:
+            data.setdefault("backends", [])
     found = _try(model, data, (), problems)
     return found if isinstance(found, model) and not problems else None
 

@@ -7,24 +7,30 @@ Feeds and sinks bring their own settings; this model only knows that they have s
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
+    PrivateAttr,
     SerializeAsAny,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
+from penstock.config.problems import problems_of
 from penstock.feeds import Feed, FeedPlugin
 from penstock.model.change import OnError
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer
+
+if TYPE_CHECKING:
+    from penstock.sinks.postgres.map_store import MapContent, MapStore
 
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -160,6 +166,13 @@ class SinkChoice(Settings):
         server = self.plug_in.server
         return None if server is None else server(self.settings)
 
+    def map_store(self) -> "MapStore | None":
+        """The file of the map, if it has one of its own, which may be edited while the pipeline
+        runs; does no I/O."""
+        # A part that is wrong has no type, and is reported already.
+        make = self.plug_in.map_store if self.type else None
+        return None if make is None else make(self.settings)
+
 
 class Transform(Settings):
     """One step over the view `changes`; its result is `changes` for the next."""
@@ -290,8 +303,10 @@ class Deployment(Settings):
 
 
 class Pipeline(Deployment):
-    """One pipeline: 1..n backends, transforms over `changes`, one sink."""
+    """One pipeline: 1..n backends, transforms over `changes`, one sink. With a map in a file of its
+    own, `backends` are those that have tables there, as it was read last."""
 
+    backends: tuple[Backend, ...]
     # How many hash partitions the changes of a backend have that does not say.
     partitions: int = Field(default=1, ge=1, le=1024)
     transform: tuple[Transform, ...] = ()
@@ -302,6 +317,39 @@ class Pipeline(Deployment):
         BeforeValidator(lambda value: {"initial": True} if value == "initial" else value),
     ] = SnapshotSettings()
     spark: Spark = Spark()
+    _own: tuple[Backend, ...] = PrivateAttr(())  # of the pipeline file itself
+    _problems: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def map_problems(self) -> tuple[str, ...]:
+        """What is wrong in the file of the map: it is left out."""
+        return self._problems
+
+    def mapped(self, content: "MapContent") -> "Pipeline":
+        """The same with what the file of its map says."""
+        settings = self.sink.settings.model_copy(update={"map": content.entries})
+        sink = self.sink.model_copy(update={"settings": settings})
+        found, problems = {each.name: each for each in self._own}, [*content.problems]
+        for data in content.backends:
+            name, kind = data["name"], data["type"]
+            model = plugin("feeds", kind).settings
+            if name in found:
+                problems.append(f"db {name}: the pipeline file has its sources, and not the map")
+                continue
+            try:
+                found[name] = Backend(name=name, type=kind, settings=model.model_validate(data))
+            except ValidationError as error:
+                problems += [f"db {name}: {each.text}" for each in problems_of(error, model)]
+        wanted = sink.plug_in.tables
+        assert wanted is not None
+        backends = tuple(
+            each.following(tables)
+            for each in found.values()
+            if (tables := tuple(wanted(settings, each.name)))
+        )
+        mapped = self.model_copy(update={"sink": sink, "backends": backends})
+        mapped._problems = tuple(problems)
+        return mapped
 
     @property
     def is_open(self) -> bool:
@@ -322,6 +370,12 @@ class Pipeline(Deployment):
     def hash_partitions(self, backend: Backend) -> int:
         """How many its changes have."""
         return backend.partitions or self.partitions
+
+    @model_validator(mode="after")
+    def _has_backends(self) -> "Pipeline":
+        if not self.backends and self.sink.map_store() is None:
+            raise ValueError("backends: there must be one, unless sink.map is sqlite:///FILE")
+        return self
 
     @model_validator(mode="before")
     @classmethod
@@ -347,6 +401,7 @@ class Pipeline(Deployment):
                 " a table in its map"
             )
         backends = []
+        is_live, self._own = self.sink.map_store() is not None, self.backends
         for each in self.backends:
             if not plugin("feeds", each.type).has_lines:
                 raise ValueError(
@@ -354,7 +409,7 @@ class Pipeline(Deployment):
                     f" backends of type postgres, not of {each.type}"
                 )
             tables = tuple(wanted(self.sink.settings, each.name))
-            if not tables:
+            if not tables and not is_live:
                 raise ValueError(f"backend {each.name} has no tables in sink.map")
             backends.append(each.following(tables))
         # Frozen: this is still its making.

@@ -4,7 +4,7 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -390,6 +390,11 @@ class KnowsReader(Protocol):
 @runtime_checkable
 class HasSources(Protocol):
     """A feed whose partitions are sources with a feed each."""
+
+    @property
+    def sources(self) -> Set[PartitionId]:
+        """Those of the settings."""
+        ...
 
     def of(self, partition: str) -> Feed:
         """The feed of one source. Raises SettingsError."""

@@ -64,7 +64,7 @@ class OpenReading:
         self._epochs = epochs
         self._report = report
         self._feed, self._buffer = feed, buffer
-        self._runtime = options.runtime
+        self._runtime, self._query = options.runtime, options.query
         self._server = PageServer.of(options, self)
         # Saves what is durable, from the first ticket on, so that no page waits for a disk.
         self._watching: threading.Thread | None = None
@@ -83,7 +83,7 @@ class OpenReading:
         """See `Pages`."""
         if self._failure is not None:
             raise self._failure
-        return is_stopping(self._runtime) or self._epochs.is_cut_short()
+        return is_stopping(self._runtime, self._query) or self._epochs.is_cut_short()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():

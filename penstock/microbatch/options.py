@@ -111,6 +111,8 @@ class SourceOptions(Settings):
     checkpoint: Checkpoint = Checkpoint()
     # The run folder.
     runtime: str | None = None
+    # The query's name there, which no other one of the run has, also not of this backend.
+    query: str = ""
     # Where tasks on other hosts report to.
     reports: Reports = Reports()
     target: TargetOptions = TargetOptions()

@@ -16,6 +16,7 @@ from penstock.process.processes import is_alive
 # The board's socket.
 BOARD = "board"
 # The service makes this file: readers take no more changes, save, acknowledge and report that.
+# `stop-QUERY` is the same for the reader of one query.
 STOP = "stop"
 
 # The name of the instance.
@@ -38,9 +39,20 @@ def run_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def is_stopping(folder: str | None) -> bool:
-    """Whether the service has made the stop file."""
-    return folder is not None and (Path(folder) / STOP).exists()
+def is_stopping(folder: str | None, query: str) -> bool:
+    """Whether the service has made the stop file, of all or of one query."""
+    files = (STOP, f"{STOP}-{query}")
+    return folder is not None and any((Path(folder) / each).exists() for each in files)
+
+
+def query_name(backend: str, attempt: int) -> str:
+    """What a query is called here."""
+    return f"{backend}-{attempt}"
+
+
+def stop_query(folder: Path, query: str) -> None:
+    """Makes the stop file of one query."""
+    (folder / f"{STOP}-{query}").touch()
 
 
 def write_owner(folder: Path, owner: str) -> None:

@@ -70,7 +70,7 @@ class Source:
         self._feed = feed
         self._positions = positions
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
-        self._runtime = options.runtime
+        self._runtime, self._query = options.runtime, options.query
         board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
         self._reports = reports = SourceReports(board, feed)
         if positions is not None:
@@ -130,7 +130,7 @@ class Source:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
         self._reports.batch_ended(start)
-        if is_stopping(self._runtime):
+        if is_stopping(self._runtime, self._query):
             self._finish(start)
             return start
         end = self._reading.next(start)

@@ -50,6 +50,13 @@ def configure(
     root.setLevel(logging.WARNING)
 
 
+def hide(secrets: Iterable[str]) -> None:
+    """Keeps more secrets out of the log."""
+    for each in structlog.get_config()["processors"]:
+        if isinstance(each, Blot):
+            each.add(secrets)
+
+
 def _renderers(form: Format, *, colors: bool) -> list[Processor]:
     if form == "json":
         return [structlog.processors.JSONRenderer()]
@@ -66,8 +73,13 @@ class Blot:
     """Replaces known secrets, and passwords inside URLs, in every text of an event."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        long_enough = (secret for secret in secrets if len(secret) >= _SHORTEST_SECRET)
-        self._secrets = sorted(long_enough, key=len, reverse=True)
+        self._secrets: list[str] = []
+        self.add(secrets)
+
+    def add(self, secrets: Iterable[str]) -> None:
+        """Replaces these, too."""
+        long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
+        self._secrets = sorted(long_enough.union(self._secrets), key=len, reverse=True)
 
     def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
         return {key: self._clean(value) for key, value in event.items()}

@@ -7,24 +7,28 @@ would be a silent gap. If the sink has changes, or ever had, it is no first star
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any
 
 import structlog
 
 from penstock.config import Backend, Pipeline
-from penstock.feeds import Feed
+from penstock.feeds import Feed, HasSources
 from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.ops.board import Board
-from penstock.ops.reporter import table_name
+from penstock.ops.reporter import report_apart, table_name
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
-from penstock.sinks import Record, ReportsLast, ReportsPositions, SetsAside, Sink
+from penstock.sinks import LoadsTables, Record, ReportsLast, ReportsPositions, SetsAside, Sink
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
+# Backends that begin at a time.
+_THREADS = 256
 
 log = structlog.get_logger("penstock")
 
@@ -43,16 +47,42 @@ class Beginnings:
         self._board = board
         self._instance = instance
         self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(1 + len(pipeline.backends), "begin")
-        self._running: list[Future[None]] = []
+        # By backend: set when it is not to begin any more.
+        self._ends = {backend.name: threading.Event() for backend in pipeline.backends}
+        self._lock = threading.Lock()
+        self._pool = ThreadPoolExecutor(_THREADS, "begin")
+        self._running: list[Future[Any]] = []
 
     def start(self) -> None:
         """Begins in threads, and returns at once."""
         self._running.append(self._pool.submit(self._begin))
 
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`: those that changed begin anew."""
+        self._pipeline = pipeline
+        with self._lock:
+            for name in changed:
+                if name in self._ends:
+                    self._ends.pop(name).set()
+                self.begun.discard(name)
+                self.errors.pop(name, None)
+        sink = pipeline.sink.sink()
+        backends = {each.name: each for each in pipeline.backends}
+        for name in changed:
+            positions = positions_of(pipeline, name, self._instance)
+            end = self._ends[name] = threading.Event()
+            begin: Callable[[], Any]
+            if name in backends:
+                begin = partial(self._resume, backends[name], positions, sink, end, claims=True)
+            else:
+                leave = partial(self._leave, name, positions, sink, end, ())
+                begin = partial(self._persist, leave, [name], end, fails=False)
+            self._running.append(self._pool.submit(begin))
+
     def close(self) -> None:
         """Ends what still runs, and waits for it: afterwards nothing is made or claimed."""
-        self._over.set()
+        for end in (self._over, *self._ends.values()):
+            end.set()
         self._pool.shutdown()
 
     def verify(self) -> None:
@@ -64,12 +94,13 @@ class Beginnings:
 
     def _begin(self) -> None:
         pipeline = self._pipeline
-        backends, owner = pipeline.backends, self._instance
+        backends, owner, ends = pipeline.backends, self._instance, self._ends.copy()
         stored = [positions_of(pipeline, backend.name, owner) for backend in backends]
         sink = pipeline.sink.sink()
 
         def claim() -> None:
-            stored[0].verify_name()
+            for positions in stored[:1]:
+                positions.verify_name()
             for positions in stored:
                 positions.claim()
             sink.prepare()
@@ -78,26 +109,70 @@ class Beginnings:
                     self._board.post("table", table_name(table), table)
 
         names = [backend.name for backend in backends]
-        if not self._persist(claim, names, fails=True):
+        if not self._persist(claim, names, self._over, fails=True):
             return
         for backend, positions in zip(backends, stored, strict=True):
-            task = self._pool.submit(self._resume, backend, positions, sink)
+            if (end := ends[backend.name]).is_set():
+                continue  # it has begun anew
+            task = self._pool.submit(self._resume, backend, positions, sink, end)
             self._running.append(task)
 
-    def _resume(self, backend: Backend, positions: Positions, sink: Sink) -> None:
+    def _resume(
+        self,
+        backend: Backend,
+        positions: Positions,
+        sink: Sink,
+        end: threading.Event,
+        *,
+        claims: bool = False,
+    ) -> None:
         """Where one backend goes on. After a stored position nothing is made at the source: that
         would be a silent hole."""
-        if self._persist(lambda: resume(backend, positions, sink), [backend.name], fails=False):
-            self.begun.add(backend.name)
 
-    def _persist(self, begin: Callable[[], None], names: list[str], *, fails: bool) -> bool:
+        feed = backend.feed()
+        partitions: Collection[PartitionId] | None = None
+        if isinstance(feed, HasSources) and self._pipeline.sink.map_store() is not None:
+            partitions = feed.sources
+
+        def begin() -> None:
+            if claims:
+                positions.claim()
+                sink.prepare()
+            resume(backend, positions, sink)
+            self._leave(backend.name, positions, sink, end, partitions)
+
+        if self._persist(begin, [backend.name], end, fails=False):
+            with self._lock:
+                self.begun |= set() if end.is_set() else {backend.name}
+
+    def _leave(
+        self,
+        backend: str,
+        positions: Positions,
+        sink: Sink,
+        end: threading.Event,
+        partitions: Collection[PartitionId] | None,
+    ) -> None:
+        """What has left the map, or is of other partitions than these, is forgotten. First in the
+        sink: without a position it would begin anew, with a hole."""
+        with self._lock:  # an old map must not have the last word
+            if not isinstance(sink, LoadsTables) or end.is_set():
+                return
+            tables = sink.leave(backend, partitions)
+            report_apart(self._board, self._pipeline.sink.type, {"tables": tables})
+            if partitions is not None:
+                positions.forget(positions.load().keys() - set(partitions))
+
+    def _persist(
+        self, begin: Callable[[], None], names: list[str], end: threading.Event, *, fails: bool
+    ) -> bool:
         """Tries until it succeeds, and returns True; False if it was ended before.
 
         Raises LeaseLost, and (if `fails`) errors that the operator must act on.
         """
         waits: Iterator[float] = delays()
         failed: Iterator[float] = delays(first=FAILED_FIRST, limit=FAILED_LIMIT)
-        while not self._over.is_set():
+        while not end.is_set():
             try:
                 begin()
             except LeaseLost:
@@ -109,12 +184,14 @@ class Beginnings:
                     raise
                 wait = next(waits if passes else failed)
                 self._log(found, names, wait)
-                self.errors |= dict.fromkeys(names, found)
-                self._over.wait(wait)
+                with self._lock:
+                    self.errors |= dict.fromkeys(() if end.is_set() else names, found)
+                end.wait(wait)
             else:
-                for name in names:
-                    self.errors.pop(name, None)
-                return True
+                with self._lock:
+                    for name in () if end.is_set() else names:
+                        self.errors.pop(name, None)
+                    return not end.is_set()
         return False
 
     def _log(self, error: PenstockError, names: list[str], wait: float) -> None:

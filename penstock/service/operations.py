@@ -1,7 +1,7 @@
 """What operators see of a running service: the board, the ops server, the METRICS line."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -66,6 +66,10 @@ class Operations(Closes):
     def close(self) -> None:
         """Ends the server and the METRICS line."""
         self._open.close()
+
+    def follow(self, pipeline: Deployment, changed: Collection[str]) -> None:
+        """See `FollowsMap`."""
+        self._pipeline = pipeline
 
     def status(self, partitions: int | None = SHOWN) -> Status:
         """How the pipeline is now; of each backend at most so many partitions (None: all)."""

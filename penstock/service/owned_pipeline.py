@@ -1,7 +1,7 @@
 """The pipeline that is this instance's, for as long as it is: what snapshots ask of it."""
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from penstock.config import Pipeline
@@ -39,6 +39,10 @@ class OwnedPipeline:
     def is_ours(self) -> bool:
         """Whether snapshots may go on."""
         return not self._over.is_set() and (self._standby is None or self._standby.is_ours)
+
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`."""
+        self._pipeline = pipeline
 
     def end(self) -> None:
         """It is not ours from now on."""

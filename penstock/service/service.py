@@ -7,7 +7,7 @@ stored position.
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
+from penstock.service.live_map import LiveMap
 from penstock.service.operations import Operations, open_board
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.ownership import Ownership
@@ -63,15 +64,14 @@ class Service:
     def run(self) -> int:
         """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
         on, or EngineLost when the JVM died."""
-        pipeline = self._pipeline
         with ExitStack() as stack:
             # (PySpark starts the JVM, and with it every worker, with SIGINT ignored: Ctrl-C reaches
             # only us.)
             stack.enter_context(ending_at_signals(self._stopping))
             run = stack.enter_context(run_folder())
-            pipeline = self._pipeline = _kept_in(pipeline, run)
+            pipeline = self._pipeline = _kept_in(self._pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
-            ownership = _ownership(pipeline, board)
+            ownership = self._ownership(board)
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
             standby = Standby(pipeline, ownership, self._stop)
@@ -87,11 +87,10 @@ class Service:
                 )
             )
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
-            queries = [engine.query(backend) for backend in pipeline.backends]
 
             def meanwhile() -> None:
                 ops.try_to_listen()
-                for each in pipeline.backends if standby.error else ():
+                for each in self._pipeline.backends if standby.error else ():
                     found = {"restarts": 0, **board.entry("query", each.name)}
                     why = {"begun": False, "blocked": "", "last_error": standby.error}
                     board.post("query", each.name, found | why)
@@ -99,6 +98,7 @@ class Service:
                     engine.wait()
 
             while standby.wait(meanwhile):
+                pipeline = self._pipeline
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
                 with (
@@ -110,16 +110,31 @@ class Service:
                     loader.start()
                     if not pipeline.transform:
                         snapshots.start()
-                    supervision = Supervision(pipeline, queries, beginnings, board)
-                    self._own(engine, supervision, snapshots, board=board, run=run, leases=standby)
+                    supervision = Supervision(pipeline, engine.queries, beginnings, board)
+                    parts = (engine, standby, ops, owned, loader, beginnings, self)
+                    with LiveMap(pipeline, run, supervision, parts) as live:
+                        self._own(
+                            engine,
+                            supervision,
+                            snapshots,
+                            live,
+                            board=board,
+                            run=run,
+                            leases=standby,
+                        )
                 self._stop.wait(AGAIN)
         return 0
+
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`."""
+        self._pipeline = pipeline
 
     def _own(
         self,
         engine: Engine,
         supervision: Supervision,
         snapshots: Snapshots,
+        live: LiveMap,
         *,
         board: Board,
         run: Path,
@@ -136,6 +151,7 @@ class Service:
                         if leases.lost:
                             raise LeaseLost(leases.lost)
                         engine.count_task_slots()
+                        live.tick(time.monotonic())
                         supervision.tick(time.monotonic())
                     (run / STOP).touch()
                     supervision.drain()
@@ -157,6 +173,15 @@ class Service:
                 "Spark is gone; the next start delivers what was in flight", error=str(error)
             )
 
+    def _ownership(self, board: Board) -> Ownership:
+        def readers() -> Mapping[str, str]:
+            names = [each.name for each in self._pipeline.backends]
+            found = {name: board.entry("source", name).get("reader") for name in names}
+            return {name: str(reader) for name, reader in found.items() if reader}
+
+        store = open_store(self._pipeline.positions)
+        return Ownership(store, self._pipeline.name, instance=instance_name(), readers=readers)
+
     def _stopping(self, signal: str) -> None:
         log.info("stopping", signal=signal)
         self.stop()
@@ -173,13 +198,3 @@ def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
 def _stream_info(pipeline: Pipeline) -> StreamInfo | None:
     server = pipeline.sink.server()
     return None if server is None else server.stream_info
-
-
-def _ownership(pipeline: Pipeline, board: Board) -> Ownership:
-    def readers() -> Mapping[str, str]:
-        names = [each.name for each in pipeline.backends]
-        found = {name: board.entry("source", name).get("reader") for name in names}
-        return {name: str(reader) for name, reader in found.items() if reader}
-
-    store = open_store(pipeline.positions)
-    return Ownership(store, pipeline.name, instance=instance_name(), readers=readers)

@@ -8,14 +8,14 @@ sink does: whoever has no lease there waits.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
-from penstock.config import Pipeline
+from penstock.config import Backend, Pipeline
 from penstock.feeds import Holder, KnowsReader
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
@@ -102,7 +102,7 @@ class Standby:
         self._ownership = ownership
         self._writer = WriterLease(pipeline, ownership.instance)
         self._stop = stop
-        self._positions: dict[int, Positions] = {}  # by the backend's number
+        self._positions: dict[str, Positions] = {}  # by backend
 
     @property
     def lost(self) -> str:
@@ -115,6 +115,10 @@ class Standby:
     def is_ours(self) -> bool:
         """Whether the pipeline is ours still, and no stop was asked for."""
         return not (self.lost or self._stop.is_set())
+
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`."""
+        self._pipeline = pipeline
 
     def release(self) -> None:
         """Gives the lease at the sink back: first, because the next owner waits for both."""
@@ -160,16 +164,14 @@ class Standby:
         if (reason := self._writer.attempt(self._ownership.predecessor)) is not None:
             return reason
         # In parallel: each server that is away costs a timeout.
-        numbers = range(len(self._pipeline.backends))
-        with ThreadPoolExecutor(min(len(numbers), _THREADS), "standby") as threads:
-            held = list(threads.map(self._holders, numbers))
+        with ThreadPoolExecutor(_THREADS, "standby") as threads:
+            held = list(threads.map(self._holders, self._pipeline.backends))
         # A source that has another reader must not hold up the other backends.
-        if not all(held):
+        if not (held and all(held)):
             return None
         return "; ".join(f"{each.text}, which is not ours" for holders in held for each in holders)
 
-    def _holders(self, number: int) -> Sequence[Holder]:
-        backend = self._pipeline.backends[number]
+    def _holders(self, backend: Backend) -> Sequence[Holder]:
         feed = backend.feed()
         if not isinstance(feed, KnowsReader):
             return ()
@@ -180,7 +182,7 @@ class Standby:
         before = self._ownership.predecessor
         if before is not None and holders:
             # First the rows, without which its reader process may not connect again.
-            self._claim(number)
+            self._claim(backend.name)
         for holder in holders:
             if before is not None and before.readers.get(backend.name) == holder.reader:
                 # Its lease is ours: it is frozen, or cut off, or has not noticed.
@@ -193,9 +195,8 @@ class Standby:
                 feed.evict(holder)
         return holders
 
-    def _claim(self, number: int) -> None:
-        if number not in self._positions:
-            name = self._pipeline.backends[number].name
+    def _claim(self, name: str) -> None:
+        if name not in self._positions:
             instance = self._ownership.instance
-            self._positions[number] = positions_of(self._pipeline, name, instance)
-        self._positions[number].claim()
+            self._positions[name] = positions_of(self._pipeline, name, instance)
+        self._positions[name].claim()

@@ -9,7 +9,8 @@ crash in between the next process does: at least once, under one id.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import structlog
@@ -17,6 +18,7 @@ import structlog
 from penstock.config import Pipeline
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
+from penstock.microbatch.run_folder import query_name, stop_query
 from penstock.microbatch.task import UNKNOWN_TYPES
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.ops.announce import Announcer
@@ -38,10 +40,11 @@ class Supervision:
     def __init__(
         self,
         pipeline: Pipeline,
-        queries: Sequence[Supervised],
+        queries: Mapping[str, Supervised],
         beginnings: Beginnings,
         board: Board,
     ) -> None:
+        self._pipeline = pipeline
         self._queries = queries
         self._beginnings = beginnings
         self._board = board
@@ -53,7 +56,7 @@ class Supervision:
         """`now` is monotonic seconds. Raises LeaseLost, EngineLost, and what ends the service: an
         error of what all backends share, or of all backends at the start."""
         self._beginnings.verify()
-        for query in self._queries:
+        for query in self._queries.values():
             if query.name in self._beginnings.begun:
                 query.tick(now)
             self._post(query)
@@ -61,24 +64,42 @@ class Supervision:
         self._notices.tick(self._board, now)
         self._log_reports()
 
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`: stops the queries of backends that changed."""
+        self._pipeline = self._notices.pipeline = pipeline
+        for name in changed:
+            if name in self._queries:
+                self._queries[name].stop()
+                # Or else the next one would be taken for stopped until it reports.
+                self._board.post("source", name, {"stopped": False})
+
     def hand_over(self) -> None:
         """Stops the queries at once: the pipeline is another instance's."""
-        for query in self._queries:
+        for query in self._queries.values():
             query.hand_over()
+
+    def end(self, names: Collection[str], run: Path) -> None:
+        """Has the queries of these backends take no more changes."""
+        for name in names:
+            if name in self._queries:
+                stop_query(run, query_name(name, self._queries[name].restarts))
+
+    def draining(self, names: Collection[str]) -> set[str]:
+        """Those of which a reader has not reported yet, after its stop file was made, that what it
+        delivered is saved and acknowledged."""
+        running = {name for name in names if name in self._queries and self._queries[name].running}
+        return {name for name in running if not self._board.entry("source", name).get("stopped")}
 
     def drain(self) -> None:
         """Waits until every reader reports that what it delivered is saved and acknowledged."""
         deadline = time.monotonic() + GRACE
-        waiting = {query.name for query in self._queries if query.running}
-        while waiting and time.monotonic() < deadline:
-            reports = {name: self._board.entry("source", name) for name in waiting}
-            waiting -= {name for name, entry in reports.items() if entry.get("stopped")}
-            for query in self._queries:
+        while (waiting := self.draining(self._queries)) and time.monotonic() < deadline:
+            for query in self._queries.values():
                 self._post_batch(query)  # raises at once when the JVM is gone
             time.sleep(DRAIN_POLL)
         for name in sorted(waiting):
             log.warning("stopped with a batch in flight; the next start delivers it", backend=name)
-        for query in self._queries:
+        for query in self._queries.values():
             query.stop()
         # What was reported since the last tick; the next start announces the gaps.
         self._notices.log(self._board)
@@ -105,9 +126,12 @@ class Supervision:
 
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
-        a pipeline that is misconfigured ends at its start."""
-        failed = [error for error in map(self._final, self._queries) if error is not None]
-        if len(failed) == len(self._queries) and not any(query.proven for query in self._queries):
+        a pipeline that is misconfigured ends at its start, unless its map may be edited."""
+        if self._pipeline.sink.map_store() is not None:
+            return  # an edit mends it
+        queries = self._queries.values()
+        failed = [error for error in map(self._final, queries) if error is not None]
+        if len(failed) == len(queries) and not any(query.proven for query in queries):
             raise failed[0]
 
     def _final(self, query: Supervised) -> PenstockError | None:
@@ -137,7 +161,7 @@ class Notices:
     """Looks at the board, a few times a second, for gaps that were not announced."""
 
     def __init__(self, pipeline: Pipeline) -> None:
-        self._pipeline = pipeline
+        self.pipeline = pipeline
         self._logged: dict[str, str] = {}
         self._announced: set[str] = set()
         self._waits: Iterator[float] = delays()
@@ -162,7 +186,7 @@ class Notices:
 
     def _losses(self, board: Board) -> Iterator[_Loss]:
         snapshot = board.snapshot()
-        for backend in self._pipeline.backends:
+        for backend in self.pipeline.backends:
             for partition, row in rows_of(snapshot, "gap", backend.name).items():
                 for gap in row.fields["gaps"]:
                     yield _Loss(backend.name, partition, gap)
@@ -187,12 +211,12 @@ class Notices:
     def _tell(self, loss: _Loss, now: float) -> None:
         subject = f"penstock.gap.{loss.backend}"
         news = {
-            "pipeline": self._pipeline.name,
+            "pipeline": self.pipeline.name,
             "backend": loss.backend,
             "partition": loss.partition,
             **{key: value for key, value in loss.gap.items() if key != "announced"},
         }
-        server = self._pipeline.sink.server()
+        server = self.pipeline.sink.server()
         try:
             if server is not None:
                 kept = server.announce(subject, news, identity=_identity(loss.gap))
@@ -206,9 +230,9 @@ class Notices:
         self._waits = delays()
 
     def _note(self, loss: _Loss) -> None:
-        store = open_store(self._pipeline.positions)
+        store = open_store(self.pipeline.positions)
         try:
-            gaps = Gaps(store, f"{self._pipeline.name}/{loss.backend}")
+            gaps = Gaps(store, f"{self.pipeline.name}/{loss.backend}")
             gaps.announced(loss.partition, loss.gap["id"])
         finally:
             store.close()

@@ -1,6 +1,6 @@
 """Sinks: where changes go. The contract is here; each implementation has its own folder."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -346,6 +346,14 @@ class LoadsTables(Protocol):
     ) -> Sequence[Mapping[str, Any]]:
         """Makes the tables of a partition known; returns each as the status page shows it. New ones
         are loaded if `initial`, else live."""
+        ...
+
+    def leave(
+        self, backend: str, partitions: Collection[PartitionId] | None
+    ) -> Sequence[Mapping[str, Any]]:
+        """Tables of a backend that have left the map, and all of other partitions than these (None:
+        of none), are not followed any more: where they come back, they are loaded anew. Returns
+        those of which this is new, as the status page shows them."""
         ...
 
     def unfinished(self) -> Sequence[TableLoad]:

@@ -7,11 +7,12 @@ be loaded waits and stops no other.
 
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Protocol
 
 import orjson
@@ -124,7 +125,9 @@ class TableLoader(Closes):
         self._on_error: dict[str, OnError] = {
             each.name: each.on_error for each in pipeline.backends
         }
+        # A backend that was changed has another feed afterwards.
         self._feeds = {each.name: each.feed() for each in pipeline.backends}
+        self._lock = threading.Lock()  # held while it is looked which tables are to be loaded
         self._pace = SnapshotPace(pipeline.snapshot)
         self._entered: set[tuple[str, PartitionId]] = set()
         self._running: dict[str, Future[None]] = {}
@@ -138,6 +141,20 @@ class TableLoader(Closes):
         if isinstance(self._sink, LoadsTables):
             self._thread.start()
 
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`: loads of backends that changed end, and are looked for anew."""
+        with self._lock:
+            self._sink = pipeline.sink.sink()
+            self._on_error = {each.name: each.on_error for each in pipeline.backends}
+            for name in changed:
+                self._feeds.pop(name, None)
+            for each in pipeline.backends:
+                self._feeds.setdefault(each.name, each.feed())
+            self._entered = {each for each in self._entered if each[0] not in changed}
+            self._shown = {
+                name: each for name, each in self._shown.items() if each["backend"] not in changed
+            }
+
     def close(self) -> None:
         """Ends what is loaded, and waits for that, but not for a server that hangs."""
         self._state.end()
@@ -150,10 +167,11 @@ class TableLoader(Closes):
                 future.result(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        assert isinstance(self._sink, LoadsTables)
         while self._state.is_ours:
             try:
-                self._look(self._sink)
+                with self._lock:
+                    assert isinstance(self._sink, LoadsTables)
+                    self._look(self._sink)
             except Exception as error:
                 self._warn("", error)
             else:
@@ -163,10 +181,11 @@ class TableLoader(Closes):
     def _look(self, sink: LoadsTables) -> None:
         """Begins to load what is to be loaded."""
         initial = self._settings.initial is not False
-        for backend in self._feeds:
+        for backend, feed in self._feeds.items():
             # Without bookmarks changes are not followed yet: between would be a hole.
             for partition in self._state.bookmarks(backend):
-                if (backend, partition) not in self._entered:
+                is_left = isinstance(feed, HasSources) and partition not in feed.sources
+                if not is_left and (backend, partition) not in self._entered:
                     tables = sink.enter(backend, partition, initial=initial)
                     self._state.report({"tables": tables})
                     self._entered.add((backend, partition))
@@ -178,7 +197,8 @@ class TableLoader(Closes):
         for load in loads:
             entered = (load.backend, load.partition) in self._entered
             if entered and load.name not in self._running and self._state.is_ours:
-                self._running[load.name] = self._pool.submit(self._try, load)
+                feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
+                self._running[load.name] = self._pool.submit(self._try, load, feed, on_error)
 
     def _mend(self, sink: LoadsTables, backend: str) -> None:
         """Has what partitions lost loaded, once changes go on after that."""
@@ -201,15 +221,15 @@ class TableLoader(Closes):
         if tables:
             self._state.report({"tables": tables})
 
-    def _try(self, load: TableLoad) -> None:
+    def _try(self, load: TableLoad, feed: Feed, on_error: OnError) -> None:
         """Loads one table; what fails is tried again."""
         try:
             if not load.has_rows:
-                self._load(load)
-            load.settle(self._on_error[load.backend], self._state)
+                self._load(load, feed)
+            load.settle(on_error, self._state)
         except Exception as error:
             found = PenstockError.of(error, "loading")
-            if not self._state.is_ours:
+            if self._is_over(load, feed):
                 return
             self._warn(load.name, found)
             if not isinstance(found, Unavailable):
@@ -220,8 +240,12 @@ class TableLoader(Closes):
             self._said.pop(load.name, None)
             log.info("a table is live", table=load.name)
 
-    def _load(self, load: TableLoad) -> None:
-        feed: Any = self._feeds[load.backend]
+    def _is_over(self, load: TableLoad, feed: Feed) -> bool:
+        """Whether the pipeline is not ours any more, or the backend not the same."""
+        return not self._state.is_ours or self._feeds.get(load.backend) is not feed
+
+    def _load(self, load: TableLoad, backend: Feed) -> None:
+        feed: Any = backend
         if isinstance(feed, HasSources):
             feed = feed.of(load.partition)
         tables = [table for table in feed.tables() or () if load.covers(*table)]
@@ -231,8 +255,9 @@ class TableLoader(Closes):
                 hint="add it to the publication, or take it out of the map",
             )
         begun, count = time.monotonic(), RowCount(load, self._state, len(tables))
+        is_over = partial(self._is_over, load, backend)
         for table in tables:
-            while not self._read(feed, table, _Reading(load, self._pace, self._state, count)):
+            while not self._read(feed, table, _Reading(load, self._pace, is_over, count)):
                 pass
         if not load.finish():
             raise Unavailable(f"{load.name}: the load was begun anew")
@@ -318,18 +343,18 @@ class _Reading:
     """Rows of one table under one snapshot, by several threads. `failure`: the first."""
 
     def __init__(
-        self, load: TableLoad, pace: SnapshotPace, state: PipelineState, count: "RowCount"
+        self, load: TableLoad, pace: SnapshotPace, is_left: Callable[[], bool], count: "RowCount"
     ) -> None:
         self.load, self.count = load, count
         self.left: list[Part] = []
         self.ends_at = float("inf")  # monotonic seconds
-        self._pace, self._state = pace, state
+        self._pace, self._is_left = pace, is_left
         self._failure: BaseException | None = None
         self._lock = threading.Lock()
 
     def is_over(self) -> bool:
         """Whether every thread has to end."""
-        return self._failure is not None or not self._state.is_ours
+        return self._failure is not None or self._is_left()
 
     def read(self, point: SnapshotPoint, parts: Sequence[Part], threads: int) -> None:
         """Loads parts until the snapshot is too old; then some are `left`."""
@@ -339,8 +364,8 @@ class _Reading:
                 pool.submit(self._work, point)
         if self._failure is not None:
             raise self._failure
-        if not self._state.is_ours:
-            raise Unavailable("the pipeline ends")
+        if self._is_left():
+            raise Unavailable("the backend is not followed any more")
 
     def _work(self, point: SnapshotPoint) -> None:
         try:

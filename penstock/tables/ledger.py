@@ -5,7 +5,7 @@ Tables of a schema of their own. A row of `ledger` for each source and table: ch
 same time the later one finds its changes stored.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -21,8 +21,9 @@ from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import UnsentValue
 
 # `loading`: its rows are loaded; `loaded`: all rows are there, held changes are to be applied;
-# `waiting`: an operator has to change something, and then it is in the state `resumes`.
-State = Literal["live", "loading", "loaded", "waiting"]
+# `waiting`: an operator has to change something, and then it is in the state `resumes`; `left`: it
+# is not followed, and what is in the target is old.
+State = Literal["live", "loading", "loaded", "waiting", "left"]
 
 _CREATE = (
     "CREATE SCHEMA IF NOT EXISTS {schema}",
@@ -155,15 +156,25 @@ class TargetLedger:
                 cursor.execute(self._sql(statement))
 
     def enter(
-        self, cursor: Any, source: tuple[str, str, str, str], target: str, state: State
+        self,
+        cursor: Any,
+        source: tuple[str, str, str, str],
+        target: str,
+        state: State,
+        *,
+        replaces: bool = False,
     ) -> LedgerRow:
-        """The row of a table (backend, sid, schema, table); a new one has the state."""
+        """The row of a table (backend, sid, schema, table); one that is new, or had left, has the
+        state. `replaces`: a load may replace what is left of one that had left."""
         cursor.execute(
             self._sql(
-                'INSERT INTO {schema}.ledger (backend, sid, "schema", "table", target, state)'
-                " VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT DO NOTHING"
+                'INSERT INTO {schema}.ledger AS l (backend, sid, "schema", "table", target, state)'
+                ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
+                " DO UPDATE SET state = excluded.state, target = excluded.target, since = now(),"
+                " is_ours = %s AND l.target = excluded.target AND (l.is_ours OR l.place <> '')"
+                " WHERE l.state = 'left'"
             ),
-            [*source, target, state],
+            [*source, target, state, replaces],
         )
         found = cursor.execute(
             self._sql(
@@ -173,6 +184,31 @@ class TargetLedger:
             source,
         )
         return _row(found.fetchone())
+
+    def leave(
+        self,
+        cursor: Any,
+        backend: str,
+        kept: Sequence[tuple[str, str, str]],
+        sids: Collection[str] | None,
+    ) -> set[int]:
+        """The tables of a backend but these (schema, table, target), and all of other sources than
+        these, are not followed any more; returns their numbers."""
+        schemas, tables, targets = zip(*kept, strict=True) if kept else ((), (), ())
+        found = cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET state = 'left', detail = '', reason = '', resumes = '',"
+                " held = 0, since = now() WHERE backend = %s AND state <> 'left'"
+                ' AND (sid <> ALL (%s::text[]) OR ("schema", "table", target) NOT IN'
+                " (SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]))) RETURNING id"
+            ),
+            [backend, None if sids is None else list(sids), [*schemas], [*tables], [*targets]],
+        )
+        gone = {id for (id,) in found.fetchall()}
+        for name in ("loading", "held") if gone else ():
+            statement = self._sql(f"DELETE FROM {{schema}}.{name} WHERE ledger = ANY (%s)")
+            cursor.execute(statement, [list(gone)])
+        return gone
 
     def lock(self, cursor: Any, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""
@@ -292,22 +328,23 @@ class TargetLedger:
             since, place, held, (SELECT min(cursor) FROM {schema}.held WHERE ledger = l.id),
             (SELECT max(cursor) FROM {schema}.held WHERE ledger = l.id) FROM {schema}.ledger AS l
             WHERE coalesce(backend = %s, true) AND coalesce(sid = %s, true)
-            AND (state <> 'live' OR NOT %s) ORDER BY 2, 4, 1"""
+            AND (state NOT IN ('live', 'left') OR NOT %s) ORDER BY 2, 4, 1"""
         )
         found = cursor.execute(query, [backend, sid, unfinished])
         return [TableRecord(*row) for row in found.fetchall()]
 
     def unfinished(self, cursor: Any) -> Sequence[tuple[TableRecord, LedgerRow]]:
-        """The tables that are not live."""
-        query = self._sql("SELECT {row} FROM {schema}.ledger WHERE state <> 'live'")
+        """The tables that are followed and not live."""
+        query = self._sql("SELECT {row} FROM {schema}.ledger WHERE state NOT IN ('live', 'left')")
         rows = {row[0]: _row(row) for row in cursor.execute(query).fetchall()}
         found = self.tables(cursor, unfinished=True)
         return [(each, rows[each.id]) for each in found if each.id in rows]
 
     def known(self, cursor: Any) -> Sequence[tuple[tuple[str, str, str, str], int]]:
-        """All tables (backend, sid, schema, table), each with its number."""
+        """The tables (backend, sid, schema, table) that are followed, each with its number."""
         query = self._sql(
-            'SELECT backend, sid, "schema", "table", id FROM {schema}.ledger ORDER BY id'
+            'SELECT backend, sid, "schema", "table", id FROM {schema}.ledger'
+            " WHERE state <> 'left' ORDER BY id"
         )
         return [(row[:4], row[4]) for row in cursor.execute(query).fetchall()]
 

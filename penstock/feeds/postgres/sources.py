@@ -4,7 +4,7 @@ What one of them refuses is tried again and stops no other: only a backend witho
 can be read stands still.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -51,6 +51,11 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)
         self._feeds = {each.partition: PostgresFeed(each) for each in settings.each}
+
+    @property
+    def sources(self) -> Set[PartitionId]:
+        """See `feeds.HasSources`."""
+        return self._feeds.keys()
 
     def of(self, partition: str) -> PostgresFeed:
         """The feed of one source. Raises SettingsError."""

@@ -12,6 +12,7 @@ from penstock.model.settings import Duration, Settings
 from penstock.process.postgres_url import PostgresUrl
 from penstock.process.sqlite_file import path_of
 from penstock.tables.history import HistoryColumns
+from penstock.tables.ledger import LedgerRow, State, TargetLedger
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
 warnings.filterwarnings("ignore", message='Field name "schema" in "(PostgresSinkSettings|_Table)"')
@@ -87,6 +88,19 @@ class MappedTable(Settings):
     def source(self) -> str:
         """`schema.table` at the source."""
         return f"{self.schema_name}.{self.table}"
+
+    @property
+    def full_target(self) -> str:
+        """`schema.table` at the destination."""
+        return f"{self.target_schema}.{self.target}"
+
+    def enter(self, ledger: TargetLedger, cursor: Any, sid: str, *, initial: bool) -> LedgerRow:
+        """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
+        source = self.backend, sid, self.schema_name, self.table
+        state: State = "loading" if initial else "live"
+        # Rows of other types are not all at the source any more.
+        replaces = self.options.type == "clone"
+        return ledger.enter(cursor, source, self.full_target, state, replaces=replaces)
 
 
 class PostgresSinkSettings(Settings):

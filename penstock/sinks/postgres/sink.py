@@ -1,6 +1,6 @@
 """The PostgreSQL sink: changes in, rows of its tables out, each commit with its ledger rows."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -96,9 +96,7 @@ class PostgresSink:
             ledger = TargetLedger(self.settings.ledger)
             ledger.make(cursor)
             for table in self.settings.tables(backend):
-                source = backend, str(partition), table.schema_name, table.table
-                target = f"{table.target_schema}.{table.target}"
-                ledger.enter(cursor, source, target, "loading" if initial else "live")
+                table.enter(ledger, cursor, str(partition), initial=initial)
             return [each.described() for each in self._mapped(cursor, backend, partition)]
 
     def _mapped(self, cursor: Any, backend: str, partition: PartitionId) -> Sequence[TableRecord]:
@@ -112,6 +110,18 @@ class PostgresSink:
         with self._reading("changing the ledger") as cursor:
             tables = [each.id for each in self._mapped(cursor, backend, partition)]
             return TargetLedger(self.settings.ledger).load_after(cursor, tables, losses)
+
+    def leave(
+        self, backend: str, partitions: Collection[PartitionId] | None
+    ) -> Sequence[Mapping[str, Any]]:
+        """See `LoadsTables`."""
+        with self._reading("changing the ledger") as cursor:
+            ledger = TargetLedger(self.settings.ledger)
+            ledger.make(cursor)
+            tables = self.settings.tables(backend)
+            kept = [(each.schema_name, each.table, each.full_target) for each in tables]
+            gone = ledger.leave(cursor, backend, kept, partitions)
+            return [each.described() for each in ledger.tables(cursor) if each.id in gone]
 
     def unfinished(self) -> Sequence[PostgresTableLoad]:
         """See `LoadsTables`."""

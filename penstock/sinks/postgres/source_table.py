@@ -40,7 +40,7 @@ class SourceTable:
     @property
     def target(self) -> str:
         """`schema.table` at the destination."""
-        return f"{self.mapped.target_schema}.{self.mapped.target}"
+        return self.mapped.full_target
 
     def worker(self, workers: int) -> int:
         """Which worker has it: all sources of a target have one, so that none waits for another."""

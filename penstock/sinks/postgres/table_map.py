@@ -75,11 +75,7 @@ class TableMap(Closes):
             with translated("reading the ledger"), self._opened().transaction():
                 cursor = self._connection.cursor()
                 self._ledger.make(cursor)
-                row = self._ledger.enter(
-                    cursor, (mapped.backend, sid, mapped.schema_name, mapped.table),
-                    f"{mapped.target_schema}.{mapped.target}",
-                    "loading" if self._settings.initial else "live",
-                )  # fmt: skip
+                row = mapped.enter(self._ledger, cursor, sid, initial=self._settings.initial)
             self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)
         return self._entered[key]
 

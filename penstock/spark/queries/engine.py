@@ -1,15 +1,16 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 
 import structlog
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from penstock.config import Backend, Pipeline
+from penstock.config import Pipeline
 from penstock.microbatch.run_folder import write_task_slots
 from penstock.native import describe
 from penstock.ops.board import Board
@@ -19,6 +20,7 @@ from penstock.spark.queries.query import listening, mode, start_query, task_slot
 from penstock.spark.queries.statements import SparkStatements
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
+from penstock.spark.session.master import is_local
 from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
 
 log = structlog.get_logger("penstock")
@@ -27,6 +29,9 @@ log = structlog.get_logger("penstock")
 # Seconds between two looks at whether the service stops, while Spark starts: a master that cannot
 # be reached takes a minute.
 POLL = 0.2
+# Backends that find task slots where they are added while a local session runs. With more of them,
+# micro-batches are short and take turns.
+_ROOM = 32
 
 
 class Engine(Closes):
@@ -43,6 +48,13 @@ class Engine(Closes):
         self._warming = Warming(pipeline, run)
         self._reports: Mapping[str, str] = {}
         self._slots = -1
+        # By backend. One that was changed has another query afterwards.
+        self.queries: dict[str, Supervised] = {}
+        self._numbers: dict[str, int] = {}
+        # Of queries that were ended: files of the run folder are named by them.
+        self._restarts: dict[str, int] = {}
+        for backend in pipeline.backends:
+            self._add(backend.name)
 
     def close(self) -> None:
         """Ends the session and its JVM."""
@@ -64,7 +76,7 @@ class Engine(Closes):
                     folder=self._run,
                     mode=mode(self._pipeline),
                     # An open micro-batch keeps its task slot.
-                    slots=len(self._pipeline.backends),
+                    slots=self._room,
                     conf=settings.conf,
                     plugins=_plugins(self._pipeline),
                     fork_server=settings.fork_server,
@@ -94,20 +106,44 @@ class Engine(Closes):
         with talking_to_java():
             return SparkStatements(self.open(), self._pipeline)
 
-    def query(self, backend: Backend) -> Supervised:
-        """The backend's query, not started yet."""
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """See `FollowsMap`. The queries of backends that changed have been stopped."""
+        self._pipeline, self._slots = pipeline, -1
+        for name in changed:
+            if (query := self.queries.pop(name, None)) is not None:
+                self._restarts[name] = query.restarts + 1
+                del self._numbers[name]
+        for backend in pipeline.backends:
+            if backend.name not in self.queries:
+                self._add(backend.name)
+
+    def _add(self, name: str) -> None:
+        """A query that is not started yet."""
+        used = self._numbers.values()
+        number = self._numbers[name] = next(each for each in count() if each not in used)
 
         def start(attempt: int) -> StreamingQuery:
+            pipeline = self._pipeline
+            (backend,) = (each for each in pipeline.backends if each.name == name)
             return start_query(
                 self.open(),
-                self._pipeline,
+                pipeline,
                 backend,
                 run=self._run,
                 attempt=attempt,
+                number=number,
                 reports=self._reports,
             )
 
-        return Supervised(backend.name, start)
+        self.queries[name] = Supervised(name, start, self._restarts.get(name, 0))
+
+    @property
+    def _room(self) -> int:
+        """For how many queries there are task slots."""
+        room = len(self._pipeline.backends)
+        # A local session's are counted once, when it starts.
+        is_open = self._pipeline.sink.map_store() is not None
+        return max(room, _ROOM) if is_open and is_local(self._pipeline.spark.master) else room
 
     @contextmanager
     def reporting(self, board: Board) -> Iterator[None]:
@@ -134,7 +170,7 @@ class Engine(Closes):
             raise EngineLost("Spark was stopped: the cluster has ended the application")
         if slots != self._slots:
             self._slots = slots
-            write_task_slots(self._run, slots // len(self._pipeline.backends))
+            write_task_slots(self._run, slots // max(1, self._room))
             log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
@@ -152,4 +188,6 @@ class Engine(Closes):
 
 def _plugins(pipeline: Pipeline) -> list[str]:
     feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
+    if pipeline.sink.map_store() is not None:
+        feeds.add("feeds/postgres")  # what the map may get
     return [*sorted(feeds), f"sinks/{pipeline.sink.type}"]

@@ -18,6 +18,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.config import Backend, Pipeline, Spark, options_from_settings
 from penstock.microbatch.late import CARRIER, stub_schema
 from penstock.microbatch.options import Listening, Mode, feed_options
+from penstock.microbatch.run_folder import query_name
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
@@ -51,16 +52,18 @@ def start_query(
     *,
     run: Path,
     attempt: int,
+    number: int = 0,
     reports: Mapping[str, str],
 ) -> StreamingQuery:
-    """Starts a backend's query; returns at once. `reports` are the options that say where tasks on
-    other hosts report to."""
+    """Starts a backend's query; returns at once. No other one that runs has its `number`, from 0.
+    `reports` are the options that say where tasks on other hosts report to."""
     late = _late(spark, pipeline)
     has_side = _has_side_channel(spark, pipeline)
     side = _side_channel(run, backend, attempt, late) if has_side else {}
     source = (
-        _source(pipeline, backend, run) | _pages(spark, pipeline, backend) | dict(reports) | side
+        _source(pipeline, backend, run) | _pages(spark, pipeline, number) | dict(reports) | side
     )
+    source["query"] = query_name(backend.name, attempt)
     source |= _bounds(pipeline, late) | {"images": images(pipeline, late)}
     frame = spark.readStream.format("penstock").options(**source).load()
     if late:
@@ -145,13 +148,13 @@ def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
     }
 
 
-def _pages(spark: SparkSession, pipeline: Pipeline, backend: Backend) -> dict[str, str]:
-    """On a cluster: where executors get this backend's pages."""
+def _pages(spark: SparkSession, pipeline: Pipeline, number: int) -> dict[str, str]:
+    """On a cluster: where executors get a backend's pages."""
     first = listening(spark, pipeline.spark)
     if first is None:
         return {}
     # The first port is the board's.
-    port = first.port + 1 + pipeline.backends.index(backend) if first.port else 0
+    port = first.port + 1 + number if first.port else 0
     return {"pages.host": first.host, "pages.bind": first.bind, "pages.port": str(port)}
 
 

@@ -50,9 +50,11 @@ class Supervised:
     `failed` is why it stands still until the operator acts. `proven`: it has ever run for a while.
     """
 
-    def __init__(self, name: str, start: Callable[[int], StreamingQuery]) -> None:
+    def __init__(
+        self, name: str, start: Callable[[int], StreamingQuery], restarts: int = 0
+    ) -> None:
         self.name = name
-        self.restarts = 0
+        self.restarts = restarts
         self.last_error = ""
         self.failed: PenstockError | None = None
         self.proven = False

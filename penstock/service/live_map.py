@@ -1,0 +1,124 @@
+"""A map of tables that is edited while the pipeline runs: what changed begins anew, and no other.
+
+The queries of backends that changed end as at a stop: what is in flight is stored and acknowledged
+first. The readers of the new ones alter their publications.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+
+from penstock.config import Backend, Pipeline, secrets_of
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import PenstockError
+from penstock.ops.logs import hide
+from penstock.process.closing import Closes
+from penstock.service.supervision import GRACE, Supervision
+
+log = structlog.get_logger("penstock")
+
+
+class FollowsMap(Protocol):
+    """A part of the service that knows the pipeline."""
+
+    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
+        """From now on the pipeline is this one. `changed`: the backends that are new, gone, not the
+        same any more, or to begin anew."""
+        ...
+
+
+class LiveMap(Closes):
+    """Looks at the map of a pipeline that is ours, at each `tick`. `parts` follow it, in this
+    order, after the queries were stopped."""
+
+    def __init__(
+        self, pipeline: Pipeline, run: Path, supervision: Supervision, parts: Sequence[FollowsMap]
+    ) -> None:
+        self._pipeline, self._run, self._supervision = pipeline, run, supervision
+        self._parts: Sequence[FollowsMap] = [supervision, *parts]
+        self._store = pipeline.sink.map_store()
+        self._seen: object = None  # the revision
+        self._asked = set[str]()
+        # What waits for the queries of backends to end, until when (monotonic seconds).
+        self._next: tuple[Pipeline, set[str], float] | None = None
+        self._said: set[str] = set()
+
+    def close(self) -> None:
+        """Closes the file."""
+        if self._store is not None:
+            self._store.close()
+
+    def restart(self, backends: Collection[str]) -> None:
+        """Has backends begin anew at the next tick. From any thread."""
+        self._asked |= set(backends)
+
+    def tick(self, now: float) -> None:
+        """Takes the next step; `now` is monotonic seconds. Raises EngineLost."""
+        if self._next is None:
+            pipeline = self._read()
+            changed = changes(self._pipeline, pipeline) | self._asked
+            self._asked -= changed
+            if changed:
+                self._supervision.end(changed, self._run)
+                self._next = pipeline, changed, now + GRACE
+        if self._next is not None:
+            pipeline, changed, until = self._next
+            if now >= until or not self._supervision.draining(changed):
+                self._follow(pipeline, changed)
+
+    def _read(self) -> Pipeline:
+        """The pipeline as the map has it now."""
+        try:
+            if self._store is None or (revision := self._store.revision) == self._seen:
+                return self._pipeline
+            pipeline = self._pipeline.mapped(self._store.content())
+        except PenstockError as error:
+            self._say({f"cannot be read now: {error}"})
+            return self._pipeline
+        self._seen = revision
+        hide(secrets_of(pipeline))
+        self._say(set(pipeline.map_problems))
+        return pipeline
+
+    def _follow(self, pipeline: Pipeline, changed: set[str]) -> None:
+        before, self._pipeline, self._next = self._pipeline, pipeline, None
+        for part in self._parts:
+            part.follow(pipeline, changed)
+        log.info("the map has changed", backends=", ".join(sorted(changed)))
+        for slot, publication in sorted(_slots(before) - _slots(pipeline)):
+            log.warning(
+                "a source has left the map, and still keeps its log for us",
+                slot=slot,
+                remedy=f"SELECT pg_drop_replication_slot('{slot}');"
+                f' DROP PUBLICATION "{publication}";',
+            )
+
+    def _say(self, problems: set[str]) -> None:
+        for problem in sorted(problems - self._said):
+            log.error("the map of tables", problem=problem)
+        self._said = problems
+
+
+def changes(before: Pipeline, after: Pipeline) -> set[str]:
+    """The backends that are not the same, with their tables."""
+    one, other = dict(_parts(before)), dict(_parts(after))
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+def _parts(pipeline: Pipeline) -> Iterator[tuple[str, tuple[Backend, list[Any]]]]:
+    settings: Any = pipeline.sink.settings
+    entries = getattr(settings, "map", ())
+    for backend in pipeline.backends:
+        own = [each for each in entries if each.backend == backend.name]
+        yield backend.name, (backend, own)
+
+
+def _slots(pipeline: Pipeline) -> set[tuple[str, str]]:
+    return {
+        (source.slot, source.publication)
+        for backend in pipeline.backends
+        if isinstance(backend.settings, PostgresSettings)
+        for source in backend.settings.each
+    }
