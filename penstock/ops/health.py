@@ -338,7 +338,7 @@ def readiness(snapshot: Snapshot, backends: Sequence[str], standby: str | None) 
     failed = {name: why for name in backends if (why := _cannot_read(snapshot, name))}
     sinks = tuple(_sinks_away(snapshot))
     reasons = [f"backend {name}: {why}" for name, why in (failed | waiting).items()]
-    flows = len(failed) < len(backends) and not sinks
+    flows = (len(failed) < len(backends) or not backends) and not sinks
     return Readiness(ready=flows and not waiting, reasons=(*reasons, *sinks))
 
 
