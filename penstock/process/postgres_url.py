@@ -41,6 +41,11 @@ def masked(url: str) -> str:
     return _PASSWORD.sub(rf"\g<1>{_MASK}", url)
 
 
+def is_masked(url: str) -> bool:
+    """Whether a password of the URL is `***`."""
+    return any(match[2] == _MASK for match in _PASSWORD.finditer(url))
+
+
 def unmasked(url: str, known: str) -> str:
     """The URL with the passwords that it has as `***` taken from another URL."""
     passwords = {_place(match): match[2] for match in _PASSWORD.finditer(known)}

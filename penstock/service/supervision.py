@@ -51,13 +51,14 @@ class Supervision:
         self._notices = Notices(pipeline)
         self._announcer = Announcer()
         self._unknown: set[str] = set()
+        self._ending: set[str] = set()  # queries that are not to be started again
 
     def tick(self, now: float) -> None:
         """`now` is monotonic seconds. Raises LeaseLost, EngineLost, and what ends the service: an
         error of what all backends share, or of all backends at the start."""
         self._beginnings.verify()
         for query in self._queries.values():
-            if query.name in self._beginnings.begun:
+            if query.name in self._beginnings.begun and query.name not in self._ending:
                 query.tick(now)
             self._post(query)
         self._refuse_hopeless()
@@ -67,6 +68,7 @@ class Supervision:
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         """See `FollowsMap`: stops the queries of backends that changed."""
         self._pipeline = self._notices.pipeline = pipeline
+        self._ending -= set(changed)
         for name in changed:
             if name in self._queries:
                 self._queries[name].stop()
@@ -80,15 +82,20 @@ class Supervision:
 
     def end(self, names: Collection[str], run: Path) -> None:
         """Has the queries of these backends take no more changes."""
+        self._ending |= set(names)
         for name in names:
             if name in self._queries:
                 stop_query(run, query_name(name, self._queries[name].restarts))
 
     def draining(self, names: Collection[str]) -> set[str]:
-        """Those of which a reader has not reported yet, after its stop file was made, that what it
-        delivered is saved and acknowledged."""
-        running = {name for name in names if name in self._queries and self._queries[name].running}
-        return {name for name in running if not self._board.entry("source", name).get("stopped")}
+        """Those that are not idle yet after their stop file was made: the reader has to report that
+        what it delivered is saved and acknowledged."""
+        found = {name: self._queries[name] for name in names if name in self._queries}
+        return {
+            name for name, query in found.items()
+            if query.running
+            and (query.is_busy or not self._board.entry("source", name).get("stopped"))
+        }  # fmt: skip
 
     def drain(self) -> None:
         """Waits until every reader reports that what it delivered is saved and acknowledged."""

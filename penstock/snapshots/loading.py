@@ -40,6 +40,7 @@ from penstock.snapshots.pace import SnapshotPace, be_nice
 _RANGE = 64  # times the size of a chunk, about, that a range has
 _LOOK = 1.0  # seconds between two looks for tables to load
 _AGAIN = 5.0  # seconds after which one that could not be loaded is tried again
+_PATIENCE = 15.0  # seconds after a start, or a change of the map, in which one may not be ready yet
 _END = 15.0  # seconds for which `close` waits
 
 log = structlog.get_logger("penstock")
@@ -132,18 +133,21 @@ class TableLoader(Closes):
         self._entered: set[tuple[str, PartitionId]] = set()
         self._running: dict[str, Future[None]] = {}
         self._shown: dict[str, Mapping[str, Any]] = {}  # of tables that are not live
+        self._patient_until = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # by table: the last error that was logged
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "load")
         self._thread = threading.Thread(target=self._run, name="loads", daemon=True)
 
     def start(self) -> None:
         """Returns at once."""
+        self._patient_until = time.monotonic() + _PATIENCE
         if isinstance(self._sink, LoadsTables):
             self._thread.start()
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         """See `FollowsMap`: loads of backends that changed end, and are looked for anew."""
         with self._lock:
+            self._patient_until = time.monotonic() + _PATIENCE
             self._sink = pipeline.sink.sink()
             self._on_error = {each.name: each.on_error for each in pipeline.backends}
             for name in changed:
@@ -231,6 +235,9 @@ class TableLoader(Closes):
             found = PenstockError.of(error, "loading")
             if self._is_over(load, feed):
                 return
+            if isinstance(found, Unavailable) and time.monotonic() < self._patient_until:
+                self._state.wait(_LOOK)
+                return
             self._warn(load.name, found)
             if not isinstance(found, Unavailable):
                 with suppress(PenstockError):  # it is tried again, and waits then
@@ -250,7 +257,9 @@ class TableLoader(Closes):
             feed = feed.of(load.partition)
         tables = [table for table in feed.tables() or () if load.covers(*table)]
         if not tables:
-            raise SettingsError(
+            # Penstock's own publications are altered when queries begin.
+            is_early = time.monotonic() < self._patient_until
+            raise (Unavailable if is_early else SettingsError)(
                 f"{load.name}: the source does not send it",
                 hint="add it to the publication, or take it out of the map",
             )

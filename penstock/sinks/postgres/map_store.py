@@ -9,7 +9,7 @@ import re
 import sqlite3
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from penstock.model.errors import RefusedEdit, SettingsError
 from penstock.model.settings import Settings
 from penstock.process import sqlite_file
 from penstock.process.closing import Closes
-from penstock.process.postgres_url import PostgresUrl, masked, server_name, unmasked
+from penstock.process.postgres_url import PostgresUrl, is_masked, masked, server_name, unmasked
 from penstock.process.sqlite_file import translated
 from penstock.sinks.postgres.settings import MapEntry, PostgresSinkSettings, TableOptions
 
@@ -219,7 +219,9 @@ class MapStore(Closes):
         model = _model(kind, values)
         row = {name: getattr(model, name, None) for name in _COLUMNS[kind]}
         if isinstance(model, _Url):
-            row["url"] = model.url.get_secret_value()
+            row["url"] = url = model.url.get_secret_value()
+            if is_masked(url):
+                raise RefusedEdit("url: its password is ***", hint="give the password", field="url")
         if isinstance(model, _Table):
             row["partitions_regex"] = model.partitions
             options = _options(model).model_dump(
@@ -262,8 +264,17 @@ class MapStore(Closes):
             yield self._connection
 
     @contextmanager
+    def together(self) -> Iterator[None]:
+        """Edits inside are made all or none, and are one change."""
+        with self._changed():
+            yield
+
+    @contextmanager
     def _changed(self) -> Iterator[sqlite3.Connection]:
-        with self._opened() as connection, _transaction(connection):
+        with (
+            self._opened() as connection,
+            nullcontext() if connection.in_transaction else _transaction(connection),
+        ):
             yield connection
 
     def _migrate(self, connection: sqlite3.Connection) -> None:

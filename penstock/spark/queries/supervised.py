@@ -66,8 +66,16 @@ class Supervised:
 
     @property
     def running(self) -> bool:
-        """Whether a query was started and has not been seen to end."""
-        return self._query is not None
+        """Whether a query was started and has not ended."""
+        with talking_to_java():
+            return self._query is not None and self._query.isActive
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether it processes a micro-batch, or prepares one: a stop would break off its
+        workers."""
+        with talking_to_java():
+            return self._query is not None and bool(self._query.status["isDataAvailable"])
 
     @property
     def blocked(self) -> str:
