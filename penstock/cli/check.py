@@ -15,7 +15,7 @@ from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, Level, finding
+from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.sinks import ChecksTables
 from penstock.snapshots.retention import check_snapshots
@@ -63,7 +63,8 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     if pipeline is not None:
         sink = pipeline.sink
         for problem in pipeline.map_problems:
-            yield finding("error", "sink.map", problem, "correct it; until then it is left out")
+            remedy = "correct it; until then it is left out"
+            yield Finding(level="error", subject="sink.map", message=problem, remedy=remedy)
         yield from _of(f"sink {sink.type}", _sink(pipeline))
         yield from _sizes(pipeline)
         with suppress(PenstockError):  # the sink's own findings say it
