@@ -169,7 +169,6 @@ class SinkChoice(Settings):
     def map_store(self) -> "MapStore | None":
         """The file of the map, if it has one of its own, which may be edited while the pipeline
         runs; does no I/O."""
-        # A part that is wrong has no type, and is reported already.
         make = self.plug_in.map_store if self.type else None
         return None if make is None else make(self.settings)
 
@@ -373,7 +372,8 @@ class Pipeline(Deployment):
 
     @model_validator(mode="after")
     def _has_backends(self) -> "Pipeline":
-        if not self.backends and self.sink.map_store() is None:
+        # A sink that is wrong has no type, and is reported already.
+        if not self.backends and self.sink.type and self.sink.map_store() is None:
             raise ValueError("backends: there must be one, unless sink.map is sqlite:///FILE")
         return self
 

@@ -91,10 +91,10 @@ class Supervision:
         """Those that are not idle yet after their stop file was made: the reader has to report that
         what it delivered is saved and acknowledged."""
         found = {name: self._queries[name] for name in names if name in self._queries}
+        reported = {name: self._board.entry("source", name).get("stopped") for name in found}
         return {
             name for name, query in found.items()
-            if query.running
-            and (query.is_busy or not self._board.entry("source", name).get("stopped"))
+            if not query.has_drained(reported=bool(reported[name]))
         }  # fmt: skip
 
     def drain(self) -> None:

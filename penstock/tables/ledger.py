@@ -161,20 +161,18 @@ class TargetLedger:
         source: tuple[str, str, str, str],
         target: str,
         state: State,
-        *,
-        replaces: bool = False,
     ) -> LedgerRow:
         """The row of a table (backend, sid, schema, table); one that is new, or had left, has the
-        state. `replaces`: a load may replace what is left of one that had left."""
+        state. One that comes back with its target is loaded again."""
         cursor.execute(
             self._sql(
                 'INSERT INTO {schema}.ledger AS l (backend, sid, "schema", "table", target, state)'
                 ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
                 " DO UPDATE SET state = excluded.state, target = excluded.target, since = now(),"
-                " is_ours = %s AND l.target = excluded.target AND (l.is_ours OR l.place <> '')"
-                " WHERE l.state = 'left'"
+                " is_ours = l.target = excluded.target AND (l.is_ours OR l.is_again),"
+                " is_again = l.target = excluded.target AND l.is_again WHERE l.state = 'left'"
             ),
-            [*source, target, state, replaces],
+            [*source, target, state],
         )
         found = cursor.execute(
             self._sql(
@@ -198,7 +196,8 @@ class TargetLedger:
         found = cursor.execute(
             self._sql(
                 "UPDATE {schema}.ledger SET state = 'left', detail = '', reason = '', resumes = '',"
-                " held = 0, since = now() WHERE backend = %s AND state <> 'left'"
+                " held = 0, since = now(), is_again = is_again OR 'loading' NOT IN (state, resumes)"
+                " WHERE backend = %s AND state <> 'left'"
                 ' AND (sid <> ALL (%s::text[]) OR ("schema", "table", target) NOT IN'
                 " (SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]))) RETURNING id"
             ),

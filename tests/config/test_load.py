@@ -11,6 +11,7 @@ from penstock.config import Pipeline, load_pipeline, parse_pipeline
 from penstock.microbatch.options import read_source
 from penstock.model.errors import SettingsError
 from penstock.process.plugins import plugin
+from penstock.sinks.postgres.map_store import MapStore
 from penstock.stream.opening import feed_of
 
 # The example of the manual, with our own plug-ins.
@@ -335,6 +336,44 @@ sink:
 def test_the_backends_of_a_sink_of_tables_follow_its_map() -> None:
     settings: Any = read(CONSOLIDATE).backends[0].settings
     assert settings.tables == ("public.orders", "sales.~lines_[0-9]+")
+
+
+def _live(folder: Path, more: str = "") -> str:
+    return (
+        f"{more}sink: {{type: postgres, connection: postgresql://h/all,"
+        f" map: 'sqlite:///{folder}/map.db'}}\n"
+    )
+
+
+def test_a_map_in_a_file_of_its_own_has_the_backends(tmp_path: Path) -> None:
+    assert read(_live(tmp_path)).backends == (), "the file is made"
+    with MapStore(tmp_path / "map.db") as store:
+        for name in ("shop", "mall", "own"):
+            db = store.add("db", {"name": name})["id"]
+            store.add("url", {"db_id": db, "sid": "eu", "url": "postgresql://h/x"})
+            if name != "mall":  # which has nothing to follow yet
+                store.add("tbl", {"db_id": db, "name": "orders"})
+        own = (
+            "backends: [{name: own, type: postgres, connection: postgresql://h/own, slot: s},"
+            " {name: idle, type: postgres, connection: postgresql://h/idle}]\n"
+        )
+        found = read(_live(tmp_path, own))
+        settings: Any = [each.settings for each in found.backends]
+        assert [each.name for each in settings] == ["own", "shop"]
+        assert [each.tables for each in settings] == [("public.orders",)] * 2
+        assert (settings[0].slot, settings[1].each[0].slot) == ("s", "penstock_shop_eu")
+        assert found.map_problems == ("db own: the pipeline file has its sources, and not the map",)
+        store.add("tbl", {"db_id": db, "name": "more"})
+        again: Any = found.mapped(store.content()).backends
+        assert again[0].settings.tables == ("public.orders", "public.more")
+        assert again[1] == found.backends[1]
+
+
+def test_without_a_map_of_its_own_there_must_be_a_backend(tmp_path: Path) -> None:
+    text = _live(tmp_path, "backends: []\n")
+    assert read(text).backends == ()
+    (wrong,) = mistakes(text.replace("sqlite:///", "mysql:///"))
+    assert "sink: map: write a list, or sqlite:///FILE" in wrong
 
 
 @pytest.mark.parametrize(

@@ -98,9 +98,7 @@ class MappedTable(Settings):
         """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
         source = self.backend, sid, self.schema_name, self.table
         state: State = "loading" if initial else "live"
-        # Rows of other types are not all at the source any more.
-        replaces = self.options.type == "clone"
-        return ledger.enter(cursor, source, self.full_target, state, replaces=replaces)
+        return ledger.enter(cursor, source, self.full_target, state)
 
 
 class PostgresSinkSettings(Settings):

@@ -66,16 +66,17 @@ class Supervised:
 
     @property
     def running(self) -> bool:
-        """Whether a query was started and has not ended."""
-        with talking_to_java():
-            return self._query is not None and self._query.isActive
+        """Whether a query was started and has not been seen to end."""
+        return self._query is not None
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether it processes a micro-batch, or prepares one: a stop would break off its
-        workers."""
+    def has_drained(self, *, reported: bool) -> bool:
+        """Whether nothing is in flight: it ended, or its reader `reported` so and no micro-batch is
+        under way, whose workers a stop would break off."""
         with talking_to_java():
-            return self._query is not None and bool(self._query.status["isDataAvailable"])
+            query = self._query
+            if query is None or not query.isActive:
+                return True
+            return reported and not query.status["isDataAvailable"]
 
     @property
     def blocked(self) -> str:

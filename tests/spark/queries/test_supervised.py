@@ -25,11 +25,15 @@ def orphan() -> Supervised:
     return supervised
 
 
-@pytest.mark.parametrize("asked", ["progress", "stop", "hand_over", "tick"])
+@pytest.mark.parametrize("asked", ["progress", "stop", "hand_over", "tick", "drain"])
 def test_a_jvm_that_is_gone_is_told_whatever_is_asked(orphan: Supervised, asked: str) -> None:
-    arguments = (2.0,) if asked == "tick" else ()
     with pytest.raises(EngineLost, match="JVM"):
-        getattr(orphan, asked)(*arguments)
+        if asked == "drain":
+            orphan.has_drained(reported=False)
+        elif asked == "tick":
+            orphan.tick(2.0)
+        else:
+            getattr(orphan, asked)()
 
 
 def ending(*errors: PenstockError) -> Supervised:
