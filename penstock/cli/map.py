@@ -8,7 +8,7 @@ import click
 import yaml
 from pydantic import Field, ValidationError
 
-from penstock.cli.options import file_argument, json_list, print_list
+from penstock.cli.options import file_argument, print_list
 from penstock.config import load_pipeline
 from penstock.config.problems import dotted, problems_of, refuse
 from penstock.model.errors import RefusedEdit, SettingsError
@@ -41,14 +41,28 @@ class _Entries(Settings):
     map: tuple[_Entry, ...]
 
 
-@click.group("map")
+@click.command("map")
 @file_argument
-@click.pass_context
-def command(context: click.Context, *, file: Path) -> None:
+@click.argument("action", type=click.Choice(["list", "export", "import"]), default="list")
+@click.argument("source", required=False, type=click.Path(exists=True, dir_okay=False))
+@click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
+@click.option("--with-passwords", is_flag=True, help="`export`: or else they are ***.")
+def command(
+    *, file: Path, action: str, source: str | None, as_json: bool, with_passwords: bool
+) -> None:
     """Show and fill the map of tables of the pipeline in FILE, whose `sink.map` is sqlite:///PATH.
 
-    A pipeline that runs follows at once.
+    \b
+    penstock map FILE                  the tables, with their sources and which options they have
+    penstock map FILE export           everything as YAML, which `import` reads
+    penstock map FILE import SOURCE    add what SOURCE has, and change what is there already
+
+    SOURCE is what `export` wrote, or a map of kuvasz-streamer, as YAML or SQLite. It is imported
+    whole or not at all, but for tables whose `filter` or `set` is CEL: they are listed, and the
+    exit code is 1. A pipeline that runs follows at once.
     """
+    if (source is None) == (action == "import"):
+        raise click.UsageError("import takes what to import, and nothing else does")
     pipeline = load_pipeline(file)
     store = pipeline.sink.map_store()
     if store is None:
@@ -56,16 +70,18 @@ def command(context: click.Context, *, file: Path) -> None:
             f"the map of {pipeline.name} is in {file} itself",
             hint="`sink.map: sqlite:///PATH` keeps it in a file that may be edited at any time",
         )
-    context.obj = context.with_resource(store)
     for problem in pipeline.map_problems:
         click.echo(f"left out: {problem}", err=True)
+    with store:
+        if source is not None:
+            _import(store, Path(source))
+        elif action == "export":
+            _export(store, with_passwords=with_passwords)
+        else:
+            _list(store, as_json=as_json)
 
 
-@command.command("list")
-@json_list
-@click.pass_obj
-def list_(store: MapStore, *, as_json: bool) -> None:
-    """List the tables, with the sources of their backends and which options they have."""
+def _list(store: MapStore, *, as_json: bool) -> None:
     rows = list(_rows(store))
     cells = [
         [str(row["id"]), row["backend"], ", ".join(row["sids"]) or "-", row["table"], row["type"],
@@ -75,11 +91,7 @@ def list_(store: MapStore, *, as_json: bool) -> None:
     print_list(rows, as_json=as_json, none="no tables", head=_HEAD, cells=cells)
 
 
-@command.command("export")
-@click.option("--with-passwords", is_flag=True, help="Or else they are ***.")
-@click.pass_obj
-def export(store: MapStore, *, with_passwords: bool) -> None:
-    """Print the map as YAML, which `import` reads."""
+def _export(store: MapStore, *, with_passwords: bool) -> None:
     content = store.content()
     entries: dict[str, dict[str, Any]] = {
         str(db["name"]): {"backend": db["name"]} for db in store.rows("db")
@@ -98,15 +110,7 @@ def export(store: MapStore, *, with_passwords: bool) -> None:
     click.echo(yaml.safe_dump([*entries.values()], sort_keys=False, allow_unicode=True), nl=False)
 
 
-@command.command("import")
-@click.argument("source", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.pass_obj
-def import_(store: MapStore, *, source: Path) -> None:
-    """Add what SOURCE has, and change what is there already: all or nothing.
-
-    SOURCE is what `export` wrote, or a map of kuvasz-streamer, as YAML or SQLite. Its tables with
-    `filter` or `set`, which are CEL, are not imported but listed; then the exit code is 1.
-    """
+def _import(store: MapStore, source: Path) -> None:
     found = _read(source)
     entries = _validated(found.entries, source)
     with store.together():

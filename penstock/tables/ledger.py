@@ -156,11 +156,7 @@ class TargetLedger:
                 cursor.execute(self._sql(statement))
 
     def enter(
-        self,
-        cursor: Any,
-        source: tuple[str, str, str, str],
-        target: str,
-        state: State,
+        self, cursor: Any, source: tuple[str, str, str, str], target: str, state: State
     ) -> LedgerRow:
         """The row of a table (backend, sid, schema, table); one that is new, or had left, has the
         state. One that comes back with its target is loaded again."""

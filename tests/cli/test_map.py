@@ -51,7 +51,7 @@ def run(file: Path, *arguments: str) -> tuple[int, str, str]:
 
 
 def tables(file: Path) -> list[Any]:
-    found: list[Any] = json.loads(run(file, "list", "--json")[1])
+    found: list[Any] = json.loads(run(file, "--json")[1])
     return found
 
 
@@ -147,7 +147,7 @@ def test_an_import_is_whole_or_not_at_all(file: Path, tmp_path: Path) -> None:
         source.write_text(text)
         code, _, err = run(file, "import", str(source))
         assert (code, place in err, "s3cret" in err) == (2, True, False), err
-        assert tables(file) == [] == json.loads(run(file, "list", "--json")[1])
+        assert tables(file) == [] == json.loads(run(file, "--json")[1])
         assert run(file, "export")[1] == "[]\n"
 
 
