@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 
 from . import show
+from .consolidate import consolidate, show_consolidation
 from .deliveries import deliveries
 from .drain import Drain, drain, drain_source
 from .iterate import iterate
@@ -32,7 +33,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = (
     "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
-    "mirror",
+    "mirror", "consolidate",
 )  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 MOST_MIRRORED = 200_000  # rows of `mirror`
@@ -206,6 +207,13 @@ def _measured(
         )
         show.show_mirror(console, rates)
         results["mirror"] = asdict(rates)
+    if what == "consolidate":
+        figures = list(consolidate(
+            fresh(), rows=options["rows"], seconds=options["seconds"],
+            warm_up=options["warm_up"], version=options["version"],
+        ))  # fmt: skip
+        show_consolidation(console, figures)
+        results["consolidate"] = [asdict(one) for one in figures]
     return results
 
 

@@ -185,8 +185,8 @@ def _latency(
         began=since,
         seconds=seconds,
         changes=len(found),
-        **_percentiles([times.stored for times in found]),
-        captured=_percentiles([times.captured for times in found]),
+        **percentiles([times.stored for times in found]),
+        captured=percentiles([times.captured for times in found]),
         episodes=episodes(found),
         late=late,
         kept_up=late < _PUNCTUAL,
@@ -197,7 +197,8 @@ def _latency(
     )
 
 
-def _percentiles(found: list[float]) -> dict[str, float]:
+def percentiles(found: list[float]) -> dict[str, float]:
+    """By the names of `Latency`."""
     found = sorted(found)
     return {"p50": found[len(found) // 2], "p99": found[len(found) * 99 // 100], "max": found[-1]}
 

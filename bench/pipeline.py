@@ -54,21 +54,25 @@ class Running:
 def run_pipeline(
     folder: Path, backend: Mapping[str, Any], nats: Nats, *, extra: dict[str, Any]
 ) -> Iterator[Running]:
-    """Runs the shipped defaults on `backend`; `extra` holds further keys of the pipeline file.
+    """Runs the shipped defaults on `backend`; `extra` holds further keys of the pipeline file."""
+    document: dict[str, Any] = {
+        "backends": [{"name": "default", **backend}],
+        "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM},
+    }
+    with run_file(folder, merged(document, extra)) as running:
+        yield running
+
+
+@contextmanager
+def run_file(folder: Path, document: Mapping[str, Any]) -> Iterator[Running]:
+    """Runs a pipeline file that has backends and a sink.
 
     Ends it gracefully; raises with the end of its log if it died.
     """
     port = free_port()
-    document: dict[str, Any] = {
-        "name": "bench",
-        "backends": [{"name": "default", **backend}],
-        "sink": {"type": "jetstream", "url": nats.url, "stream": STREAM},
-        "state": str(folder / "state"),
-        "ops": {"port": port},
-    }
-    document = merged(document, extra)
+    own = {"name": "bench", "state": str(folder / "state"), "ops": {"port": port}}
     file = folder / "pipeline.yaml"
-    file.write_text(yaml.safe_dump(document))
+    file.write_text(yaml.safe_dump(merged(own, document)))
     log = folder / "pipeline.log"
     with log.open("ab") as output:
         started = time.time()

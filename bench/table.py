@@ -103,6 +103,28 @@ def write_backlog(
             connection.execute(statement.encode())
 
 
+def write_mix(database: Database, *, rows: int, per_transaction: int = 1000) -> None:
+    """Changes of rows all over the first table: of ten four are updates, four inserts, and two are
+    deletes of the oldest rows. Its ids have no gaps, but for negative ones."""
+    updates, deletes = per_transaction * 4 // 10, per_transaction * 2 // 10
+    with psycopg.connect(database.url, autocommit=True) as connection:
+        found = connection.execute("SELECT min(id), max(id) FROM bench WHERE id > 0").fetchone()
+        assert found is not None
+        low, high = found
+        for number in range(rows // per_transaction):
+            low += deletes
+            span = high - low
+            connection.execute(
+                f"BEGIN; SET LOCAL synchronous_commit = off; {_insert(0, '1', str(updates), TEN)};"
+                f"UPDATE bench SET quantity = quantity + 1, note = 'changed' WHERE id = ANY(ARRAY("
+                f"SELECT {low} + (n * {span // updates} + {number * 7919}) % {span}"
+                f" FROM generate_series(1, {updates}) n));"
+                f"DELETE FROM bench WHERE id > 0 AND id < {low}; COMMIT".encode()
+            )
+            high += updates
+        connection.execute("SELECT pg_logical_emit_message(true, 'bench', 'flushed')")
+
+
 class Writer:
     """Writes `rate` rows a second in transactions of `per_transaction` for `seconds`.
 
