@@ -9,11 +9,12 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
+import psutil
 import psycopg
 from rich.console import Console
 from rich.table import Table
@@ -64,7 +65,8 @@ class Compared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
     """Milliseconds from the commit at a source to that at the target. `late`: seconds of the worst
-    writer after its schedule; `behind`: seconds from the last commit until all was there."""
+    writer after its schedule; `behind`: seconds from the last commit until all was there; `cores`:
+    that both servers and penstock kept busy meanwhile, the writers among them."""
 
     what: str
     changes: int
@@ -73,6 +75,7 @@ class Delay:
     max: float
     late: float
     behind: float
+    cores: float
 
 
 class Pair:
@@ -80,8 +83,14 @@ class Pair:
     same rows."""
 
     def __init__(
-        self, folder: Path, databases: tuple[Database, Database, Database], *, is_history: bool
+        self,
+        folder: Path,
+        databases: tuple[Database, Database, Database],
+        servers: list[Postgres],
+        *,
+        is_history: bool,
     ) -> None:
+        self._pids = [server.pid for server in servers]
         self.source, self._ours, self._theirs = databases
         self._current = _CURRENT if is_history else ""
         self._name = self._ours.name  # of slots, which a server has once
@@ -153,29 +162,22 @@ class Pair:
         what_ = "history of the mix" if self._current else what
         return Compared(what=what_, rows=rows, rate=rates[0], reference=rates[1])
 
-    def delays(self, seconds: int, warm_up: int) -> Iterator[Delay]:
-        """Of single rows at a steady rate, with each program alone."""
+    def delay(self, seconds: int, warm_up: int) -> Delay:
+        """Of single rows at a steady rate."""
         writer = table.Writer(self.source, rate=_RATE, per_transaction=_SIZE)
-        for name, program, target in (
-            ("penstock", self._penstock(), self._ours),
-            ("subscription", self._subscription(), self._theirs),
-        ):
-            with program as running:
-                marker = self._mark()
-                _wait(lambda: _has(target, marker), running.check)  # noqa: B023
-                writer.start(warm_up)
-                writer.wait()
-                writer.late = 0.0
-                since = self.source.execute("SELECT max(id) FROM bench")[0][0]
-                writer.start(seconds)
-                writer.wait()
+        with self._penstock() as running:
+            marker = self._mark()
+            _wait(lambda: _has(self._ours, marker), running.check)
+            _written([writer], warm_up)
+            since = self.source.execute("SELECT max(id) FROM bench")[0][0]
+            with _Busy(*self._pids, running.pid) as busy:
+                _written([writer], seconds)
                 ended, marker = time.monotonic(), self._mark()
-                _wait(lambda: _has(target, marker), running.check)  # noqa: B023
-                behind = time.monotonic() - ended
-            there = dict(target.execute(_COMMITTED.format("", since)))
-            sent = self.source.execute(_COMMITTED.format("", since))
-            what = f"{name}, {_RATE:,} rows/s in transactions of {_SIZE}"
-            yield _delay(what, [there[id] - at for id, at in sent], writer.late, behind)
+                _wait(lambda: _has(self._ours, marker), running.check)
+        there = dict(self._ours.execute(_COMMITTED.format("", since)))
+        taken = [there[id] - at for id, at in self.source.execute(_COMMITTED.format("", since))]
+        what = f"{_RATE:,} rows/s in transactions of {_SIZE}"
+        return _delay(what, taken, [writer], busy, ended)
 
     def close(self) -> None:
         """Lets the databases be dropped."""
@@ -233,7 +235,7 @@ def consolidate(
                 yield pair.drain("inserts", rows, size)
                 yield pair.drain("mix", rows, size)
                 if size == rows:
-                    yield from pair.delays(seconds, warm_up)
+                    yield pair.delay(seconds, warm_up)
         yield _many(folder, servers, seconds, warm_up)
 
 
@@ -242,7 +244,7 @@ def _pair(folder: Path, servers: list[Postgres], *, is_history: bool) -> Iterato
     source, target = servers
     with source.database() as shop, target.database() as ours, target.database() as theirs:
         own = Path(tempfile.mkdtemp(dir=folder))
-        pair = Pair(own, (shop, ours, theirs), is_history=is_history)
+        pair = Pair(own, (shop, ours, theirs), servers, is_history=is_history)
         yield pair
         pair.close()
 
@@ -278,13 +280,13 @@ def _many(folder: Path, servers: list[Postgres], seconds: int, warm_up: int) -> 
             writers = [table.Writer(shop, rate=_EACH, per_transaction=_EACH_SIZE) for shop in shops]
             _written(writers, warm_up)
             since = max(shop.execute("SELECT max(id) FROM bench")[0][0] for shop in shops)
-            _written(writers, seconds)
-            ended = time.monotonic()
-            for shop in shops:
-                shop.execute("INSERT INTO bench (id) VALUES (-1)")
-            last = "SELECT count(*) FROM bench WHERE id = -1"
-            _wait(lambda: ours.execute(last) == [(_SOURCES,)], running.check)
-            behind = time.monotonic() - ended
+            with _Busy(source.pid, target.pid, running.pid) as busy:
+                _written(writers, seconds)
+                ended = time.monotonic()
+                for shop in shops:
+                    shop.execute("INSERT INTO bench (id) VALUES (-1)")
+                last = "SELECT count(*) FROM bench WHERE id = -1"
+                _wait(lambda: ours.execute(last) == [(_SOURCES,)], running.check)
         there = {(sid, id): at for sid, id, at in ours.execute(_COMMITTED.format("sid,", since))}
         taken = [
             there[str(number), id] - at
@@ -292,7 +294,7 @@ def _many(folder: Path, servers: list[Postgres], seconds: int, warm_up: int) -> 
             for id, at in shop.execute(_COMMITTED.format("", since))
         ]
     what = f"{_SOURCES} sources of {_EACH} rows/s in transactions of {_EACH_SIZE}"
-    return _delay(what, taken, max(writer.late for writer in writers), behind)
+    return _delay(what, taken, writers, busy, ended)
 
 
 def _written(writers: list[table.Writer], seconds: int) -> None:
@@ -320,9 +322,39 @@ def _rate(share: Callable[[], float], rows: int) -> float:
     return rows * (last - first) / (ended - begun)
 
 
-def _delay(what: str, seconds: list[float], late: float, behind: float) -> Delay:
-    found = percentiles([each * 1000 for each in seconds])
-    return Delay(what=what, changes=len(seconds), **found, late=late, behind=behind)
+class _Busy:
+    """How many cores the trees of some processes kept busy, of those that lived all the time."""
+
+    def __init__(self, *pids: int) -> None:
+        self._trees = [psutil.Process(pid) for pid in pids]
+        self.ended = self.cores = 0.0
+
+    def __enter__(self) -> Self:
+        self._begun, self._before = time.monotonic(), self._spent()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended, after = time.monotonic(), self._spent()
+        spent = sum(after[pid] - self._before.get(pid, 0.0) for pid in after)
+        self.cores = spent / (self.ended - self._begun)
+
+    def _spent(self) -> dict[int, float]:
+        found = {}
+        for tree in self._trees:
+            for process in (tree, *tree.children(recursive=True)):
+                with suppress(psutil.NoSuchProcess):
+                    found[process.pid] = sum(process.cpu_times()[:2])
+        return found
+
+
+def _delay(
+    what: str, seconds: list[float], writers: list[table.Writer], busy: _Busy, ended: float
+) -> Delay:
+    return Delay(
+        what=what, changes=len(seconds), late=max(writer.late for writer in writers),
+        behind=busy.ended - ended, cores=busy.cores,
+        **percentiles([each * 1000 for each in seconds]),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -371,7 +403,16 @@ def show_consolidation(console: Console, all_: list[Compared | Delay]) -> None:
     for name in ("what", "rows in the target", "penstock, /s", "PostgreSQL itself, /s", "ratio"):
         rates.add_column(name, justify="left" if name == "what" else "right")
     delays = Table(title="from commit to commit", title_justify="left")
-    for name in ("load", "changes", "p50 ms", "p99 ms", "max ms", "writer late s", "behind s"):
+    for name in (
+        "load",
+        "changes",
+        "p50 ms",
+        "p99 ms",
+        "max ms",
+        "writer late s",
+        "behind s",
+        "cores",
+    ):
         delays.add_column(name, justify="left" if name == "load" else "right")
     for one in all_:
         match one:
@@ -383,7 +424,7 @@ def show_consolidation(console: Console, all_: list[Compared | Delay]) -> None:
             case Delay():
                 delays.add_row(
                     one.what, f"{one.changes:,}", f"{one.p50:.0f}", f"{one.p99:.0f}",
-                    f"{one.max:.0f}", f"{one.late:.2f}", f"{one.behind:.1f}",
+                    f"{one.max:.0f}", f"{one.late:.2f}", f"{one.behind:.1f}", f"{one.cores:.2f}",
                 )  # fmt: skip
     console.print(rates)
     console.print(delays)
