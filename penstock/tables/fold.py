@@ -181,7 +181,7 @@ class RowFold:
                 return
         if old != key:
             if self._moves and old not in self.whole:
-                self._move(old, row)
+                self._move(old, key, row)
                 return
             self._drop(old)
         if self._parts:
@@ -195,12 +195,14 @@ class RowFold:
 
     def _put_part(self, old: Any, key: Any, row: Any) -> None:
         if old != key:
-            self._move(old, row)
+            self._move(old, key, row)
         else:
             self._parts[key] = row
 
-    def _move(self, old: Any, row: Any) -> None:
+    def _move(self, old: Any, key: Any, row: Any) -> None:
         self._flush()
+        if self._keeps:  # a row with the key may be left from before it was deleted
+            self._steps.append(Merge([key]))
         self._steps.append(Move(old, row))
 
     def _drop(self, key: Any) -> None:

@@ -75,7 +75,8 @@ class StagedRows(ABC):
     @property
     def moves(self) -> bool:
         """Whether the destination has columns that nothing fills: rows keep them."""
-        return bool(self.destination.columns.keys() - self.written - self.destination.generated)
+        filled = self.written | self.destination.generated | self.fixed.keys()
+        return bool(self.destination.columns.keys() - filled)
 
     @property
     def unique(self) -> Sequence[str]:

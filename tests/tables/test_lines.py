@@ -93,6 +93,7 @@ def applied(rows: Rows, steps: Sequence[RowStep]) -> Rows:
                 name, key, large = text.split("\t")
                 if old in rows:
                     was = rows.pop(old)
+                    assert key not in rows, "a unique index refuses it"
                     rows[key] = (name, was[1] if large == UNSENT else large)
             case Recount():
                 raise AssertionError(step)
@@ -141,6 +142,16 @@ def test_an_append_keeps_rows_that_are_deleted() -> None:
     for change in _changes("INSERT 1", "DELETE 1", "TRUNCATE", "INSERT 2", "DELETE 3"):
         fold.add(change)
     assert fold.steps() == [Merge([], {}, ["x\t1\ty", "x\t2\ty"])]
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_in_an_append_a_row_takes_the_place_of_one_that_was_deleted(moves: bool) -> None:
+    fold = RowFold(RELATION.key, moves=moves, keeps=True)
+    fold.add(LineChange("DELETE", "2", f"{UNSENT}\t2\t{UNSENT}", None))
+    fold.add(LineChange("UPDATE", "2", f"{UNSENT}\t1\t{UNSENT}", f"b\t2\t{UNSENT}", True))
+    fold.add(LineChange("UPDATE", "3", f"{UNSENT}\t4\t{UNSENT}", "c\t3\tz"))
+    rows = {key: ("a", key) for key in "1234"}
+    assert applied(rows, fold.steps()) == {"2": ("b", "1"), "3": ("c", "z")}
 
 
 def test_a_relation_is_read_from_its_text() -> None:

@@ -92,6 +92,7 @@ def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
         'CREATE TABLE "Target" (sid text, id int, name text, large text, PRIMARY KEY (id, sid))'
     )
     table = staged(connection, create, sid="a'\\")
+    assert not table.moves
     connection.execute("""INSERT INTO "Target" VALUES ('zz', 1, 'other', '')""")
     other = ("zz", 1, "other", "")
     with connection.transaction():
