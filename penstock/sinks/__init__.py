@@ -315,8 +315,11 @@ class TableLoad(Protocol):
         """Prepares the target, and forms parts of the ranges of a source's table."""
         ...
 
-    def writer(self, point: RowsPoint) -> AbstractContextManager[RowWriter]:
-        """Stores rows of a source's table."""
+    def writer(
+        self, point: RowsPoint, on_error: OnError = "stop", progress: Progress = ignore
+    ) -> AbstractContextManager[RowWriter]:
+        """Stores rows of a source's table. One that is refused is a dead letter, or (`suspend` and
+        `stop`) Rejected."""
         ...
 
     def discard(self) -> None:
@@ -327,7 +330,7 @@ class TableLoad(Protocol):
         """All parts of all its tables are done; False if the load was begun anew meanwhile."""
         ...
 
-    def settle(self, on_error: OnError, progress: Progress) -> None:
+    def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         """Applies the changes that were kept; then the table is live."""
         ...
 

@@ -229,7 +229,7 @@ class TableLoader(Closes):
         """Loads one table; what fails is tried again."""
         try:
             if not load.has_rows:
-                self._load(load, feed)
+                self._load(load, feed, on_error)
             load.settle(on_error, self._state)
         except Exception as error:
             found = PenstockError.of(error, "loading")
@@ -251,7 +251,7 @@ class TableLoader(Closes):
         """Whether the pipeline is not ours any more, or the backend not the same."""
         return not self._state.is_ours or self._feeds.get(load.backend) is not feed
 
-    def _load(self, load: TableLoad, backend: Feed) -> None:
+    def _load(self, load: TableLoad, backend: Feed, on_error: OnError) -> None:
         feed: Any = backend
         if isinstance(feed, HasSources):
             feed = feed.of(load.partition)
@@ -266,7 +266,7 @@ class TableLoader(Closes):
         begun, count = time.monotonic(), RowCount(load, self._state, len(tables))
         is_over = partial(self._is_over, load, backend)
         for table in tables:
-            while not self._read(feed, table, _Reading(load, self._pace, is_over, count)):
+            while not self._read(feed, table, _Reading(self._pace, is_over, count, on_error)):
                 pass
         if not load.finish():
             raise Unavailable(f"{load.name}: the load was begun anew")
@@ -313,7 +313,7 @@ class RowCount:
 
     def __init__(self, load: TableLoad, state: OwnedState, tables: int) -> None:
         self.rows = 0
-        self._load, self._state, self._tables = load, state, tables
+        self.load, self._state, self._tables = load, state, tables
         self._all: dict[tuple[str, str], int] = {}  # that are known, by table
         self._lock = threading.Lock()
         self._report_at = 0.0  # monotonic seconds
@@ -322,7 +322,7 @@ class RowCount:
         """A table is read under a snapshot; what was not committed before is read again."""
         count = lines_of(taken).count if taken.counted is None else taken.counted
         with self._lock:
-            self.rows = self._load.loaded
+            self.rows = self.load.loaded
             if count is not None:
                 self._all[table] = count
         self.add(0)
@@ -343,7 +343,7 @@ class RowCount:
         self._report(0)
 
     def _report(self, left: int | None) -> None:
-        named = {key: self._load.described[key] for key in ("backend", "sid", "table")}
+        named = {key: self.load.described[key] for key in ("backend", "sid", "table")}
         table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
         self._state.report({"tables": [table]})
 
@@ -352,9 +352,9 @@ class _Reading:
     """Rows of one table under one snapshot, by several threads. `failure`: the first."""
 
     def __init__(
-        self, load: TableLoad, pace: SnapshotPace, is_left: Callable[[], bool], count: "RowCount"
+        self, pace: SnapshotPace, is_left: Callable[[], bool], count: RowCount, on_error: OnError
     ) -> None:
-        self.load, self.count = load, count
+        self.load, self.count, self._on_error = count.load, count, on_error
         self.left: list[Part] = []
         self.ends_at = float("inf")  # monotonic seconds
         self._pace, self._is_left = pace, is_left
@@ -381,7 +381,7 @@ class _Reading:
             be_nice()
             source = lines_of(point.taken)
             with (
-                self.load.writer(point) as writer,
+                self.load.writer(point, self._on_error, self._state) as writer,
                 source.lines(writer.columns, writer.prefix, self.is_over) as lines,
             ):
                 while (part := self._next()) is not None:

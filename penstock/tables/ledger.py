@@ -312,6 +312,16 @@ class TargetLedger:
             },
         )  # fmt: skip
 
+    def resume(self, cursor: Any, id: int) -> None:
+        """A table that waits goes on where it was."""
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET state = resumes, resumes = '', detail = '',"
+                " reason = '', since = now() WHERE id = %s AND state = 'waiting'"
+            ),
+            [id],
+        )
+
     def tables(
         self, cursor: Any, source: tuple[str, str] | None = None, *, unfinished: bool = False
     ) -> list[TableRecord]:
@@ -474,6 +484,12 @@ class TargetLedger:
         while rows := cursor.execute(query, [first]).fetchall():
             yield from rows
             first = rows[-1][0] + 1
+
+    def forget_letters(self, cursor: Any, prefix: str) -> None:
+        """Removes the dead letters whose event ids begin so."""
+        cursor.execute(
+            self._sql("DELETE FROM {schema}.dead_letter WHERE starts_with(event_id, %s)"), [prefix]
+        )
 
     def remove_letter(self, cursor: Any, id: int) -> None:
         """Removes a dead letter."""

@@ -55,11 +55,16 @@ class SourceRelation:
 
     def to_json(self) -> str:
         """The relation as text; `SourceRelation.of` reads it."""
+        # Types that only their names say have a number each.
+        oids = [each.oid or -number for number, each in enumerate(self.columns, 1)]
         columns = [
-            {"name": each.name, "type": each.oid, "key": each.is_key, "modifier": each.modifier}
-            for each in self.columns
+            {"name": each.name, "type": oid, "key": each.is_key, "modifier": each.modifier}
+            for oid, each in zip(oids, self.columns, strict=True)
         ]
-        types = {str(each.oid): {"name": each.type} for each in self.columns if each.type}
+        types = {
+            str(oid): {"name": each.type}
+            for oid, each in zip(oids, self.columns, strict=True) if each.type
+        }  # fmt: skip
         document = {"schema": self.schema, "table": self.table, "version": self.version}
         return orjson.dumps(document | {"columns": columns, "types": types}).decode()
 

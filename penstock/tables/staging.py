@@ -100,6 +100,7 @@ class StagedTable(StagedRows):
         if not merges and not self.mapping.has_expressions:
             columns, _ = self.form(merges=False)
             return copy_pieces(cursor, self.target, [*self.fixed, *columns], pieces)
+        cursor.execute(_SQL("TRUNCATE {}").format(self._rows))
         count = copy_pieces(cursor, self._rows, self.relation.names, pieces)
         if merges:
             self._put(cursor)

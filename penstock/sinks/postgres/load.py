@@ -7,51 +7,25 @@ not, and moves a row to another key, the load begins anew.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import orjson
 
 from penstock.model.change import OnError
-from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import Part, Progress, RowsPoint, ignore
 from penstock.sinks.postgres.apply import Applier
 from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.row_writer import LoadedRows, PostgresRowWriter
 from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
 from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.table_map import TableMap
-from penstock.tables.ledger import LedgerRow, LoadPart, TableRecord, TargetLedger
+from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staging import StagedTable
-
-
-@dataclass(frozen=True, slots=True)
-class PostgresRowWriter:
-    """See `RowWriter`."""
-
-    connection: Any
-    ledger: TargetLedger
-    row: LedgerRow
-    staged: StagedTable
-    source: str
-    identity: str
-    merges: bool
-    columns: Sequence[str]
-    prefix: bytes
-
-    def write(self, part: Part, pieces: Iterable[bytes]) -> None:
-        """See `RowWriter`."""
-        mark = LoadPart(self.source, part[0], "", self.identity)
-        with translated("loading rows"), self.connection.transaction():
-            cursor = self.connection.cursor()
-            # Another one that loads the same part waits here.
-            if not self.ledger.mark(cursor, self.row.id, mark):
-                raise Unavailable(f"the load of {self.source} was begun anew")
-            rows = self.staged.load(cursor, pieces, merges=self.merges)
-            self.ledger.count_rows(cursor, self.row.id, mark._replace(rows=rows))
 
 
 class PostgresTableLoad:
@@ -125,6 +99,7 @@ class PostgresTableLoad:
             row = self._locked(cursor)
             if is_first:
                 self._ledger.forget_parts(cursor, row.id)
+                self._ledger.forget_letters(cursor, self._table.loads)
                 self._ledger.set_points(cursor, row.id, point.cursor, is_ours=not keeps)
             elif is_keyed and not is_whole:
                 self._ledger.set_points(cursor, row.id, row.point, point.cursor)
@@ -146,7 +121,9 @@ class PostgresTableLoad:
         return row.is_again and options.type != "clone" and _has_key(point)
 
     @contextmanager
-    def writer(self, point: RowsPoint) -> Iterator[PostgresRowWriter]:
+    def writer(
+        self, point: RowsPoint, on_error: OnError = "stop", progress: Progress = ignore
+    ) -> Iterator[PostgresRowWriter]:
         """See `TableLoad`."""
         # A history that is not ours gets rows beside its own.
         merges = self._keeps(point) and (self._row.is_ours or self._table.mapped.periods is None)
@@ -160,16 +137,14 @@ class PostgresTableLoad:
                 )  # fmt: skip
                 staged = self._table.staged(cursor, _relation(point), 0)
                 staged.make(cursor)
-            columns, prefix = staged.form(merges=merges)
+            loaded = LoadedRows(
+                table=self._table, row=row, staged=staged, relation=_relation(point),
+                cursor=point.cursor, identity=identity, merges=merges,
+            )  # fmt: skip
             try:
-                yield PostgresRowWriter(
-                    connection, self._ledger, row, staged, _source(point), identity, merges,
-                    columns, prefix,
-                )  # fmt: skip
-            except Rejected:
-                if not row.last_point:
-                    raise
-                self.discard()  # a row of another point may have been in the way
+                yield PostgresRowWriter(connection, self._ledger, loaded, on_error, progress)
+            except BeginAnew:
+                self.discard()
                 raise Unavailable(f"the load of {self.name} begins anew") from None
 
     def discard(self) -> None:

@@ -93,7 +93,7 @@ class TableLetters:
         known = {key: same[0].described() for key, same in waiting.items()}
         same = waiting[find_suspended(known, backend, table)]
         for each in same:
-            self._ledger.enter_state(self._cursor, each.id, "loaded")
+            self._ledger.resume(self._cursor, each.id)
         held = [each for each in same if each.held]
         return same[0].described() | {
             "state": "resuming", "skipped": 0, "held": sum(each.held for each in held),

@@ -42,6 +42,11 @@ class SourceTable:
         """`schema.table` at the destination."""
         return self.mapped.full_target
 
+    @property
+    def loads(self) -> str:
+        """What event ids begin with of rows that a load has set aside."""
+        return f"{self.mapped.backend}:{self.sid}/{self.mapped.source}/load:"
+
     def worker(self, workers: int) -> int:
         """Which worker has it: all sources of a target have one, so that none waits for another."""
         return crc32(self.target.encode()) % workers

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
+from penstock.model.change import OnError
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import TableLoad, ignore
+from penstock.sinks import Progress, TableLoad, ignore
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
@@ -66,10 +67,16 @@ def load_of(sink: PostgresSink) -> TableLoad:
     return load
 
 
-def loaded(load: TableLoad, point: Point, *parts: bytes) -> None:
+def loaded(
+    load: TableLoad,
+    point: Point,
+    *parts: bytes,
+    on_error: OnError = "stop",
+    noted: Progress = ignore,
+) -> None:
     """Plans as many parts, and loads them."""
     planned = load.plan(point, list(range(len(parts))))
-    with load.writer(point) as writer:
+    with load.writer(point, on_error, noted) as writer:
         for part, lines in zip(planned, parts, strict=True):
             writer.write(part, [writer.prefix + line + b"\n" for line in lines.splitlines()])
 
@@ -272,6 +279,66 @@ def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf
     load = load_of(sink_of(set=sets, filter="id > 1"))
     loaded(load, Point(), b"1\ta\n2\tb")
     assert items(database) == [(2, "B", "READ")]
+
+
+def test_rows_that_are_refused_are_dead_letters_and_the_rest_lands(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink, noted = sink_of(), Noted()
+    rows = b"\n".join(b"%d\t%s" % (n, b"too-long" if n in {3, 40} else b"a") for n in range(50))
+    bad = b"50\t\xff\n51\t\\N"
+    loaded(load_of(sink), Point(), rows, bad, on_error="dead-letter", noted=noted)
+    assert [id for id, _ in items(database)] == [n for n in range(52) if n not in {3, 40, 50}]
+    assert {"backend": "default", "sid": "shop", "table": "public.items", "letters": 2} in (
+        table for told in noted for table in told["tables"]
+    )
+    letters = list(sink.dead_letters())
+    assert [(each["operation"], each["reason"]) for each in letters] == [("READ", "refused")] * 3
+    assert "22001" in letters[0]["error"]
+    again = load_of(sink)
+    assert again.begin(Point()) == []
+    assert again.loaded == 52
+    assert again.finish()
+    load_of(sink).settle("stop")
+    with pytest.raises(Rejected):
+        sink.replay(letters[0]["event_id"], lambda page: [])
+    database.execute("ALTER TABLE items ALTER name TYPE text")
+    sink.replay(letters[0]["event_id"], lambda page: [])
+    assert (3, "too-long") in items(database)
+    assert len(list(sink.dead_letters())) == 2
+    sink.reload("items", None)
+    loaded(load_of(sink), Point(), b"1\ta", on_error="dead-letter")
+    assert list(sink.dead_letters()) == [], "a letter of the load before is left"
+
+
+def test_a_row_that_an_expression_refuses_is_a_dead_letter_with_its_types(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    sets = {"id": "id", "name": "(10 / (id - 2))::text || name"}
+    sink = sink_of(set=sets)
+    loaded(load_of(sink), Point(), b"1\ta\n2\tb\n3\tc", on_error="dead-letter")
+    assert items(database) == [(1, "-10a"), (3, "10c")]
+    (letter,) = sink.dead_letters()
+    assert load_of(sink).finish()
+    load_of(sink).settle("stop")
+    fixed = sink_of(set={"id": "id", "name": "length(name) + id"})
+    fixed.replay(letter["event_id"], lambda page: [])
+    assert items(database)[1] == (2, "3")
+
+
+def test_a_table_that_waits_in_its_load_is_resumed_there(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    sink = sink_of()
+    with pytest.raises(Rejected) as refused:
+        loaded(load_of(sink), Point(), b"1\ttoo-long", on_error="suspend")
+    load_of(sink).wait(refused.value)
+    assert load_of(sink).described["state"] == "suspended"
+    assert sink.resume_table(None, "public.items")["state"] == "resuming"
+    assert (state(database), load_of(sink).has_rows) == (("loading", ""), False)
 
 
 def test_a_row_that_is_refused_ends_the_load(database: Database, sink_of: SinkOf) -> None:
