@@ -33,7 +33,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import Closes
-from penstock.sinks import LoadsTables, Part, TableLoad
+from penstock.sinks import LoadsTables, Part, Progress, TableLoad
 from penstock.snapshots.job import PipelineState
 from penstock.snapshots.pace import SnapshotPace, be_nice
 
@@ -311,9 +311,9 @@ class RowCount:
     """How many rows of a load were read, and are to come (about, once that is known of all its
     `tables`); reported while they are read."""
 
-    def __init__(self, load: TableLoad, state: OwnedState, tables: int) -> None:
+    def __init__(self, load: TableLoad, progress: Progress, tables: int) -> None:
         self.rows = 0
-        self.load, self._state, self._tables = load, state, tables
+        self.load, self.progress, self._tables = load, progress, tables
         self._all: dict[tuple[str, str], int] = {}  # that are known, by table
         self._lock = threading.Lock()
         self._report_at = 0.0  # monotonic seconds
@@ -345,7 +345,7 @@ class RowCount:
     def _report(self, left: int | None) -> None:
         named = {key: self.load.described[key] for key in ("backend", "sid", "table")}
         table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
-        self._state.report({"tables": [table]})
+        self.progress.report({"tables": [table]})
 
 
 class _Reading:
@@ -381,7 +381,7 @@ class _Reading:
             be_nice()
             source = lines_of(point.taken)
             with (
-                self.load.writer(point, self._on_error, self._state) as writer,
+                self.load.writer(point, self._on_error, self.count.progress) as writer,
                 source.lines(writer.columns, writer.prefix, self.is_over) as lines,
             ):
                 while (part := self._next()) is not None:

@@ -84,13 +84,13 @@ def test_changes_become_rows_once(database: Database, sink_of: SinkOf) -> None:
 
 def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_of: SinkOf) -> None:
     database.execute(TARGET)
-    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno", "DELETE 1")
+    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno", "DELETE 1", commit=2)
     noted, sink = Noted(), sink_of({"on_error": "dead-letter"})
-    sink.write(iter([bad, rows_of("TRUNCATE", key=[None], commit=2)]), noted)
+    sink.write(iter([rows_of("TRUNCATE", key=[None]), bad]), noted)
     assert applied_of(noted) == {"INSERT": 1, "UPDATE": 1, "DELETE": 1, "TRUNCATE": 1}
     (table,) = noted[-1]["tables"]
     assert (table["backend"], table["sid"], table["table"]) == ("default", "shop", "public.items")
-    assert (table["letters"], table["place"]) == (1, "00000000/00000002:0")
+    assert (table["letters"], table["place"]) == (1, "00000000/00000002:3")
     assert table["lag_seconds"] > 0
     commits = [sum(each) for told in noted for each in told.get("commits", {}).values()]
     assert commits
