@@ -320,6 +320,11 @@ class Pipeline(Deployment):
     _problems: tuple[str, ...] = PrivateAttr(())
 
     @property
+    def own_backends(self) -> tuple[Backend, ...]:
+        """Those of the pipeline file, also without tables."""
+        return self.backends if self.sink.map_store() is None else self._own
+
+    @property
     def map_problems(self) -> tuple[str, ...]:
         """What is wrong in the file of the map: it is left out."""
         return self._problems

@@ -115,7 +115,7 @@ class RefusedEdit(SettingsError):
         message: str,
         *,
         hint: str = "",
-        reason: Literal["duplicate", "in use", "not found", "invalid"] = "invalid",
+        reason: Literal["duplicate", "in use", "not found", "missing", "invalid"] = "invalid",
         field: str = "",
     ) -> None:
         super().__init__(message, hint=hint)

@@ -5,10 +5,10 @@ A web page of another site must neither read nor act. Browsers name the host tha
 """
 
 import hmac
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
@@ -37,6 +37,17 @@ class Response:
     body: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
     shutdown: bool = False
+
+
+Answer = Callable[[Request], Response]
+
+
+class Endpoint(NamedTuple):
+    """What answers a method of a path, in which `{NAME}` is one of the request's `ids`."""
+
+    path: str
+    method: str
+    answer: Answer
 
 
 def as_json(status: int, body: Any, **more: Any) -> Response:

@@ -4,7 +4,9 @@ functions of a request, as `respond`."""
 import asyncio
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from types import MappingProxyType
 from typing import Self
 
 import starlette.requests as http
@@ -15,26 +17,26 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response as Sent
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.requests import Access, Request, Response, refused
+from penstock.ops.requests import Access, Answer, Endpoint, Request, Response, refused
 from penstock.process.closing import Closes
-
-Answer = Callable[[Request], Response]
 
 # Bytes of a request's body.
 _LONGEST = 2**20
 # Seconds that requests have to end in when the server closes.
 _PATIENCE = 1
 _METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+_NONE: Mapping[str, Sequence[Endpoint]] = MappingProxyType({})
 
 log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. `answer` runs in a thread of a pool, several at a time; `shutdown` is
-    called after a response that asks for it was sent. Port 0 takes a free one: see `.port`."""
+    """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path, and
+    `answer` for all others; `shutdown` is called after a response that asks for it was sent. Port 0
+    takes a free one: see `.port`."""
 
     def __init__(
         self,
@@ -43,10 +45,12 @@ class OpsServer(Closes):
         access: Access,
         answer: Answer,
         shutdown: Callable[[], None],
+        endpoints: Mapping[str, Sequence[Endpoint]] = _NONE,
     ) -> None:
         self.bind = access.bind
         self.port = port
         self._answer = answer
+        self._endpoints = endpoints
         self._shutdown = shutdown
         self._access = access
         self._server: uvicorn.Server | None = None
@@ -110,13 +114,20 @@ class OpsServer(Closes):
 
     def app(self) -> Starlette:
         """The ASGI application."""
+        mounts = [
+            Mount(path, routes=[self._route(each.path, each.answer, each.method) for each in some])
+            for path, some in self._endpoints.items()
+        ]
         return Starlette(
-            routes=[Route("/{path:path}", self._serve, methods=_METHODS)],
+            routes=[*mounts, self._route("/{path:path}", self._answer, *_METHODS)],
             exception_handlers={HTTPException: _http_error},
             max_body_size=_LONGEST,
         )
 
-    async def _serve(self, asked: http.Request) -> Sent:
+    def _route(self, path: str, answer: Answer, *methods: str) -> Route:
+        return Route(path, partial(self._serve, answer), methods=methods)
+
+    async def _serve(self, answer: Answer, asked: http.Request) -> Sent:
         try:
             body = await asked.body()
         except http.ClientDisconnect:
@@ -132,7 +143,7 @@ class OpsServer(Closes):
         found = self._access.refusal(request)
         if found is None:
             try:
-                found = await run_in_threadpool(self._answer, request)
+                found = await run_in_threadpool(answer, request)
             except Exception:
                 log.exception("an ops request failed", path=request.path)
                 found = refused(500, "internal", "internal error; see the log")

@@ -11,7 +11,6 @@ from typing import Any, Protocol
 import structlog
 
 from penstock.config import Backend, Pipeline, secrets_of
-from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import PenstockError
 from penstock.ops.logs import hide
 from penstock.process.closing import Closes
@@ -116,9 +115,6 @@ def _parts(pipeline: Pipeline) -> Iterator[tuple[str, tuple[Backend, list[Any]]]
 
 
 def _slots(pipeline: Pipeline) -> set[tuple[str, str]]:
-    return {
-        (source.slot, source.publication)
-        for backend in pipeline.backends
-        if isinstance(backend.settings, PostgresSettings)
-        for source in backend.settings.each
-    }
+    # (Their type has psycopg, which a pipeline without PostgreSQL may lack.)
+    settings: list[Any] = [each.settings for each in pipeline.backends if each.type == "postgres"]
+    return {(source.slot, source.publication) for each in settings for source in each.each}

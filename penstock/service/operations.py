@@ -1,7 +1,7 @@
 """What operators see of a running service: the board, the ops server, the METRICS line."""
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Self
@@ -17,7 +17,7 @@ from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
-from penstock.ops.requests import Access, Request, Response
+from penstock.ops.requests import Access, Endpoint, Request, Response
 from penstock.ops.respond import StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
@@ -49,7 +49,7 @@ class Operations(Closes):
     ) -> None:
         self._pipeline = pipeline
         ops = pipeline.ops
-        self._access = Access(bind=ops.bind, hosts=ops.hosts, token=ops.token)
+        self.access = Access(bind=ops.bind, hosts=ops.hosts, token=ops.token)
         self._board = board
         self._stop = stop
         self._standby = standby
@@ -58,6 +58,8 @@ class Operations(Closes):
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""
+        # By the path that they are below.
+        self.endpoints: dict[str, Sequence[Endpoint]] = {}
 
     def __enter__(self) -> Self:
         self._open.enter_context(MetricsLine(self.status))
@@ -113,7 +115,11 @@ class Operations(Closes):
     def _listen(self) -> None:
         ops = self._pipeline.ops
         server = OpsServer(
-            port=ops.port, access=self._access, answer=self._answer, shutdown=self._stop
+            port=ops.port,
+            access=self.access,
+            answer=self._answer,
+            shutdown=self._stop,
+            endpoints=self.endpoints,
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
@@ -122,7 +128,7 @@ class Operations(Closes):
         return respond(
             request,
             self.status(None if request.query.get("partitions") == "all" else SHOWN),
-            access=self._access,
+            access=self.access,
             stream_info=self._stream_info,
             more_metrics=self._more_metrics,
         )

@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -45,10 +46,12 @@ log = structlog.get_logger("penstock")
 
 
 class Service:
-    """Runs one pipeline until it is stopped."""
+    """Runs one pipeline until it is stopped: `pipeline`, as its map has it now. `live` follows the
+    map; None while another instance runs it."""
 
     def __init__(self, pipeline: Pipeline, *, more_metrics: MoreMetrics = no_more_metrics) -> None:
-        self._pipeline = pipeline
+        self.pipeline = pipeline
+        self.live: LiveMap | None = None
         self._more_metrics = more_metrics
         self._stop = threading.Event()
 
@@ -69,7 +72,7 @@ class Service:
             # only us.)
             stack.enter_context(ending_at_signals(self._stopping))
             run = stack.enter_context(run_folder())
-            pipeline = self._pipeline = _kept_in(self._pipeline, run)
+            pipeline = self.pipeline = _kept_in(self.pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
             ownership = self._ownership(board)
             stack.callback(ownership.release)
@@ -86,11 +89,17 @@ class Service:
                     stream_info=_stream_info(pipeline),
                 )
             )
+            if pipeline.sink.plug_in.map_store is not None:
+                # (It has psycopg, which a pipeline without PostgreSQL may lack.)
+                from penstock.service.map_api import MapApi
+
+                api = MapApi(self, ops.access, partial(ops.status, None))
+                ops.endpoints |= api.endpoints()
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
 
             def meanwhile() -> None:
                 ops.try_to_listen()
-                for each in self._pipeline.backends if standby.error else ():
+                for each in self.pipeline.backends if standby.error else ():
                     found = {"restarts": 0, **board.entry("query", each.name)}
                     why = {"begun": False, "blocked": "", "last_error": standby.error}
                     board.post("query", each.name, found | why)
@@ -98,7 +107,7 @@ class Service:
                     engine.wait()
 
             while standby.wait(meanwhile):
-                pipeline = self._pipeline
+                pipeline = self.pipeline
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
                 with (
@@ -112,22 +121,23 @@ class Service:
                         snapshots.start()
                     supervision = Supervision(pipeline, engine.queries, beginnings, board)
                     parts = (engine, standby, ops, owned, loader, beginnings, self)
-                    with LiveMap(pipeline, run, supervision, parts) as live:
+                    with LiveMap(pipeline, run, supervision, parts) as self.live:
                         self._own(
                             engine,
                             supervision,
                             snapshots,
-                            live,
+                            self.live,
                             board=board,
                             run=run,
                             leases=standby,
                         )
+                    self.live = None
                 self._stop.wait(AGAIN)
         return 0
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         """See `FollowsMap`."""
-        self._pipeline = pipeline
+        self.pipeline = pipeline
 
     def _own(
         self,
@@ -144,7 +154,7 @@ class Service:
         with self._ending_with_spark():
             try:
                 engine.own()
-                if self._pipeline.transform:
+                if self.pipeline.transform:
                     snapshots.start(engine.statements())
                 with engine.reporting(board):
                     while not self._stop.wait(TICK):
@@ -175,12 +185,12 @@ class Service:
 
     def _ownership(self, board: Board) -> Ownership:
         def readers() -> Mapping[str, str]:
-            names = [each.name for each in self._pipeline.backends]
+            names = [each.name for each in self.pipeline.backends]
             found = {name: board.entry("source", name).get("reader") for name in names}
             return {name: str(reader) for name, reader in found.items() if reader}
 
-        store = open_store(self._pipeline.positions)
-        return Ownership(store, self._pipeline.name, instance=instance_name(), readers=readers)
+        store = open_store(self.pipeline.positions)
+        return Ownership(store, self.pipeline.name, instance=instance_name(), readers=readers)
 
     def _stopping(self, signal: str) -> None:
         log.info("stopping", signal=signal)

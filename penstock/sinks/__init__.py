@@ -368,9 +368,11 @@ class LoadsTables(Protocol):
         `losses` is loaded anew; whether all are loaded."""
         ...
 
-    def reload(self, table: str, partition: str | None) -> Sequence[str]:
+    def reload(
+        self, table: str, partition: str | None, backend: str | None = None
+    ) -> Sequence[str]:
         """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
-        all; returns their names."""
+        all, of one backend or all; returns their names."""
         ...
 
 

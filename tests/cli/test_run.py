@@ -71,3 +71,14 @@ def test_a_mistake_is_told_without_importing_spark(file: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_service_needs_no_driver_that_its_pipeline_does_not_use() -> None:
+    drivers = "psycopg", "pymongo", "boto3", "azure"
+    code = (
+        "import sys\n"
+        f"sys.modules |= dict.fromkeys({drivers})\n"
+        "import penstock.service.service, penstock.service.processing"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -121,6 +121,10 @@ class MapStore(Closes):
         with self._opened() as connection:
             return _shown(self._one(connection, kind, id))
 
+    def verify(self, kind: Kind, values: Mapping[str, Any]) -> None:
+        """Refuses what `add` would refuse whatever other rows there are."""
+        _model(kind, values)
+
     def add(self, kind: Kind, values: Mapping[str, Any]) -> MapRow:
         """Adds a row; what is not given, or null, has its default."""
         with self._changed() as connection:

@@ -128,15 +128,19 @@ class PostgresSink:
         with self._reading("reading the ledger") as cursor:
             return unfinished(self.settings, cursor)
 
-    def reload(self, table: str, partition: str | None) -> Sequence[str]:
+    def reload(
+        self, table: str, partition: str | None, backend: str | None = None
+    ) -> Sequence[str]:
         """See `LoadsTables`."""
         with self._reading("changing the ledger") as cursor:
             ledger = TargetLedger(self.settings.ledger)
             ledger.make(cursor)
             found = {
-                id: f"{schema}.{name} of {backend}/{sid}"
-                for (backend, sid, schema, name), id in ledger.known(cursor)
-                if table in (f"{schema}.{name}", name) and partition in (None, sid)
+                id: f"{schema}.{name} of {db}/{sid}"
+                for (db, sid, schema, name), id in ledger.known(cursor)
+                if table in (f"{schema}.{name}", name)
+                and partition in (None, sid)
+                and backend in (None, db)
             }
             if not found:
                 raise SettingsError(

@@ -56,7 +56,7 @@ class SourceTable:
         options = self.mapped.options
         found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
         if found is None and options.create:
-            self._create(cursor, relation)
+            self.create(cursor, relation)
             found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
         if found is None:
             raise SettingsError(
@@ -157,14 +157,18 @@ class SourceTable:
         }  # fmt: skip
         return row_letter(values, "text", reason_of(error), error.message)
 
-    def _create(self, cursor: Any, relation: SourceRelation) -> None:
-        """Makes the target with the source's columns and key, and what a history has besides;
-        types that this database lacks are text."""
+    def create(self, cursor: Any, relation: SourceRelation, *, has_sid: bool = False) -> None:
+        """Makes the target with the source's columns and key, and what a history has besides (and
+        any other, if it `has_sid`, the source's name); types that this database lacks are text.
+        Raises psycopg's errors."""
         kinds = {column.name: type_at(cursor, column) for column in relation.columns}
         key = [relation.columns[number].name for number in relation.key]
+        if has_sid or self.mapped.periods is not None:
+            kinds = {SID: "text"} | kinds
+            key = [SID, *key] if key else []
         if (periods := self.mapped.periods) is not None:
-            kinds = {SID: "text"} | kinds | periods.kinds
-            key = [SID, *key, periods.start] if key else []
+            kinds |= periods.kinds
+            key = [*key, periods.start] if key else []
         parts = [
             sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
             for name, kind in kinds.items()

@@ -1,0 +1,324 @@
+"""What there is to map: each table of the sources, beside what the map makes of it.
+
+The sources are asked for their tables, all at the same time, not more often than they change by
+hand; the destination and the status each time.
+"""
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, cast
+
+from pydantic import ValidationError
+
+from penstock.config import Pipeline
+from penstock.feeds.postgres.connect import connect_ordinary
+from penstock.feeds.postgres.failures import translating
+from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.model.errors import PenstockError
+from penstock.ops.status import Status, TableStatus
+from penstock.process.postgres_url import masked
+from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
+from penstock.sinks.postgres.settings import (
+    MapEntry,
+    MappedTable,
+    PostgresSinkSettings,
+    TableOptions,
+)
+from penstock.sinks.postgres.source_table import SourceTable
+from penstock.tables.inventory import InventoriedTable, inventory
+from penstock.tables.lines import SourceRelation
+from penstock.tables.staging import find_destination
+
+Inventory = Mapping[tuple[str, str], InventoriedTable]
+
+_FRESH = 30.0  # seconds for which the sources' tables are known
+_PATIENCE = 5.0  # seconds to connect to one
+_THREADS = 32
+_OPTIONS = {*TableOptions.model_fields} - {"partitions"}
+# The first that a table is in, of any of its sources, is its state.
+_STATES = ("waiting", "suspended", "resuming", "loading", "loaded")
+
+
+class Restarts(Protocol):
+    """A pipeline that this instance runs."""
+
+    def restart(self, backends: Collection[str]) -> None:
+        """Has backends begin anew."""
+        ...
+
+
+class ServedPipeline(Protocol):
+    """A pipeline as its map has it now; `live` is None while another instance runs it."""
+
+    @property
+    def pipeline(self) -> Pipeline: ...
+
+    @property
+    def live(self) -> Restarts | None: ...
+
+
+class MapRows(Protocol):
+    """Rows of a map, as a `MapStore` has them."""
+
+    def rows(self, kind: Kind) -> Sequence[MapRow]:
+        """All of a kind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FileMap:
+    """The rows of a map that is in the pipeline file."""
+
+    pipeline: Pipeline
+
+    def rows(self, kind: Kind) -> Sequence[MapRow]:
+        """See `MapRows`."""
+        names = [each.name for each in self.pipeline.backends]
+        if kind == "db":
+            return [{"id": stable_id(name), "name": name} for name in names]
+        if kind == "url":
+            return [
+                {
+                    **_owner(name), "id": stable_id(name, each.partition), "sid": each.partition,
+                    "url": masked(each.connection.get_secret_value()),
+                }
+                for name, each in sources_of(self.pipeline, None)
+            ]  # fmt: skip
+        settings = cast(PostgresSinkSettings, self.pipeline.sink.settings)
+        return [
+            {
+                **each.options.model_dump(mode="json", include=_OPTIONS), **_owner(each.backend),
+                "id": stable_id(each.backend, each.source), "schema": each.schema_name,
+                "name": each.table, "partitions_regex": each.options.partitions,
+            }
+            for each in settings.tables()
+        ]  # fmt: skip
+
+
+def stable_id(*names: str) -> int:
+    """Of what has no number of its own; JavaScript can read it."""
+    return int.from_bytes(blake2b("\0".join(names).encode(), digest_size=6).digest())
+
+
+def _owner(db: str) -> dict[str, Any]:
+    return {"db_id": stable_id(db), "db_name": db}
+
+
+def sources_of(
+    pipeline: Pipeline, store: MapStore | None
+) -> Sequence[tuple[str, PostgresSettings]]:
+    """Each source, with its backend's name: also of backends that have no tables yet."""
+    found = {each.name: each.settings for each in pipeline.own_backends}
+    for data in () if store is None else store.content().backends:
+        try:
+            found.setdefault(data["name"], PostgresSettings.model_validate(data))
+        except ValidationError:
+            continue  # a problem of the map, which is reported
+    return [
+        (name, each)
+        for name, settings in found.items() if isinstance(settings, PostgresSettings)
+        for each in settings.each
+    ]  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveyedTable:
+    """A table of the sources of a backend; `there` is None where no source has it, and `mapped` is
+    what it would be with the options of `row`, its row of the map, or with the defaults."""
+
+    db_id: int | None
+    mapped: MappedTable
+    row: MapRow | None
+    there: InventoriedTable | None
+    partitions: Sequence[str]
+    target: InventoriedTable | None
+    states: Sequence[TableStatus]
+
+    @property
+    def id(self) -> int:
+        """The same for as long as the table has its name."""
+        return stable_id(self.mapped.backend, self.mapped.source)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        row, mapped = self.row or {}, self.mapped
+        options = mapped.options.model_dump(mode="json", include=_OPTIONS)
+        known = {each.state for each in self.states} - {"left"}  # of the map, and is back
+        state = next((one for one in _STATES if one in known), "live" if known else "starting")
+        return {
+            **options, "id": self.id, "tbl_id": row.get("id"), "db_id": self.db_id,
+            "db_name": mapped.backend, "schema": mapped.schema_name, "name": mapped.table,
+            "target": mapped.options.target or mapped.table,
+            "partitions": self.partitions, "partitions_regex": mapped.options.partitions,
+            "replicated": self.row is not None, "present": self.target is not None,
+            "source_columns": self.there.shown() if self.there else {},
+            "dest_columns": self.target.shown() if self.target else {},
+            "state": None if self.row is None else state,
+            "sources": [each.to_json() for each in self.states],
+        }  # fmt: skip
+
+
+class MapSurvey:
+    """Asks the sources and the destination of a pipeline. Threads may share it."""
+
+    def __init__(self, served: ServedPipeline) -> None:
+        self._served = served
+        self.store = served.pipeline.sink.map_store()
+        self._lock = threading.Lock()
+        self._at = float("-inf")
+        self._found: dict[PostgresSettings, Inventory | PenstockError] = {}
+
+    @property
+    def rows(self) -> MapRows:
+        """The rows of the map."""
+        return self.store or FileMap(self._served.pipeline)
+
+    @property
+    def settings(self) -> PostgresSinkSettings:
+        """The sink's."""
+        return cast(PostgresSinkSettings, self._served.pipeline.sink.settings)
+
+    def urls(self, status: Status) -> Sequence[MapRow]:
+        """The rows of sources, each with whether it is up, and why it is not."""
+        asked = {(name, each.partition): each for name, each in self._sources()}
+        read = {
+            (backend.name, each.partition): each
+            for backend in status.backends for each in backend.partitions
+        }  # fmt: skip
+        found = []
+        for row in self.rows.rows("url"):
+            key = row["db_name"], row["sid"]
+            one, answer = read.get(key), self._found.get(asked[key]) if key in asked else None
+            error = str(answer) if isinstance(answer, PenstockError) else ""
+            more = {
+                "up": one.state == "reading" if one else answer is not None and not error,
+                "status": one.state if one else "not followed",
+                "error": (one.last_error if one else "") or error,
+                "lag_seconds": one.lag_seconds if one else None,
+            }
+            found.append({**row, **more})
+        return found
+
+    def tables(self, status: Status, *, anew: bool = False) -> Sequence[SurveyedTable]:
+        """All tables, in the order of their names. The sources are asked again if `anew`. Raises
+        Unavailable, SettingsError where the destination does not answer."""
+        there = self._ask(anew=anew)
+        with closing(connect(self.settings)) as connection, translated("reading the catalogue"):
+            targets = inventory(connection)
+        dbs = {row["name"]: row["id"] for row in self.rows.rows("db")}
+        mapped: defaultdict[str, list[MapRow]] = defaultdict(list)
+        for row in self.rows.rows("tbl"):
+            mapped[row["db_name"]].append(row)
+        return [
+            self._surveyed(db, dbs.get(db), one, targets, status)
+            for db in sorted({*dbs, *there})
+            for one in _grouped(there.get(db, {}), mapped[db])
+        ]
+
+    def create(self, mapped: MappedTable, there: InventoriedTable, *, has_sid: bool) -> bool:
+        """Makes the target as the source's table is; False if it is there. Raises SettingsError,
+        Unavailable."""
+        relation = SourceRelation(schema=there.schema, table=there.name, columns=there.columns)
+        with (
+            closing(connect(self.settings)) as connection,
+            translated(f"making {mapped.full_target}"),
+            connection.transaction(),
+        ):
+            if find_destination(connection, mapped.target_schema, mapped.target) is not None:
+                return False
+            new = SourceTable(mapped=mapped, sid="", id=0)
+            new.create(connection.cursor(), relation, has_sid=has_sid)
+        return True
+
+    def mapped(self, db: str, row: MapRow) -> MappedTable:
+        """A table with the options of a row."""
+        given = {name: row[name] for name in _OPTIONS if name in row}
+        options = TableOptions.model_validate(given | {"partitions": row["partitions_regex"]})
+        entry = MapEntry(backend=db, tables={f"{row['schema']}.{row['name']}": options})
+        (table,) = self.settings.model_copy(update={"map": (entry,)}).tables()
+        return table
+
+    def _surveyed(
+        self, db: str, db_id: int | None, one: "_Grouped", targets: Inventory, status: Status
+    ) -> SurveyedTable:
+        usual = {"schema": one.schema, "name": one.name, "partitions_regex": ""}
+        mapped = self.mapped(db, one.row or usual)
+        return SurveyedTable(
+            db_id=db_id, mapped=mapped, row=one.row, there=one.there, partitions=one.partitions,
+            target=targets.get((mapped.target_schema, mapped.target)),
+            states=[
+                each for each in status.tables
+                if (each.backend, each.table) == (db, mapped.source)
+            ],
+        )  # fmt: skip
+
+    def _sources(self) -> Sequence[tuple[str, PostgresSettings]]:
+        return sources_of(self._served.pipeline, self.store)
+
+    def _ask(self, *, anew: bool) -> Mapping[str, Inventory]:
+        """The tables of each backend, each as the first source that answers has it."""
+        sources = self._sources()
+        with self._lock:
+            if anew or time.monotonic() > self._at + _FRESH:
+                self._found, self._at = {}, time.monotonic()
+            new = [each for _, each in sources if each not in self._found]
+            if new:
+                with ThreadPoolExecutor(min(_THREADS, len(new)), "survey") as pool:
+                    self._found |= zip(new, pool.map(_inventory, new), strict=True)
+            found: dict[str, dict[tuple[str, str], InventoriedTable]] = {}
+            for name, each in sources:
+                known = self._found[each]
+                if not isinstance(known, PenstockError):
+                    found[name] = {**known, **found.get(name, {})}
+        return found
+
+
+def _inventory(settings: PostgresSettings) -> Inventory | PenstockError:
+    asked = settings.model_copy(update={"connect_timeout": _PATIENCE})
+    try:
+        with connect_ordinary(asked) as connection, translating("reading the catalogue"):
+            return inventory(connection)
+    except PenstockError as error:
+        return error
+
+
+@dataclass(frozen=True, slots=True)
+class _Grouped:
+    """A table that is there, or is in the map, with those that its pattern names."""
+
+    schema: str
+    name: str
+    there: InventoriedTable | None
+    row: MapRow | None
+    partitions: Sequence[str]
+
+
+def _grouped(there: Inventory, rows: Sequence[MapRow]) -> Iterator[_Grouped]:
+    mapped = {(row["schema"], row["name"]): row for row in rows}
+    parts: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    names = {*mapped}
+    for key, table in there.items():
+        schema, name = key
+        owner = next(
+            (
+                one for one, row in mapped.items()
+                if row["partitions_regex"] and one[0] == schema
+                and re.fullmatch(row["partitions_regex"], name)
+            ),
+            None,
+        )  # fmt: skip
+        if owner is not None and key not in mapped:
+            parts[owner].add(name)
+        elif not table.is_partition:
+            names.add(key)
+            parts[key].update(table.partitions or ())
+    for key in sorted(names):
+        yield _Grouped(*key, there.get(key), mapped.get(key), sorted(parts[key]))
