@@ -147,9 +147,9 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
     server = pipeline.sink.server()
-    count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     if server is None:
         return
+    count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     used = "{partition}" in server.subject
     if used and count == 1:
         yield _warning(

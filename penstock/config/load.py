@@ -89,10 +89,7 @@ def _built(document: Document, model: type[D], name: str) -> D:
     found = None if document.problems else _validate(document, model)
     if found is None:
         raise refuse(list(_lines(document, name)))
-    if isinstance(found, Pipeline) and (store := found.sink.map_store()) is not None:
-        with store:
-            found = cast(D, found.mapped(store.content()))
-    return found
+    return cast(D, found.renewed()) if isinstance(found, Pipeline) else found
 
 
 def _lines(document: Document, name: str) -> Iterator[str]:

@@ -318,6 +318,7 @@ class Pipeline(Deployment):
     spark: Spark = Spark()
     _own: tuple[Backend, ...] = PrivateAttr(())  # of the pipeline file itself
     _problems: tuple[str, ...] = PrivateAttr(())
+    _broken: frozenset[str] = PrivateAttr(frozenset())
 
     @property
     def own_backends(self) -> tuple[Backend, ...]:
@@ -329,11 +330,29 @@ class Pipeline(Deployment):
         """What is wrong in the file of the map: it is left out."""
         return self._problems
 
+    def forgets(self, backend: str) -> bool:
+        """Whether what the map does not have of a backend has left it: not where that may be a
+        mistake."""
+        return backend not in self._broken
+
+    def renewed(self) -> "Pipeline":
+        """The same with what the file of its map says now; itself where there is none. Raises
+        SettingsError, Unavailable."""
+        store = self.sink.map_store()
+        if store is None:
+            return self
+        with store:
+            return self.mapped(store.content())
+
     def mapped(self, content: "MapContent") -> "Pipeline":
-        """The same with what the file of its map says."""
-        settings = self.sink.settings.model_copy(update={"map": content.entries})
+        """The same with what the file of its map says; rows that are wrong there say what they said
+        before."""
+        before: Any = self.sink.settings
+        content = content.over(before, [each.settings for each in self.backends])
+        settings = before.model_copy(update={"map": content.entries})
         sink = self.sink.model_copy(update={"settings": settings})
         found, problems = {each.name: each for each in self._own}, [*content.problems]
+        broken = {db for db, _, _ in content.broken}
         for data in content.backends:
             name, kind = data["name"], data["type"]
             model = plugin("feeds", kind).settings
@@ -344,6 +363,7 @@ class Pipeline(Deployment):
                 found[name] = Backend(name=name, type=kind, settings=model.model_validate(data))
             except ValidationError as error:
                 problems += [f"db {name}: {each.text}" for each in problems_of(error, model)]
+                broken.add(name)
         wanted = sink.plug_in.tables
         assert wanted is not None
         backends = tuple(
@@ -352,7 +372,7 @@ class Pipeline(Deployment):
             if (tables := tuple(wanted(settings, each.name)))
         )
         mapped = self.model_copy(update={"sink": sink, "backends": backends})
-        mapped._problems = tuple(problems)
+        mapped._problems, mapped._broken = tuple(problems), frozenset(broken)
         return mapped
 
     @property

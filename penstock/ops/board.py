@@ -41,6 +41,8 @@ COUNTERS = frozenset(
 _REMEMBERED = 50_000  # a sink of tables has five for each
 # Entries that are reported again all the time: one that is not for so many seconds has gone.
 _EXPIRES = {"partition": 60.0}
+# Kinds of entries that are named by a backend.
+_OF_BACKENDS = frozenset({"query", "source", "partition", "gap", "batch", "measure", "snapshots"})
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -155,6 +157,13 @@ class Board(Closes):
         """The latest fields of one reporter; empty before its first report."""
         found = self._entries.get((kind, name))
         return found.fields if found else _NOTHING
+
+    def forget(self, backend: str) -> None:
+        """Drops what was reported of a backend that is not followed any more."""
+        with self._lock:
+            for kind, name in [*self._entries]:
+                if kind in _OF_BACKENDS and name.partition("/")[0] == backend:
+                    del self._entries[kind, name]
 
     def serve(self, connection: Connection) -> None:
         """Takes the reports of one TCP connection and confirms each; raises EOFError or OSError

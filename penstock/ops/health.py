@@ -115,7 +115,8 @@ def _backend_complaints(
         )
         return
     if entry is None:
-        waited = now - started
+        # It may have joined a pipeline that runs.
+        waited = now - max(started, query.since if query is not None else started)
         yield Complaint(
             "unhealthy" if waited >= limits.starting else "degraded",
             f"backend {name}: has not reported for {waited:.0f} s since the start",

@@ -158,6 +158,8 @@ class Beginnings:
         with self._lock:  # an old map must not have the last word
             if not isinstance(sink, LoadsTables) or end.is_set():
                 return
+            if not self._pipeline.forgets(backend):
+                return
             tables = sink.leave(backend, partitions)
             report_apart(self._board, self._pipeline.sink.type, {"tables": tables})
             if partitions is not None:

@@ -57,8 +57,10 @@ class LiveMap(Closes):
         """Takes the next step; `now` is monotonic seconds. Raises EngineLost."""
         if self._next is None:
             pipeline = self._read()
-            changed = changes(self._pipeline, pipeline) | self._asked
-            self._asked -= changed
+            asked, self._asked = self._asked, set()
+            changed = asked & {each.name for each in pipeline.backends}
+            if pipeline is not self._pipeline:
+                changed |= changes(self._pipeline, pipeline)
             if changed:
                 self._supervision.end(changed, self._run)
                 self._next = pipeline, changed, now + GRACE

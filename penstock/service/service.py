@@ -24,7 +24,7 @@ from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
-from penstock.service.live_map import LiveMap
+from penstock.service.live_map import LiveMap, changes
 from penstock.service.operations import Operations, open_board
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.ownership import Ownership
@@ -107,7 +107,11 @@ class Service:
                     engine.wait()
 
             while standby.wait(meanwhile):
-                pipeline = self.pipeline
+                # Another instance may have followed edits while this one waited.
+                pipeline = self.pipeline.renewed()
+                changed = changes(self.pipeline, pipeline)
+                for part in (engine, standby, ops, self):
+                    part.follow(pipeline, changed)
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
                 with (

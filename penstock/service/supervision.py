@@ -74,6 +74,8 @@ class Supervision:
                 self._queries[name].stop()
                 # Or else the next one would be taken for stopped until it reports.
                 self._board.post("source", name, {"stopped": False})
+        for name in set(changed) - {each.name for each in pipeline.backends}:
+            self._board.forget(name)
 
     def hand_over(self) -> None:
         """Stops the queries at once: the pipeline is another instance's."""

@@ -452,10 +452,11 @@ class TargetLedger:
         cursor.execute(self._sql("DELETE FROM {schema}.loading WHERE ledger = %s"), [id])
 
     def begun(self, cursor: Any, backend: str) -> set[str]:
-        """The sources (sids) of a backend of which something is known."""
+        """The sources (sids) of a backend of which something is known, and has not left."""
         found = cursor.execute(
             self._sql(
-                "SELECT DISTINCT sid FROM {schema}.ledger WHERE backend = %s AND place <> ''"
+                "SELECT DISTINCT sid FROM {schema}.ledger"
+                " WHERE backend = %s AND place <> '' AND state <> 'left'"
             ),
             [backend],
         )

@@ -157,7 +157,10 @@ def test_what_another_program_broke_is_told(file: Path, tmp_path: Path) -> None:
         store.add("tbl", {"db_id": db, "name": "items"})
     with sqlite3.connect(tmp_path / "map.db") as connection:
         connection.execute("UPDATE tbl SET type = 'copy'")
-    assert run(file, "list")[2].startswith("left out: tbl 1: type:")
+    assert run(file)[2].startswith("left out: tbl 1: type:")
+    found = CliRunner().invoke(main, ["check", str(file), "--json"])
+    (told,) = (each for each in json.loads(found.stdout) if each["subject"] == "sink.map")
+    assert (told["level"], told["message"].startswith("tbl 1: type:")) == ("error", True)
 
 
 def test_a_map_in_the_pipeline_file_is_refused(tmp_path: Path) -> None:

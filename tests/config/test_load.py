@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,32 @@ def test_a_map_in_a_file_of_its_own_has_the_backends(tmp_path: Path) -> None:
         again: Any = found.mapped(store.content()).backends
         assert again[0].settings.tables == ("public.orders", "public.more")
         assert again[1] == found.backends[1]
+
+
+def test_a_row_of_the_map_that_another_program_broke_stays_what_it_was(tmp_path: Path) -> None:
+    with MapStore(tmp_path / "map.db") as store:
+        db = store.add("db", {"name": "shop"})["id"]
+        for sid in ("eu", "us"):
+            store.add("url", {"db_id": db, "sid": sid, "url": f"postgresql://h/{sid}"})
+        for table in ("orders", "more"):
+            store.add("tbl", {"db_id": db, "name": table, "filter": "true"})
+        before = read(_live(tmp_path))
+        with sqlite3.connect(store.path) as connection:
+            connection.execute("UPDATE url SET url = 'mysql://h/us' WHERE sid = 'us'")
+            connection.execute("UPDATE tbl SET type = 'copy' WHERE name = 'more'")
+        store.add("tbl", {"db_id": db, "name": "third"})
+        found = before.mapped(store.content())
+        (settings,) = [each.settings for each in found.backends]
+        assert [each.sid for each in settings.sources] == ["eu", "us"]  # type: ignore[attr-defined]
+        (entry,) = found.sink.settings.map  # type: ignore[attr-defined]
+        assert {name: options.filter for name, options in entry.tables.items()} == {
+            "public.orders": "true", "public.third": "", "public.more": "true",
+        }  # fmt: skip
+        assert not found.forgets("shop")
+        assert len(found.map_problems) == 2
+        again = read(_live(tmp_path))  # which knows nothing of before
+        assert again.backends[0].settings.tables == ("public.orders", "public.third")  # type: ignore[attr-defined]
+        assert not again.forgets("shop")
 
 
 def test_without_a_map_of_its_own_there_must_be_a_backend(tmp_path: Path) -> None:

@@ -239,6 +239,14 @@ def test_merging_keeps_the_latest_of_each_field(reports: list[dict[str, int]]) -
     assert set(found.changed) == set(latest)
 
 
+def test_what_is_not_followed_any_more_is_forgotten(board: Board) -> None:
+    for kind, name in [("source", "a"), ("partition", "a/eu"), ("gap", "a/eu"), ("source", "ab")]:
+        board.post(kind, name, {"connected": True})  # type: ignore[arg-type]
+    board.post("sink", "a", {"connected": True})
+    board.forget("a")
+    assert board.snapshot().keys() == {("source", "ab"), ("sink", "a")}
+
+
 def test_the_socket_is_the_users_alone_and_goes_with_the_board(tmp_path: Path) -> None:
     with Board(tmp_path / "run" / "board") as board:
         assert stat.S_IMODE(board.path.parent.stat().st_mode) == 0o700

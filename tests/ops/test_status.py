@@ -79,6 +79,8 @@ CASES = [
     Case("can't begin, because its database is away",
          [query(0, begun=False), query(31, begun=False, last_error="refused")], 31, "unhealthy",
          "a: has not begun for 31 s: refused"),
+    Case("joined a pipeline that runs", [query(500)], 510, "degraded",
+         "a: has not reported for 10 s since the start"),
     Case("begun, and not read yet", [query(0)], 5, "degraded",
          "a: has not reported for 5 s since the start"),
     Case("history lost, and gone on", [source(0), gap(0, stale=True)], 1, "degraded",

@@ -8,9 +8,9 @@ never used again.
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -81,11 +81,29 @@ _MODELS: dict[Kind, type[Settings]] = {"db": _Db, "url": _Url, "tbl": _Table}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MapContent:
     """What the file says, as a pipeline file would: `backends` are plain data, with passwords.
-    `problems`: what is wrong with rows that are left out (edits by other programs)."""
+    `problems`: what is wrong with rows that are left out (edits by other programs), and `broken`
+    which they are: the db, the kind, and the sid or the name of the table."""
 
     entries: tuple[MapEntry, ...] = ()
     backends: tuple[Mapping[str, Any], ...] = ()
     problems: tuple[str, ...] = ()
+    broken: tuple[tuple[str, Kind, str], ...] = ()
+
+    def over(self, before: PostgresSinkSettings, backends: Iterable[Any]) -> "MapContent":
+        """The same, where rows that are broken say what they said in these settings of the sink and
+        of backends."""
+        tables = {(each.backend, name): options for each in before.map
+                  for name, options in each.tables.items()}  # fmt: skip
+        known = {(each.name, source.sid): source for each in backends for source in each.sources}
+        entries = {each.backend: dict(each.tables) for each in self.entries}
+        sources = {each["name"]: [*each["sources"]] for each in self.backends}
+        for db, kind, name in self.broken:
+            if kind == "tbl" and (options := tables.get((db, name))) is not None:
+                entries.setdefault(db, {})[name] = options
+            if kind == "url" and (source := known.get((db, name))) is not None:
+                url = source.connection.get_secret_value()
+                sources.setdefault(db, []).append({"sid": name, "connection": url})
+        return replace(self, entries=_entries(entries), backends=_backends(sources))
 
 
 class MapStore(Closes):
@@ -161,7 +179,7 @@ class MapStore(Closes):
         """What the file says now."""
         tables: dict[str, dict[str, TableOptions]] = {}
         sources: dict[str, list[Mapping[str, Any]]] = {}
-        problems = []
+        problems, broken = [], list[tuple[str, Kind, str]]()
         with self._opened() as connection:
             connection.execute("BEGIN")
             try:
@@ -174,19 +192,19 @@ class MapStore(Closes):
                     model = _model(kind, row)
                 except RefusedEdit as error:
                     problems.append(f"{kind} {row['id']}: {error}")
+                    name = row["sid"] if kind == "url" else _full_name(row)
+                    broken.append((row.get("db_name") or row["name"], kind, name))
                     continue
                 if isinstance(model, _Url):
                     source = {"sid": model.sid, "connection": model.url.get_secret_value()}
                     sources.setdefault(row["db_name"], []).append(source)
                 elif isinstance(model, _Table):
-                    name = f"{model.schema}.{model.name}"
-                    tables.setdefault(row["db_name"], {})[name] = _options(model)
+                    tables.setdefault(row["db_name"], {})[_full_name(row)] = _options(model)
         return MapContent(
-            entries=tuple(MapEntry(backend=db, tables=each) for db, each in tables.items()),
-            backends=tuple(
-                {"name": db, "type": "postgres", "sources": each} for db, each in sources.items()
-            ),
+            entries=_entries(tables),
+            backends=_backends(sources),
             problems=tuple(problems),
+            broken=tuple(broken),
         )
 
     def _read(
@@ -344,6 +362,18 @@ def _model(kind: Kind, values: Mapping[str, Any]) -> Settings:
             found["type"], found["msg"].removeprefix("Value error, ")
         )
         raise RefusedEdit(f"{field}: {text}", field=field) from None
+
+
+def _entries(tables: Mapping[str, dict[str, TableOptions]]) -> tuple[MapEntry, ...]:
+    return tuple(MapEntry(backend=db, tables=each) for db, each in tables.items())
+
+
+def _backends(sources: Mapping[str, Sequence[Any]]) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"name": db, "type": "postgres", "sources": each} for db, each in sources.items())
+
+
+def _full_name(row: MapRow) -> str:
+    return f"{row.get('schema')}.{row['name']}"
 
 
 def _options(table: _Table) -> TableOptions:

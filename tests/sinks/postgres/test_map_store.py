@@ -155,6 +155,7 @@ def test_a_row_that_another_program_broke_is_left_out(store: MapStore, shop: int
     (entry,) = found.entries
     assert [*entry.tables] == ["public.good"]
     assert [each.partition(":")[0] for each in found.problems] == ["tbl 2", "tbl 3", "tbl 4"]
+    assert found.broken == tuple(("shop", "tbl", f"public.{name}") for name in "abc")
 
 
 def test_another_programs_file_is_left_alone(tmp_path: Path) -> None:
