@@ -4,13 +4,16 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import nats as nats_py
 import psutil
+import psycopg
 
 from tests.chaos.proxy import Weather
 from tests.chaos.world import STREAM, World
 from tests.pipeline.running import send
+from tests.servers import Nats, Postgres
 
 Fault = Callable[[World, random.Random], AbstractContextManager[None]]
 
@@ -22,6 +25,7 @@ _WEATHER = {
     "slow": lambda chance: Weather(latency=chance.uniform(0.02, 0.3)),
     "narrow": lambda chance: Weather(rate=chance.randint(10_000, 200_000)),
     "reset": lambda _: Weather(refused=True),
+    "unanswered": lambda _: Weather(unanswered=True),
 }
 
 
@@ -46,10 +50,8 @@ def _bad_network(world: World, link: str, weather: Weather) -> Iterator[None]:
 
 
 def _victims(world: World, target: str, chance: random.Random) -> list[psutil.Process]:
-    if target == "nats":
-        return [psutil.Process(world.nats.pid)]
-    if target == "postgres":
-        top = psutil.Process(world.postgres.pid)
+    if target in world.servers:
+        top = psutil.Process(world.servers[target].pid)
         return [top, *top.children(recursive=True)]
     found = world.processes(target)
     return [chance.choice(found)] if target == "worker" and found else found
@@ -89,25 +91,28 @@ def _part_killed(target: str) -> Fault:
     return killed
 
 
-@contextmanager
-def _nats_killed(world: World, _: random.Random) -> Iterator[None]:
-    world.nats.kill()
-    yield
-    world.nats.start()
+def _server_ended(name: str, end: Callable[[Any], None]) -> Fault:
+    @contextmanager
+    def ended(world: World, _: random.Random) -> Iterator[None]:
+        end(world.servers[name])
+        yield
+        world.servers[name].start()
+
+    return ended
+
+
+def _crash(server: Postgres) -> None:
+    server.stop("immediate")
 
 
 @contextmanager
-def _nats_stopped(world: World, _: random.Random) -> Iterator[None]:
-    world.nats.stop()
+def _terminated(world: World, _: random.Random) -> Iterator[None]:
+    """The target ends the connections of the sink."""
+    psycopg.connect(world.servers["target"].url).execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'penstock sink'"
+    )
     yield
-    world.nats.start()
-
-
-@contextmanager
-def _postgres_stopped(world: World, _: random.Random) -> Iterator[None]:
-    world.postgres.stop("immediate")
-    yield
-    world.postgres.start()
 
 
 @contextmanager
@@ -122,7 +127,7 @@ def _limit_stream(world: World, *, full: bool) -> None:
     import asyncio
 
     async def limit() -> None:
-        client = await nats_py.connect(world.nats.url)
+        client = await nats_py.connect(world.servers["nats"].url)
         try:
             jetstream = client.jetstream(timeout=20)
             info = await jetstream.stream_info(STREAM)
@@ -143,8 +148,10 @@ _FAULTS: dict[str, Fault] = {
     "pipeline-second": _second_instance,
     "jvm-kill": _part_killed("jvm"),
     "worker-kill": _part_killed("worker"),
-    "nats-kill": _nats_killed,
-    "nats-stop": _nats_stopped,
+    "nats-kill": _server_ended("nats", Nats.kill),
+    "nats-stop": _server_ended("nats", Nats.stop),
     "nats-full": _stream_full,
-    "postgres-stop": _postgres_stopped,
+    "postgres-stop": _server_ended("postgres", _crash),
+    "target-stop": _server_ended("target", _crash),
+    "target-terminate": _terminated,
 }

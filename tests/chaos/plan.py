@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 STEPS_A_ROUND = 3  # then everything is compared
+CONSOLIDATE = "consolidate"  # the pipeline into tables
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +48,20 @@ KINDS: Mapping[str, Kind] = {
             "narrow": (2.0, 5.0),
         }.items()
     },
+    "target-stop": Kind(target="target", hold=(0.0, 4.0)),
+    "target-freeze": Kind(target="target", hold=_LONG),
+    "target-terminate": Kind(target="target"),
+    "target-unanswered": Kind(target="target", hold=(1.0, 4.0)),  # commits are, and nothing else
+    "target-reset": Kind(target="target", hold=(0.0, 3.0)),
+    "target-cut": Kind(target="target", hold=(0.5, 2.0)),
+    "target-slow": Kind(target="target", hold=(2.0, 5.0)),
 }
+
+
+def kinds(pipeline: str) -> tuple[str, ...]:
+    """What can happen to a pipeline: into a stream, or into tables."""
+    other = "nats" if pipeline == CONSOLIDATE else "target"
+    return tuple(sorted(name for name, kind in KINDS.items() if kind.target != other))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +82,9 @@ class Step:
         return self.hold + self.calm + max(KINDS[name].cost for name in self.faults)
 
 
-def steps(seed: int, only: tuple[str, ...] = ()) -> Iterator[Step]:
-    """Without end: every kind in some order, and every kind in another one, and so on; one in five
-    steps has two faults of different targets."""
+def steps(seed: int, only: tuple[str, ...]) -> Iterator[Step]:
+    """Without end: every kind of these in some order, and every one in another order, and so on;
+    one in five steps has two faults of different targets."""
     chance = random.Random(seed)
     deck: list[str] = []
     while True:
@@ -89,12 +103,12 @@ def steps(seed: int, only: tuple[str, ...] = ()) -> Iterator[Step]:
 
 def _draw(chance: random.Random, deck: list[str], only: tuple[str, ...]) -> str:
     if not deck:
-        deck += only or sorted(KINDS)
+        deck += only
         chance.shuffle(deck)
     return deck.pop()
 
 
-def plan(seed: int, seconds: float, only: tuple[str, ...] = ()) -> Iterator[tuple[Step, ...]]:
+def plan(seed: int, seconds: float, only: tuple[str, ...]) -> Iterator[tuple[Step, ...]]:
     """Rounds of a few steps, for about `seconds`."""
     left, going = seconds, steps(seed, only)
     while left > 0:

@@ -25,6 +25,7 @@ class Weather:
     lost: Literal["", "all", "answers"] = ""
     refused: bool = False  # new connections are reset
     stalled: bool = False  # bytes wait
+    unanswered: bool = False  # a COMMIT arrives, and its connection is reset in place of the answer
     cut: int = -1  # every chunk is cut behind so many bytes, and its connection reset
 
 
@@ -33,6 +34,7 @@ class _Pair:
     client: socket.socket
     server: socket.socket
     dead: set[str] = field(default_factory=set)  # directions whose end is not told any more
+    is_unanswered: bool = False
     ended: list[str] = field(default_factory=list)  # directions that end
 
     def reset(self) -> None:
@@ -57,6 +59,7 @@ class Proxy:
         self.port = int(self._listener.getsockname()[1])
         self._closed = False
         self.asked = 0  # bytes that went to the server
+        self.unanswered = 0  # commits
         threading.Thread(target=self._accept, daemon=True).start()
 
     def reset(self) -> None:
@@ -115,6 +118,11 @@ class Proxy:
             pair.dead.add(direction)
         if direction in pair.dead:
             return
+        if pair.is_unanswered and direction == "answers":
+            raise ConnectionResetError
+        if weather.unanswered and direction == "questions" and b"COMMIT\0" in data:
+            pair.is_unanswered = True
+            self.unanswered += 1
         time.sleep(weather.latency)
         if weather.cut >= 0:
             sink.sendall(data[: weather.cut])

@@ -5,8 +5,8 @@ import random
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,10 @@ import nats as nats_py
 import ormsgpack
 
 from tests.chaos.faults import fault
-from tests.chaos.plan import Step, plan
-from tests.chaos.world import STREAM, World, world
-from tests.pipeline.truth import assert_same
-
-SETTLED = 180.0  # seconds that a round may take, once all is mended, until everything arrived
-FLOWING = 120.0  # seconds until changes flow again
+from tests.chaos.plan import CONSOLIDATE, Step, kinds, plan
+from tests.chaos.shops import TableAudit, shops
+from tests.chaos.world import FLOWING, SETTLED, STREAM, World, world
+from tests.pipeline.truth import Truth, assert_same
 
 
 @dataclass(slots=True)
@@ -38,20 +36,21 @@ def chaos(
     seconds: float,
     pipeline: str = "default",
     only: tuple[str, ...] = (),
+    large: int = 5000,
     say: Callable[[str], None] = print,
 ) -> Outcome:
-    """Runs about `seconds` of faults. Raises AssertionError when the stream is not what was
-    committed; the folder with the logs is kept then."""
+    """Runs about `seconds` of faults; `large`: rows of the large transactions that go into tables.
+    Raises AssertionError when the stream, or a table, is not what was committed; the folder with
+    the logs is kept then."""
     outcome, folder = Outcome(), Path(tempfile.mkdtemp(prefix="penstock-chaos-"))
     begun = time.monotonic()
 
     def tell(number: int, what: object) -> None:
         say(f"{time.monotonic() - begun:7.1f} s  round {number}: {what}")
 
-    with world(folder, seed, pipeline) as here:
-        audit = Audit(here)
+    with _opened(folder, seed, pipeline, large) as (here, audit):
         audit.wait_for_flow()
-        for number, round_ in enumerate(plan(seed, seconds, only), 1):
+        for number, round_ in enumerate(plan(seed, seconds, only or kinds(pipeline)), 1):
             for step in round_:
                 tell(number, step)
                 _strike(here, step)
@@ -71,6 +70,18 @@ def chaos(
     return outcome
 
 
+@contextmanager
+def _opened(
+    folder: Path, seed: int, pipeline: str, large: int
+) -> Iterator[tuple[World, "StreamAudit | TableAudit"]]:
+    if pipeline == CONSOLIDATE:
+        with shops(folder, seed, large) as (here, audit):
+            yield here, audit
+    else:
+        with world(folder, seed, pipeline) as (here, truth):
+            yield here, StreamAudit(here, truth)
+
+
 def _strike(here: World, step: Step) -> None:
     chance = random.Random(step.chance)
     with ExitStack() as stack:
@@ -79,51 +90,37 @@ def _strike(here: World, step: Step) -> None:
         time.sleep(step.hold)
 
 
-class Audit:
+class StreamAudit:
     """Compares the stream with the truth, each time from where it was."""
 
-    def __init__(self, here: World) -> None:
-        self._here = here
+    def __init__(self, here: World, truth: Truth) -> None:
+        self._here, self._truth = here, truth
         self._sequence = 0  # of the last message compared
 
     def wait_for_flow(self) -> None:
         """Until something new is stored."""
         before = self._stored()
-        self._until(lambda: self._stored() > before, FLOWING, "nothing flows")
+        self._here.until(lambda: self._stored() > before, FLOWING, "nothing flows")
 
     def compare(self) -> int:
         """Everything committed since the last time is in the stream once, in order, as it was, and
         nothing else; how many changes that were."""
-        facts = self._here.truth.read()
+        facts = self._truth.read()
         wanted = self._sequence + len(facts)
         if facts:
-            self._until(lambda: self._stored() >= wanted, SETTLED, f"not all {len(facts)} arrive")
-        bodies = asyncio.run(_bodies(self._here.nats.url, self._sequence))
+            self._here.until(
+                lambda: self._stored() >= wanted, SETTLED, f"not all {len(facts)} arrive"
+            )
+        bodies = asyncio.run(_bodies(self._here.servers["nats"].url, self._sequence))
         self._sequence += len(bodies)
         try:
             assert_same(facts, bodies)
         except AssertionError as error:
-            raise AssertionError(self._problem(str(error))) from None
+            raise AssertionError(self._here.problem(str(error))) from None
         return len(facts)
 
     def _stored(self) -> int:
-        return asyncio.run(_last_sequence(self._here.nats.url))
-
-    def _until(self, true: Callable[[], bool], seconds: float, problem: str) -> None:
-        deadline = time.monotonic() + seconds
-        while not true():
-            code = self._here.run.process.poll()
-            assert code is None, self._problem(f"the pipeline ended by itself with {code}")
-            assert time.monotonic() < deadline, self._problem(f"{problem} in {seconds} s")
-            time.sleep(0.2)
-
-    def _problem(self, what: str) -> str:
-        run = self._here.run
-        try:
-            status = run.get("/status")[1]
-        except (OSError, AssertionError) as error:
-            status = str(error)
-        return f"{what}\nstatus: {status}\nlog ({run.log_file}):\n{run.log[-3000:]}"
+        return asyncio.run(_last_sequence(self._here.servers["nats"].url))
 
 
 async def _last_sequence(url: str) -> int:

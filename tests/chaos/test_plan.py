@@ -5,27 +5,29 @@ from itertools import islice
 import pytest
 
 from tests.chaos.faults import _FAULTS, _WEATHER
-from tests.chaos.plan import KINDS, STEPS_A_ROUND, plan, steps
+from tests.chaos.plan import KINDS, STEPS_A_ROUND, kinds, plan, steps
+
+ALL = tuple(KINDS)
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2**31])
 def test_a_seed_gives_the_same_plan_and_another_one_another(seed: int) -> None:
-    assert [*plan(seed, 600)] == [*plan(seed, 600)]
-    assert [*plan(seed, 600)] != [*plan(seed + 1, 600)]
+    assert [*plan(seed, 600, ALL)] == [*plan(seed, 600, ALL)]
+    assert [*plan(seed, 600, ALL)] != [*plan(seed + 1, 600, ALL)]
 
 
 def test_a_longer_plan_begins_as_a_shorter_one() -> None:
-    short = [step for round_ in plan(7, 100) for step in round_]
-    assert [step for round_ in plan(7, 900) for step in round_][: len(short)] == short
+    short = [step for round_ in plan(7, 100, ALL) for step in round_]
+    assert [step for round_ in plan(7, 900, ALL) for step in round_][: len(short)] == short
 
 
 def test_every_kind_comes_before_any_comes_again() -> None:
-    names = [name for step in islice(steps(3), len(KINDS)) for name in step.faults]
+    names = [name for step in islice(steps(3, ALL), len(KINDS)) for name in step.faults]
     assert set(names[: len(KINDS)]) == set(KINDS)
 
 
 def test_some_steps_have_two_faults_and_never_of_one_target() -> None:
-    twos = [step.faults for step in islice(steps(4), 200) if len(step.faults) == 2]
+    twos = [step.faults for step in islice(steps(4, ALL), 200) if len(step.faults) == 2]
     assert len(twos) > 10
     assert all(KINDS[one].target != KINDS[other].target for one, other in twos)
 
@@ -37,9 +39,15 @@ def test_only_some_kinds_when_asked_for() -> None:
     assert found == {"nats-kill", "jvm-kill"}
 
 
+def test_a_pipeline_has_one_kind_of_sink() -> None:
+    assert set(kinds("default")) | set(kinds("consolidate")) == set(KINDS)
+    assert not {KINDS[name].target for name in kinds("default")} & {"target"}
+    assert not {KINDS[name].target for name in kinds("consolidate")} & {"nats"}
+
+
 @pytest.mark.parametrize("seconds", [1, 100, 3600])
 def test_it_is_about_as_long_as_asked_for(seconds: int) -> None:
-    rounds = [*plan(6, seconds)]
+    rounds = [*plan(6, seconds, ALL)]
     assert seconds <= sum(step.cost for round_ in rounds for step in round_) < seconds + 40
     assert all(1 <= len(round_) <= STEPS_A_ROUND for round_ in rounds)
 

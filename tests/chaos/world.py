@@ -2,7 +2,8 @@
 
 import random
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +18,8 @@ from tests.pipeline.truth import Truth
 from tests.servers import Database, Nats, Postgres
 
 STREAM = "CHAOS"
+SETTLED = 180.0  # seconds that a round may take, once all is mended, until everything arrived
+FLOWING = 120.0  # seconds until changes flow again
 
 TABLE = """
 CREATE TABLE items (id bigserial PRIMARY KEY, who int, note text);
@@ -93,17 +96,35 @@ class Load:
                 raise psycopg.Rollback(transaction)
 
 
+class Loads:
+    """Several at the same time."""
+
+    def __init__(self, loads: Sequence[Load]) -> None:
+        self._loads = loads
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """See `Load`."""
+        with ExitStack() as stack:
+            for load in self._loads:
+                stack.enter_context(load.paused())
+            yield
+
+    def stop(self) -> None:
+        """See `Load`."""
+        for load in self._loads:
+            load.stop()
+
+
 @dataclass
 class World:
-    """Everything that runs; `run` is the pipeline of the moment."""
+    """Everything that runs; `run` is the pipeline of the moment. `servers` and the `links` to them
+    are named as the targets of faults."""
 
     folder: Path
-    postgres: Postgres
-    nats: Nats
-    database: Database
+    servers: dict[str, Nats | Postgres]
     links: dict[str, Proxy]
-    truth: Truth
-    load: Load
+    load: Load | Loads
     pipeline: dict[str, Any]
     run: Run = field(init=False)
     _runs: list[Run] = field(default_factory=list)
@@ -124,6 +145,24 @@ class World:
             return [top, *found]
         return [one for one in found if _is_java(one) == (what == "jvm")]
 
+    def until(self, true: Callable[[], bool], seconds: float, problem: str) -> None:
+        """Waits, as long as the pipeline runs."""
+        deadline = time.monotonic() + seconds
+        while not true():
+            code = self.run.process.poll()
+            assert code is None, self.problem(f"the pipeline ended by itself with {code}")
+            assert time.monotonic() < deadline, self.problem(f"{problem} in {seconds} s")
+            time.sleep(0.2)
+
+    def problem(self, what: str) -> str:
+        """With what the pipeline says."""
+        try:
+            status = self.run.get("/status")[1]
+        except (OSError, AssertionError) as error:
+            status = str(error)
+        log = f"log ({self.run.log_file}):\n{self.run.log[-3000:]}"
+        return f"{what}\nstatus: {status}\n{log}"
+
     def close(self) -> None:
         """Ends what runs, frozen or not."""
         for run in self._runs:
@@ -139,8 +178,8 @@ def _is_java(process: psutil.Process) -> bool:
 
 
 @contextmanager
-def world(folder: Path, seed: int, pipeline: str = "default") -> Iterator[World]:
-    """A world with its pipeline started."""
+def world(folder: Path, seed: int, pipeline: str) -> Iterator[tuple[World, Truth]]:
+    """A world with its pipeline started, and what was committed in it."""
     with ExitStack() as stack:
         postgres = stack.enter_context(Postgres(settings=SERVER))
         nats = stack.enter_context(Nats())
@@ -163,7 +202,7 @@ def world(folder: Path, seed: int, pipeline: str = "default") -> Iterator[World]
             f":{postgres.port}/", f":{links['postgres'].port}/"
         )
         text["sink"] |= {**SINK, "url": f"nats://127.0.0.1:{links['nats'].port}"}
-        made = World(folder, postgres, nats, database, links, truth, load, text)
+        made = World(folder, {"postgres": postgres, "nats": nats}, links, load, text)
         stack.callback(made.close)
         made.run = made.start()
-        yield made
+        yield made, truth
