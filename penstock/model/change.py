@@ -119,7 +119,7 @@ def schema(images: Images = "json") -> pa.Schema:
     their end: `before` and `after` have all columns of the relation in its order, `key` those of
     the key. The values are the source's own text and are not checked: null is `\\N`, and `\\U` is a
     column that was not sent (also listed in `unchanged`), or is not in an old row of only a key.
-    `delta` is the relation, at its first row in each page: it holds for the rows after it of the
+    `delta` is the relation, at its first change in each page: it holds for those after it of the
     same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:
     `schema`, `table`, `relation_id`, `version`, `columns` (`name`, `type`: an OID, `modifier`,
     `key`), `types` (OID -> `kind`, `name`, `inner`, `delimiter` of those that are not built in).

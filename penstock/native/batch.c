@@ -112,13 +112,14 @@ static struct text version(const struct build *b, int64_t row, uint8_t *space) {
     return (void)space, plan ? plan->version : (struct text){0};
 }
 
-/* A relation's description, for the first of its rows: no later column asks for its plan. */
+/* A relation's description, for the first change of its rows (or TRUNCATE): no later column asks for
+ * its plan. */
 static struct text description(const struct build *b, int64_t row, uint8_t *space) {
     const struct row *r = &rows_of(b)[row];
     const struct plan **plan = (const struct plan **)b->page->plans.data + r->relation;
     struct text found = {0};
     (void)space;
-    if (!*plan || r->operation > 2) return found;
+    if (!*plan || r->operation > 3) return found;
     found = (*plan)->description;
     *plan = NULL;
     return found;

@@ -57,7 +57,8 @@ WHERE pubname = %s AND tablename = %s
 # that was changed and changed back, and a partition that was detached and attached again. A
 # schema's entry in a publication is found by its dependencies: before PostgreSQL 15 there is no
 # such catalogue. Functions of the catalogue see what was committed after the statement began: a
-# partition counts once its entries in pg_inherits are seen, too.
+# partition counts once its entries in pg_inherits are seen, too. OFFSET: the view makes the list of
+# a table's columns (not before PostgreSQL 15) once, and not for each of them.
 _RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
@@ -109,7 +110,10 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
             FROM pg_catalog.pg_partition_ancestors(t.relid) a
             LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid) attached
         WHERE t.isleaf AND attached.seen = attached.ancestors - 1) END) END
-FROM pg_catalog.pg_publication_tables p
+FROM (SELECT pubname, schemaname, tablename, to_jsonb(t) -> 'attnames' AS sent
+      FROM pg_catalog.pg_publication_tables t
+      WHERE pubname = %s AND (%s::text IS NULL OR schemaname = %s AND tablename = %s)
+      OFFSET 0) p
 JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
@@ -122,11 +126,9 @@ LEFT JOIN LATERAL (
       AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false
                               ELSE i.indisprimary END
 ) k ON true
-WHERE p.pubname = %s AND (%s::text IS NULL OR p.schemaname = %s AND p.tablename = %s)
-  AND (%s::oid IS NULL OR c.oid = %s)
+WHERE (%s::oid IS NULL OR c.oid = %s)
   AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
-  AND CASE WHEN to_jsonb(p) ? 'attnames'
-           THEN to_jsonb(p) -> 'attnames' ? a.attname ELSE true END
+  AND (p.sent IS NULL OR p.sent ? a.attname)
 ORDER BY p.schemaname, p.tablename, a.attnum
 """
 

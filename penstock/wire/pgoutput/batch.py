@@ -22,7 +22,7 @@ FILTERED = -1
 # The index of "no relation": logical messages, whose collection is their prefix.
 NO_RELATION = 0
 
-_OF_ROWS = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+_DESCRIBED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.TRUNCATE)
 
 
 class ChangeRow(NamedTuple):
@@ -144,10 +144,10 @@ def _batch(
 def _described(
     columns: dict[str, tuple[Any, ...]], layouts: Sequence[RowLayout | None]
 ) -> list[bytes | None]:
-    """The description of each relation, at the first of its rows."""
+    """The description of each relation, at the first of its changes."""
     left, found = list(layouts), list[bytes | None]()
     for index, operation in zip(columns["relation"], columns["operation"], strict=True):
-        layout = left[index] if operation in _OF_ROWS else None
+        layout = left[index] if operation in _DESCRIBED else None
         found.append(layout and layout.description)
         if layout is not None:
             left[index] = None

@@ -27,7 +27,7 @@ from penstock.wire.pgoutput.values import ValueKind
 _DONE, _MESSAGE = 0, 1
 _RULES = {"none": 0, "database": 1}
 _BY_FIELD = 2
-_FIRST = (Operation.INSERT, Operation.UPDATE, Operation.DELETE)
+_FIRST = (Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.TRUNCATE)
 _OPERATIONS: dict[str, int] = {
     str(name): number for number, name in enumerate(dict.fromkeys((*_FIRST, *Operation)))
 }

@@ -1,0 +1,113 @@
+"""A source into the tables of a target, rows and changes, by all that `penstock run` uses but Spark
+and its processes."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+
+from penstock.config.load import build_pipeline
+from penstock.model.position import Bookmarks
+from penstock.snapshots.loading import TableLoader
+from tests.progress import Noted
+from tests.servers import Database
+from tests.waiting import until
+
+
+class Flow(Noted):
+    """A pipeline with the backend `shop`, while its block runs; its reports are its items. Is an
+    `OwnedState`. A change that is refused ends it: leaving the block raises that."""
+
+    name = "flow"
+    statements = None
+    is_ours = True
+
+    def __init__(
+        self, source: Database, target: Database, tables: Mapping[str, Any], **sink: Any
+    ) -> None:
+        super().__init__()
+        self.slot = f"flow_{source.name}"
+        self._target = target
+        backend = {"name": "shop", "type": "postgres", "connection": source.url}
+        to = {"type": "postgres", "connection": target.url, "commit": {"wait": "20ms"}, **sink}
+        data = {
+            "name": self.name,
+            "backends": [{**backend, "slot": self.slot}],
+            "sink": {**to, "map": [{"backend": "shop", "tables": tables}]},
+        }
+        pipeline = build_pipeline(data, name="flow", secrets=())
+        settings = pipeline.sink.settings.model_copy(update={"initial": True})
+        self._sink: Any = pipeline.sink.model_copy(update={"settings": settings}).sink()
+        self._feed: Any = pipeline.backends[0].feed()
+        self._bookmarks: Bookmarks = {}
+        self._loader = TableLoader(pipeline, self)
+        self._is_over = threading.Event()
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread(target=self._write, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._sink.prepare()
+        self._bookmarks = self._feed.begin()
+        self._thread.start()
+        self._loader.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loader.close()
+        self._thread.join(60)
+        if self._failure is not None:
+            raise self._failure
+
+    def loaded(self) -> None:
+        """Waits until all tables are live."""
+        states = "SELECT state, detail FROM penstock.ledger"
+
+        def are_live() -> bool:
+            self.check()
+            found = self._target.execute(states)
+            return bool(found) and all(state == "live" for state, _ in found)
+
+        until(are_live, 120, problem=lambda: self._target.execute(states))
+
+    def check(self) -> None:
+        """Raises what ended it."""
+        if self._failure is not None:
+            raise self._failure
+
+    def _write(self) -> None:
+        try:
+            self._sink.write(self._changes(), self)
+        except BaseException as error:
+            self._failure = error
+
+    def _changes(self) -> Iterator[pa.RecordBatch]:
+        ((partition, bookmark),) = self._bookmarks.items()
+        following, decoder = self._feed.follow(partition, bookmark), self._feed.decoder("text")
+        try:
+            while not self._is_over.is_set():
+                for page in following.read(0.1):
+                    yield from decoder.decode(page)
+        finally:
+            following.close()
+
+    def bookmarks(self, backend: str) -> Bookmarks:
+        """See `PipelineState`."""
+        return self._bookmarks
+
+    def losses(self, backend: str) -> str:
+        """See `PipelineState`."""
+        return ""
+
+    def gaps(self, backend: str) -> Any:
+        """See `OwnedState`; asked only with `on_gap: resnapshot`."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """See `OwnedState`."""
+        self.is_ours = False
+        self._is_over.set()
+
+    def wait(self, seconds: float) -> None:
+        """See `OwnedState`."""
+        self._is_over.wait(min(seconds, 0.2))

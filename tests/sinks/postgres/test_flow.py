@@ -1,0 +1,35 @@
+"""Rows and changes of a source come into its target, without Spark."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.servers import Database, Postgres
+from tests.sinks.postgres.flow import Flow
+from tests.waiting import until
+
+
+@pytest.fixture
+def target(postgres: Postgres) -> Iterator[Database]:
+    with postgres.database() as fresh:
+        yield fresh
+
+
+def test_a_history_goes_on_with_a_transaction_that_begins_with_a_truncate(
+    database: Database, target: Database
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    tables = {"items": {"type": "history", "create": True}}
+    with Flow(database, target, tables) as flow:
+        flow.loaded()
+    database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (flow.slot,))
+    with Flow(database, target, tables) as flow:
+        database.execute("TRUNCATE items; INSERT INTO items VALUES (1, 'c')")
+        found = (
+            "SELECT id, name, kvsz_end = '9999-01-01Z', kvsz_deleted FROM items"
+            " ORDER BY id, kvsz_start"
+        )
+        wanted = [(1, "a", False, False), (1, "c", True, False), (2, "b", False, True)]
+        until(lambda: flow.check() or target.execute(found) == wanted, 60,
+              problem=lambda: target.execute(found))  # fmt: skip
