@@ -22,7 +22,7 @@ from pydantic import Field
 from penstock.model.settings import Settings
 from penstock.tables.fold import EMPTYING, LINES, by_unsent
 from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping, UnsentValue
+from penstock.tables.staged import SID, Destination, RowMapping, UnsentValue, mentions
 from penstock.tables.staging import (
     StagedTable,
     copy_lines,
@@ -267,15 +267,23 @@ class StagedHistory(StagedTable):
         ]
         return self._sql(
             "INSERT INTO {rows} ({staged}) SELECT _p.__transaction,"
-            " CASE WHEN _t.{end} = {last} THEN 'U' ELSE 'L' END, _p.__at, {values}"
+            " CASE WHEN _t.{end} = {last} THEN 'U' ELSE {lost} END, _p.__at, {values}"
             " FROM {keys} AS _p"
             " CROSS JOIN LATERAL (SELECT {selected} FROM (SELECT {old}) AS _o) AS _k"
             " LEFT JOIN LATERAL (SELECT * FROM {target} AS _t WHERE {same}{mine}"
             " ORDER BY {start} DESC LIMIT 1) AS _t ON _t.{end} = {last}",
             staged=joined_names(self._staged), values=_SQL(", ").join(values),
             selected=self._selected(self.key), old=_SQL(", ").join(old),
-            same=same(self.key, "_t", "_k"),
+            same=same(self.key, "_t", "_k"), lost=sql.Literal(self._fate(unsent)),
         )  # fmt: skip
+
+    def _fate(self, unsent: set[str]) -> str:
+        """What a version is that lacks these values, of a key without an open version."""
+        condition = self.mapping.filter
+        used = {name for name in self.relation.names if mentions(condition, name)}
+        if condition and used <= unsent:
+            return "D"  # what decides has not changed: the row was outside, and is
+        return "X" if used & unsent else "L"
 
     @property
     def _lost(self) -> sql.Composable:
@@ -283,7 +291,8 @@ class StagedHistory(StagedTable):
         need none."""
         return self._sql(
             "SELECT EXISTS (SELECT FROM (SELECT * FROM {rows} {filtered}) AS _r"
-            " WHERE _r.__operation = 'L')",
+            " WHERE _r.__operation = 'L')"
+            " OR EXISTS (SELECT FROM {rows} AS _r WHERE _r.__operation = 'X')",
             filtered=self._filtered,
         )
 
@@ -328,7 +337,8 @@ _OPEN_INDEX = """
 SELECT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(%s)
                AND i.indisvalid AND pg_get_expr(i.indpred, i.indrelid) LIKE %s)
 """
-# Of a staged version: U, D for a deletion, L for one whose values are lost.
+# Of a staged version: U, D for a deletion, L for one that lacks values, X where the filter needs
+# them.
 _META = {"__transaction": "int", "__operation": "text", "__at": "timestamptz"}
 _ADD = """
 WITH _v AS MATERIALIZED (

@@ -36,19 +36,22 @@ class RowMapping:
     """How rows of a relation become those of a destination. `computed`: SQL for columns of the
     destination, over the source's; where there are some, only these are written. `filter`: which
     rows are in the destination. `sid`: what its column for the source's name has, if there is one.
-    `columns`: those that are written, if not all that both have."""
+    `columns`: those that are written, if not all that both have. `source`: its name, for SQL."""
 
     sid: str | None = None
+    source: str = ""
     columns: Sequence[str] | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
     filter: str = ""
 
     @property
     def has_expressions(self) -> bool:
-        """Whether rows go through SQL of the user, over the columns `META` as well."""
+        """Whether rows go through SQL of the user, over the columns `META` and `_sid` as well."""
         return bool(self.computed or self.filter)
 
 
+# What expressions call the source's name.
+OWN_SID = RelationColumn("_sid", "text")
 # Columns that lines have before the source's, where there are expressions.
 META = (RelationColumn("_operation", "text"), RelationColumn("_committed_at", "timestamptz"))
 

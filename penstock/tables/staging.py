@@ -14,6 +14,7 @@ from psycopg import sql
 from penstock.tables.fold import Merge, form_of
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import (
+    OWN_SID,
     SENDS_ALL,
     SID,
     Destination,
@@ -136,6 +137,9 @@ class StagedTable(StagedRows):
             if self.mapping.has_expressions:
                 kind = type_at(cursor, column)
             kinds[column.name] = kind or "text"
+        if self.mapping.has_expressions:
+            name = sql.Literal(self.mapping.source).as_string(cursor)
+            kinds[OWN_SID.name] = f"{OWN_SID.type} DEFAULT {name}"
         return kinds
 
     def clear(self, cursor: Any) -> None:

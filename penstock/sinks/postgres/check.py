@@ -17,7 +17,7 @@ from penstock.sinks.postgres.source_table import staged_table, unfit
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import META, SID, Destination, RowMapping
+from penstock.tables.staged import META, OWN_SID, SID, Destination, RowMapping
 from penstock.tables.staging import find_destination, type_at
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -160,7 +160,7 @@ def _check_expressions(
         sql.SQL("NULL::{} AS {}").format(
             sql.SQL(type_at(cursor, each)), sql.Identifier(each.name)
         )
-        for each in (*META, *relation.columns)
+        for each in (OWN_SID, *META, *relation.columns)
     )  # fmt: skip
     for name, expression in [*mapping.computed.items(), ("filter", mapping.filter)]:
         if not expression:

@@ -193,7 +193,7 @@ def staged_table(
 ) -> StagedTable:
     """How lines of a relation are written to a destination, which was found."""
     mapping = RowMapping(
-        sid=sid if SID in found.columns else None, columns=mapped.options.columns,
+        sid=sid if SID in found.columns else None, source=sid, columns=mapped.options.columns,
         computed=mapped.options.set, filter=mapped.options.filter,
     )  # fmt: skip
     if mapped.periods is None:

@@ -275,10 +275,14 @@ def test_tables_are_loaded_once_after_what_was_lost(database: Database, sink_of:
 
 def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text, kind text)")
-    sets = {"id": "id", "name": "upper(name)", "kind": "_operation"}
-    load = load_of(sink_of(set=sets, filter="id > 1"))
-    loaded(load, Point(), b"1\ta\n2\tb")
-    assert items(database) == [(2, "B", "READ")]
+    sets = {"id": "id", "name": "upper(name)", "kind": "_sid || ' ' || _operation"}
+    sink = sink_of(set=sets, filter="id > 1 AND _sid = 'shop'")
+    loaded(load_of(sink), Point(), b"1\ta\n2\tb")
+    assert items(database) == [(2, "B", "shop READ")]
+    load_of(sink).finish()
+    load_of(sink).settle("stop")
+    sink.write([rows_of("INSERT 3 c", "UPDATE 2 b2", commit=3)], Noted())
+    assert items(database) == [(2, "B2", "shop UPDATE"), (3, "C", "shop INSERT")]
 
 
 def test_rows_that_are_refused_are_dead_letters_and_the_rest_lands(

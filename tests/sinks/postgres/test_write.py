@@ -295,6 +295,22 @@ def test_a_row_that_moves_between_partitions_is_one_row(
     assert database.execute(f"SELECT {names} FROM items") == expected
 
 
+@pytest.mark.parametrize("kind", ["clone", "history"])
+def test_a_row_whose_filter_needs_a_value_that_was_not_sent_is_a_letter_of_its_own(
+    database: Database, sink_of: SinkOf, kind: str
+) -> None:
+    sink = sink_of({"on_error": "dead-letter"}, type=kind, create=True, filter="length(name) < id")
+    noted = Noted()
+    first = rows_of("INSERT 1 one", "INSERT 5 five")
+    second = rows_of("UPDATE 1 \\U", "UPDATE 5 cinq", unchanged=[["name"], []], commit=2)
+    sink.write(iter([first]), Noted())
+    sink.write(iter([second]), noted)
+    names = database.execute("SELECT id, name FROM items ORDER BY id, name")
+    assert names[-1] == (5, "five") if kind == "history" else names == [(5, "cinq")]
+    assert [each["reason"] for each in sink.dead_letters()] == ["unsent-value"]
+    assert {"dead_letters": {"unsent-value": 1}} in noted
+
+
 def relation(*names: str) -> list[Any]:
     """A description of the table `items` with these columns besides its key."""
     id, name = ITEMS["columns"]
