@@ -101,7 +101,9 @@ def _sink(pipeline: Pipeline) -> Iterator[Finding]:
     if isinstance(sink, ChecksTables) and all(each.level != "error" for each in found):
         for backend in pipeline.backends:
             with suppress(PenstockError):  # the feed's own findings say it
-                yield from sink.check_tables(backend.name, backend.feed().schemas())
+                feed, loads = backend.feed(), pipeline.snapshot.initial is not False
+                partitions = [each.partition for each in feed.partitions()] if loads else []
+                yield from sink.check_tables(backend.name, feed.schemas(), partitions)
 
 
 def _source(pipeline: Deployment, backend: Backend) -> Iterator[Finding]:

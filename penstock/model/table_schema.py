@@ -26,6 +26,7 @@ class TableSchema:
     published, by which index its rows are identified, its partitions; docs/reference/messages.md
     has its fields. `origin`: the backend and its database, as messages have them. A schema that
     `is_current` is of the catalogue; any other is of a message of the log that is older than it.
+    `sends_all`: changes have all values, also large ones that did not change.
     """
 
     schema: str
@@ -40,6 +41,7 @@ class TableSchema:
     origin: str = ""
     state: Mapping[str, Any] = field(default_factory=dict)
     is_current: bool = True
+    sends_all: bool = False
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""

@@ -210,8 +210,14 @@ class ReportsLast(Protocol):
 class ChecksTables(Protocol):
     """A sink whose preflight compares what it stores with the tables of the sources."""
 
-    def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
-        """Of the tables of a backend, as they are at a source. Does I/O."""
+    def check_tables(
+        self,
+        backend: str,
+        schemas: Sequence[TableSchema],
+        partitions: Sequence[PartitionId] = (),
+    ) -> Sequence[Finding]:
+        """Of the tables of a backend, as they are at a source; `partitions`: those whose tables are
+        loaded once. Does I/O."""
         ...
 
 

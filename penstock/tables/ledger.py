@@ -205,6 +205,18 @@ class TargetLedger:
             cursor.execute(statement, [list(gone)])
         return gone
 
+    def begun_tables(self, cursor: Any, backend: str) -> set[tuple[str, str]]:
+        """The tables (sid and `schema.table`) of a backend whose rows in the target are ours; also
+        without a ledger."""
+        name = self._schema.as_string(None)
+        if cursor.execute("SELECT to_regclass(%s)", [f"{name}.ledger"]).fetchone()[0] is None:
+            return set()
+        query = self._sql(
+            """SELECT sid, "schema" || '.' || "table" FROM {schema}.ledger"""
+            " WHERE backend = %s AND (is_ours OR state = 'live')"
+        )
+        return {(sid, table) for sid, table in cursor.execute(query, [backend]).fetchall()}
+
     def lock(self, cursor: Any, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""
         found = cursor.execute(

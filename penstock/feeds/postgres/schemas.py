@@ -250,6 +250,7 @@ def _schema(
         version=schema_version(_relation(rows), key if first.identity == "f" else ()),
         origin=f"{settings.name}/{database_name(settings)}",
         relation_id=first.oid,
+        sends_all=first.identity == "f",
         state=state if key else {**state, "key_index": None},
         columns=tuple(
             {

@@ -10,15 +10,17 @@ from psycopg import sql
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, finding
+from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.connect import connect, translated, translation
 from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.source_table import staged_table, unfit
+from penstock.sinks.postgres.source_table import SourceTable, staged_table, unfit
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.tables.history import StagedHistory
+from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import META, OWN_SID, SID, Destination, RowMapping
-from penstock.tables.staging import find_destination, type_at
+from penstock.tables.staged import META, OWN_SID, SID, Destination, RowMapping, mentions
+from penstock.tables.staging import StagedTable, find_destination, type_at
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _LEDGER = """
@@ -26,6 +28,7 @@ SELECT CASE WHEN to_regnamespace(%s) IS NULL
             THEN has_database_privilege(current_database(), 'CREATE')
             ELSE has_schema_privilege(%s, 'CREATE') OR to_regclass(%s) IS NOT NULL END
 """
+_MAY_BE_LARGE = "SELECT typstorage <> 'p' FROM pg_catalog.pg_type WHERE oid = to_regtype(%s)"
 _LACKING = """
 SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
 """
@@ -53,7 +56,10 @@ def check(settings: PostgresSinkSettings) -> Iterator[Finding]:
 
 
 def check_tables(
-    settings: PostgresSinkSettings, backend: str, schemas: Sequence[TableSchema]
+    settings: PostgresSinkSettings,
+    backend: str,
+    schemas: Sequence[TableSchema],
+    partitions: Sequence[PartitionId],
 ) -> Iterator[Finding]:
     """Findings about tables of a backend, as its source has them, and their targets."""
     table_map = TableMap(settings)
@@ -63,8 +69,24 @@ def check_tables(
                 table = table_map.mapped(backend, schema.schema, schema.table)
                 if table is not None:
                     yield from _check_columns(connection, table, schema)
+            ours = TargetLedger(settings.ledger).begun_tables(connection.cursor(), backend)
+            for table in settings.tables(backend) if partitions else ():
+                for sid in partitions:
+                    if table.options.existing == "refuse" and (sid, table.source) not in ours:
+                        yield from _check_rows(connection, SourceTable(table, sid, 0))
     except PenstockError as error:
         yield finding("error", "sink postgres", error.message, error.hint)
+
+
+def _check_rows(connection: Any, table: SourceTable) -> Iterator[Finding]:
+    """Rows that would keep a table from its first load."""
+    mapped, nothing = table.mapped, SourceRelation(schema="", table="", columns=())
+    found = find_destination(connection, mapped.target_schema, mapped.target)
+    if found is not None:
+        staged = staged_table(mapped, table.sid, nothing, found, 0)
+        if staged.has_rows(connection.cursor()):
+            problem = table.occupied
+            yield finding("error", f"target {table.target}", problem.message, problem.hint)
 
 
 def _check_ledger(connection: Any, settings: PostgresSinkSettings) -> Iterator[Finding]:
@@ -144,7 +166,27 @@ def _check_columns(connection: Any, table: MappedTable, schema: TableSchema) -> 
             " TRUNCATE, and reading what is current, take as long as there are old ones",
             f"{staged.open_index.as_string(connection)};",
         )  # fmt: skip
-    yield from _check_expressions(connection, source, relation, found, staged.mapping)
+    wrong = list(_check_expressions(connection, source, relation, found, staged.mapping))
+    yield from wrong
+    if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, staged):
+        yield finding(
+            "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"
+            " large value that stayed as it was becomes a dead letter (unsent-value)",
+            f"ALTER TABLE {schema.schema}.{schema.table} REPLICA IDENTITY FULL;",
+        )  # fmt: skip
+
+
+def _may_be_unsent(connection: Any, staged: StagedTable) -> list[str]:
+    """The columns whose values expressions need, and neither each change nor the target may have:
+    one that the target keeps is lacking where a row comes into the filter."""
+    mapping, cursor, names = staged.mapping, connection.cursor(), staged.relation.names
+    texts = [each for each in mapping.computed.values() if each.strip().strip('"') not in names]
+    return [
+        each.name for each in staged.relation.columns
+        if not each.is_key and (mapping.filter or each.name not in staged.kept)
+        and any(mentions(text, each.name) for text in (*texts, mapping.filter))
+        and cursor.execute(_MAY_BE_LARGE, [type_at(cursor, each)]).fetchone()[0]
+    ]  # fmt: skip
 
 
 def _check_expressions(

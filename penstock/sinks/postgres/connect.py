@@ -36,9 +36,17 @@ def connect(settings: PostgresSinkSettings) -> Any:
             keepalives_count=3, tcp_user_timeout=30_000,
         )  # fmt: skip
         marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
-        connection.execute(
-            f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
-        )
+        try:
+            connection.execute(
+                f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
+            )
+        except psycopg.errors.InsufficientPrivilege as error:
+            connection.close()
+            raise SettingsError(
+                "the role may not set session_replication_role at the destination",
+                hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL 15 and"
+                " later), or leave sink.replica_role out",
+            ) from error
     return connection
 
 

@@ -207,10 +207,7 @@ class PostgresTableLoad:
 
     def _clear(self, cursor: Any, staged: StagedTable) -> None:
         if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
-            raise SettingsError(
-                f"{self.name}: {self._table.target} has rows already",
-                hint="set `existing: replace` or `keep` for it in the map, or delete them",
-            )
+            raise self._table.occupied
         staged.clear(cursor)
 
     def _locked(self, cursor: Any) -> LedgerRow:

@@ -54,9 +54,14 @@ class PostgresSink:
         """See `Sink.check`."""
         return list(check(self.settings))
 
-    def check_tables(self, backend: str, schemas: Sequence[TableSchema]) -> Sequence[Finding]:
+    def check_tables(
+        self,
+        backend: str,
+        schemas: Sequence[TableSchema],
+        partitions: Sequence[PartitionId] = (),
+    ) -> Sequence[Finding]:
         """See `ChecksTables`."""
-        return list(check_tables(self.settings, backend, schemas))
+        return list(check_tables(self.settings, backend, schemas, partitions))
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         """See `SetsAside`."""

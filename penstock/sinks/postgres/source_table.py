@@ -43,6 +43,14 @@ class SourceTable:
         return self.mapped.full_target
 
     @property
+    def occupied(self) -> SettingsError:
+        """What is wrong where its target has rows before its first load."""
+        return SettingsError(
+            f"{self.name}: {self.target} has rows already",
+            hint="set `existing: replace` or `keep` for it in the map, or delete them",
+        )
+
+    @property
     def loads(self) -> str:
         """What event ids begin with of rows that a load has set aside."""
         return f"{self.mapped.backend}:{self.sid}/{self.mapped.source}/load:"

@@ -1,10 +1,13 @@
 """What `penstock check` finds at a destination, on a real server."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
+from penstock.model.errors import SettingsError
+from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
@@ -145,3 +148,65 @@ def test_a_connection_that_is_no_url_is_refused_without_the_password(url: str) -
             "connection": url, "map": [{"backend": "b", "tables": {"items": None}}],
         })  # fmt: skip
     assert "s3cret" not in str(caught.value)
+
+
+def test_rows_that_are_there_before_the_first_load_are_an_error(database: Database) -> None:
+    database.execute("CREATE TABLE items (sid text, id int, name text, PRIMARY KEY (sid, id))")
+    database.execute("INSERT INTO items VALUES ('eu', 1, 'a')")
+    partitions = [PartitionId("eu"), PartitionId("us")]
+
+    def found(**options: Any) -> list[str]:
+        checked = sink(database, options).check_tables("b0", [ITEMS], partitions)
+        return [f"{each.level} {each.message}" for each in checked if each.level != "ok"]
+
+    there = "error public.items of b0/eu: public.items has rows already"
+    assert found() == [there]
+    assert found(existing="keep") == []
+    assert list(sink(database, {}).check_tables("b0", [ITEMS])) == []
+    started = sink(database, {})
+    started.enter("b0", PartitionId("eu"), initial=True)
+    assert found() == [there]
+    database.execute("UPDATE penstock.ledger SET is_ours = true")
+    assert found() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "columns"),
+    [
+        ({"filter": "length(name) > id"}, ["name"]),
+        ({"set": {"id": "id", "name": "upper(name)"}}, ["name"]),
+        ({"set": {"id": "id * 2", "name": "name"}}, []),
+        ({"set": {"id": "id", "name": "_sid"}, "filter": "id > 1"}, []),
+    ],
+)
+def test_expressions_over_values_that_may_not_be_sent_are_a_warning(
+    database: Database, options: dict[str, Any], columns: list[str]
+) -> None:
+    database.execute(GOOD)
+    expected = [
+        f"warning table public.items of b0: `set` or `filter` needs {name}: a change without a"
+        " large value that stayed as it was becomes a dead letter (unsent-value)"
+        for name in columns
+    ]
+    assert problems(database, options) == expected
+    whole = replace(ITEMS, sends_all=True)
+    assert [*sink(database, options).check_tables("b0", [whole])] == []
+
+
+def test_a_role_that_may_not_leave_triggers_out_is_an_error(database: Database) -> None:
+    role = f"role_{database.name}"
+    database.execute(GOOD)
+    database.execute(f"CREATE ROLE {role} LOGIN")
+    try:
+        url = database.url.replace("postgres@", f"{role}@")
+        plain = PostgresSinkSettings(
+            connection=url, replica_role=True, map=[{"backend": "b0", "tables": {"items": None}}]
+        )
+        (found,) = PostgresSink(plain).check()
+        assert found.level == "error"
+        assert found.message == "the role may not set session_replication_role at the destination"
+        assert "GRANT SET ON PARAMETER" in found.remedy
+        with pytest.raises(SettingsError, match="session_replication_role"):
+            PostgresSink(plain).prepare()
+    finally:
+        database.execute(f"DROP ROLE {role}")
