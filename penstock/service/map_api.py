@@ -11,6 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 import orjson
+import structlog
 
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
 from penstock.ops.requests import Access, Endpoint, Request, Response, as_json, refused
@@ -30,6 +31,7 @@ _NEEDED_ANEW: Mapping[Kind, Collection[str]] = {"tbl": ("schema", "type", "targe
 # What rows have besides, which clients send back.
 _SHOWN = ("up", "status", "error", "lag_seconds")
 _STATUS = {"not found": 404, "in use": 409}
+_DIGITS = 18  # of an id, which is a number of 64 bits
 # The files of the page.
 _PAGE = {
     "map.html": "text/html; charset=utf-8", "map.css": "text/css; charset=utf-8",
@@ -39,6 +41,9 @@ _OF_PAGES = {
     "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
 }  # fmt: skip
+
+
+log = structlog.get_logger("penstock.ops")
 
 
 class MapApi:
@@ -89,7 +94,9 @@ class MapApi:
                 return denied
             if self._served.live is None:
                 return refused(400, "not_ready", "another instance has the pipeline, or none yet")
-            return answer(request)
+            found = answer(request)
+            log.info("the map was written to over HTTP", method=request.method, path=request.path)
+            return found
 
         return _guarded(answered)
 
@@ -147,7 +154,8 @@ class MapApi:
         """Maps a table, with options of the query and of the body. Its target is made if it is
         missing; then it is loaded by itself."""
         table, store = self._table(_id(request)), self._edited
-        given = {**_values(request), **request.query}
+        asked = {name: value for name, value in request.query.items() if value}
+        given = {**_values(request), **asked}
         mapped, db = table.mapped, table.mapped.backend
         row = {
             **given,
@@ -226,7 +234,7 @@ def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Respo
 
 def _id(request: Request) -> int:
     text = request.ids["id"]
-    if not text.isascii() or not text.isdigit() or int(text) >= 2**63:
+    if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
         raise RefusedEdit(f"{text[:40]!r} is no id", field="id")
     return int(text)
 

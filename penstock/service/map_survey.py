@@ -217,8 +217,11 @@ class MapSurvey:
         mapped: defaultdict[str, list[MapRow]] = defaultdict(list)
         for row in self.rows.rows("tbl"):
             mapped[row["db_name"]].append(row)
+        states: defaultdict[tuple[str, str], list[TableStatus]] = defaultdict(list)
+        for each in status.tables:
+            states[each.backend, each.table].append(each)
         return [
-            self._surveyed(db, dbs.get(db), one, targets, status)
+            self._surveyed(db, dbs.get(db), one, targets, states)
             for db in sorted({*dbs, *there})
             for one in _grouped(there.get(db, {}), mapped[db])
         ]
@@ -247,17 +250,19 @@ class MapSurvey:
         return table
 
     def _surveyed(
-        self, db: str, db_id: int | None, one: "_Grouped", targets: Inventory, status: Status
+        self,
+        db: str,
+        db_id: int | None,
+        one: "_Grouped",
+        targets: Inventory,
+        states: Mapping[tuple[str, str], Sequence[TableStatus]],
     ) -> SurveyedTable:
         usual = {"schema": one.schema, "name": one.name, "partitions_regex": ""}
         mapped = self.mapped(db, one.row or usual)
         return SurveyedTable(
             db_id=db_id, mapped=mapped, row=one.row, there=one.there, partitions=one.partitions,
             target=targets.get((mapped.target_schema, mapped.target)),
-            states=[
-                each for each in status.tables
-                if (each.backend, each.table) == (db, mapped.source)
-            ],
+            states=states.get((db, mapped.source), ()),
         )  # fmt: skip
 
     def _sources(self) -> Sequence[tuple[str, PostgresSettings]]:
@@ -303,20 +308,20 @@ class _Grouped:
 
 def _grouped(there: Inventory, rows: Sequence[MapRow]) -> Iterator[_Grouped]:
     mapped = {(row["schema"], row["name"]): row for row in rows}
+    patterns = [
+        (*key, re.compile(row["partitions_regex"]))
+        for key, row in mapped.items() if row["partitions_regex"]
+    ]  # fmt: skip
     parts: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     names = {*mapped}
     for key, table in there.items():
         schema, name = key
-        owner = next(
-            (
-                one for one, row in mapped.items()
-                if row["partitions_regex"] and one[0] == schema
-                and re.fullmatch(row["partitions_regex"], name)
-            ),
-            None,
-        )  # fmt: skip
-        if owner is not None and key not in mapped:
-            parts[owner].add(name)
+        owners = [
+            (schema, owner) for within, owner, pattern in patterns
+            if within == schema and pattern.fullmatch(name)
+        ]  # fmt: skip
+        if owners and key not in mapped:
+            parts[owners[0]].add(name)
         elif not table.is_partition:
             names.add(key)
             parts[key].update(table.partitions or ())

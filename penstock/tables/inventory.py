@@ -12,13 +12,12 @@ SELECT n.nspname, c.relname, c.relispartition,
        CASE WHEN c.relkind = 'p' THEN ARRAY(
            SELECT l.relname::text FROM pg_catalog.pg_partition_tree(c.oid) t
            JOIN pg_catalog.pg_class l ON l.oid = t.relid WHERE t.isleaf ORDER BY l.relname) END,
-       ARRAY(
-           SELECT jsonb_build_array(
+       (SELECT coalesce(jsonb_agg(jsonb_build_array(
                a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod),
                coalesce(a.attnum = ANY (k.indkey::int2[]), false), a.atttypid::bigint, a.atttypmod)
-           FROM pg_catalog.pg_attribute a
-           WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-             AND a.attgenerated = '' ORDER BY a.attnum)
+               ORDER BY a.attnum), '[]')
+        FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '')
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_index k ON k.indrelid = c.oid AND k.indisvalid AND k.indimmediate

@@ -118,6 +118,10 @@ CASES = {
     # What no client should send
     "No JSON": ("POST", "/db", "text", 400, {"code": "invalid"}),
     "A large id": ("GET", f"/db/{2**70}", None, 400, {"code": "invalid"}),
+    "A longer id": ("GET", f"/db/{'9' * 5000}", None, 400, {"code": "invalid"}),
+    "Digits of another script": ("GET", "/db/\u0661", None, 400, {"code": "invalid"}),
+    "A large db_id": ("POST", "/url", URL | {"db_id": 2**63}, 400, {"code": "invalid"}),
+    "A negative db_id": ("POST", "/tbl", TBL | {"db_id": -1}, 400, {"code": "invalid"}),
     "Another method": ("PATCH", "/db/1", {}, 405, {"code": "http"}),
     "Another path": ("GET", "/dbs", None, 404, {"code": "http"}),
 }  # fmt: skip
@@ -258,7 +262,9 @@ def test_a_target_that_is_there_is_kept(api: Api) -> None:
     ],
 )
 def test_a_clone_may_be_renamed_and_of_any_type(api: Api, type: str, wanted: list[str]) -> None:
-    found = api.edit("POST", f"/map/{api.table('d3')['id']}/clone?target=d3p&type={type}")
+    id = api.table("d3")["id"]
+    query = f"target=d3p&type={type}&partitions_regex="
+    found = api.edit("POST", f"/map/{id}/clone?{query}")
     assert (found["type"], found["target"]) == (type, "d3p")
     assert key(api.target, "d3p") == wanted
 

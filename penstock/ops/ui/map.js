@@ -1,7 +1,7 @@
 // The map of tables: what there is, and what becomes of it. Everything goes through ../api; values
 // are only ever set as text. Addresses are relative, so a proxy may serve the page below a prefix.
 
-const POLL = 3000; // milliseconds
+const POLL = 3000; // milliseconds; longer where the answer takes long
 const $ = (selector) => document.querySelector(selector);
 const token = $("[name=token]");
 const dialog = $("dialog");
@@ -203,5 +203,9 @@ document.addEventListener("click", (event) => {
 });
 
 $("[name=search]").addEventListener("input", () => show(sources));
-setInterval(() => document.hidden || load(), POLL);
-load();
+async function poll() {
+  const began = performance.now();
+  if (!document.hidden) await load();
+  setTimeout(poll, Math.max(POLL, 10 * (performance.now() - began)));
+}
+poll();

@@ -63,13 +63,13 @@ class _Db(Settings):
 
 
 class _Url(Settings):
-    db_id: int
+    db_id: int = Field(ge=0, lt=2**63)
     url: PostgresUrl = Field(min_length=1)
     sid: str = Field(pattern=r"^[^\s:/]+$")
 
 
 class _Table(TableOptions):
-    db_id: int
+    db_id: int = Field(ge=0, lt=2**63)
     schema: str = Field("public", pattern=r"^[^.]+$")  # type: ignore[assignment]
     name: str = Field(min_length=1)
     partitions: str = Field("", alias="partitions_regex")
