@@ -2,6 +2,7 @@
 
 import signal
 import sys
+from typing import Any
 
 import click
 from rich.console import Console
@@ -36,8 +37,12 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
 @click.option(
     "--keep", is_flag=True, help="Leave everything up afterwards and print how to connect."
 )
+@click.option(
+    "--consolidate", is_flag=True,
+    help="Two shops flow into one PostgreSQL, without NATS; `penstock verify` is the verdict.",
+)  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
-def command(*, seconds: float, rate: float, source: str, keep: bool, quiet: bool) -> None:
+def command(*, consolidate: bool, **given: Any) -> None:
     """Run a database, Spark and NATS on this machine and check what arrives.
 
     A small shop writes to a real PostgreSQL (or another --source); `penstock run` publishes every
@@ -45,12 +50,15 @@ def command(*, seconds: float, rate: float, source: str, keep: bool, quiet: bool
     the end every committed change must have arrived exactly once and in order per key, and the copy
     must equal the tables row by row: exit code 0, else 1 and what differs.
     """
+    from penstock.demo.consolidate import run as run_consolidation
     from penstock.demo.run import Options, run
 
+    options = Options(**given)
+    if consolidate and (options.keep or options.source != "postgres"):
+        raise click.UsageError("--consolidate takes neither --keep nor another --source")
     # Terminated is ended in order: the servers must not outlive us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    options = Options(seconds=seconds, rate=rate, source=source, keep=keep, quiet=quiet)
     try:
-        sys.exit(run(options, Console()))
+        sys.exit((run_consolidation if consolidate else run)(options, Console()))
     except KeyboardInterrupt:
         sys.exit(130)

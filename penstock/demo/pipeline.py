@@ -15,35 +15,41 @@ from penstock.model.errors import Unavailable
 STREAM = "CDC"
 
 
+def into_stream(backend: Mapping[str, Any], subject: str) -> Mapping[str, Any]:
+    """The part of a pipeline file that says from where and to where."""
+    return {
+        "backends": [{"name": "default", **backend}],
+        "sink": {
+            "type": "jetstream",
+            "url": "${NATS_URL}",
+            "stream": STREAM,
+            "subject": subject,
+            "encoding": "msgpack",
+            "breaker": {"timeout": "2s"},
+        },
+    }
+
+
 class DemoPipeline(Daemon):
-    """`penstock run` on a pipeline file in `folder`, with a backend and a subject as the file has
-    them, and the variables that it refers to. Constructing one starts nothing."""
+    """`penstock run` on a pipeline file in `folder`, with backends and a sink as the file has them,
+    and the variables that it refers to. Constructing one starts nothing."""
 
     def __init__(
-        self, folder: Path, backend: Mapping[str, Any], subject: str, variables: Mapping[str, str]
+        self, folder: Path, document: Mapping[str, Any], variables: Mapping[str, str]
     ) -> None:
         super().__init__("the pipeline", folder / "pipeline.log")
         self.file = folder / "pipeline.yaml"
         self.variables = dict(variables)
         self._port = free_port()
         self.ops = f"http://127.0.0.1:{self._port}"
-        self._backend = backend
-        self._subject = subject
+        self._document = document
 
     def start(self) -> None:
         """Writes the file and starts the process."""
         folder = self.file.parent
         document = {
             "name": "shop",
-            "backends": [{"name": "default", **self._backend}],
-            "sink": {
-                "type": "jetstream",
-                "url": "${NATS_URL}",
-                "stream": STREAM,
-                "subject": self._subject,
-                "encoding": "msgpack",
-                "breaker": {"timeout": "2s"},
-            },
+            **self._document,
             "state": str(folder / "state"),
             "ops": {"bind": "127.0.0.1", "port": self._port},
         }

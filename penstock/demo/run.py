@@ -15,7 +15,7 @@ from pathlib import Path
 from rich.console import Console
 
 from penstock.demo.consumer import WARM_UP, Consumer, DemoMirror
-from penstock.demo.pipeline import STREAM, DemoPipeline
+from penstock.demo.pipeline import STREAM, DemoPipeline, into_stream
 from penstock.demo.screen import Scene, Screen
 from penstock.demo.servers import Nats
 from penstock.demo.sources import DemoSource, source
@@ -85,7 +85,8 @@ class _Demo:
         self, options: Options, screen: Screen, source: DemoSource, nats: Nats, folder: Path
     ) -> None:
         variables = {**source.environment, "NATS_URL": nats.url}
-        self.pipeline = DemoPipeline(folder, source.backend, source.subject, variables)
+        document = into_stream(source.backend, source.subject)
+        self.pipeline = DemoPipeline(folder, document, variables)
         self._mirror = DemoMirror(nats.url, folder / "mirror.db", source.mirrored)
         self._consumer = Consumer(nats.url, STREAM, source.keys)
         self._workload = Workload(source.writer(options.rate), options.rate)

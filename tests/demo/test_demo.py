@@ -177,3 +177,12 @@ def test_what_differs_is_printed_and_is_a_failure(monkeypatch: pytest.MonkeyPatc
 def _found(pattern: str, text: str) -> tuple[str, str]:
     [(first, second)] = re.findall(pattern, text)
     return first, second
+
+
+def test_two_shops_flow_into_one_database(demo: Demo, temporary: Path) -> None:
+    process = demo("--consolidate", "--seconds", "2", "--rate", "300")
+    said, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    assert said.count("equal  ") == 10
+    assert "VERDICT: ok." in said
+    assert gone(temporary)

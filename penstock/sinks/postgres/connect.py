@@ -1,7 +1,7 @@
 """Connections to the destination, and what its errors mean."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from penstock.tables.staging import SESSION
 
 _PATIENCE = 10  # seconds to connect
 # How lines are read, whatever the database, the role or the environment prefer.
-_READS = {
+READS = {
     "client_encoding": "UTF8", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres",
     "TimeZone": "UTC", "bytea_output": "hex", "extra_float_digits": "3", "array_nulls": "on",
     "xmloption": "content", "standard_conforming_strings": "on", "lc_monetary": "C",
@@ -26,7 +26,7 @@ _OF_SETUP = re.compile("28...|3D...|3F...|42...|0A...|2B...|55000")
 
 def connect(settings: PostgresSinkSettings) -> Any:
     """A connection in autocommit mode. Raises Unavailable, SettingsError."""
-    session = {**_READS, **SESSION}
+    session = {**READS, **SESSION}
     if settings.replica_role:
         session["session_replication_role"] = "replica"
     with translated("connecting"):
@@ -35,11 +35,8 @@ def connect(settings: PostgresSinkSettings) -> Any:
             application_name="penstock sink", keepalives_idle=10, keepalives_interval=5,
             keepalives_count=3, tcp_user_timeout=30_000,
         )  # fmt: skip
-        marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
         try:
-            connection.execute(
-                f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
-            )
+            set_session(connection, session)
         except psycopg.errors.InsufficientPrivilege as error:
             connection.close()
             raise SettingsError(
@@ -48,6 +45,15 @@ def connect(settings: PostgresSinkSettings) -> Any:
                 " later), or leave sink.replica_role out",
             ) from error
     return connection
+
+
+def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
+    """Gives a connection these settings; by default those by which texts of values are alike.
+    Raises psycopg's errors."""
+    marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
+    connection.execute(
+        f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
+    )
 
 
 @contextmanager

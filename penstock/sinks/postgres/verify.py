@@ -13,6 +13,7 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres.connect import set_session
 from penstock.sinks.postgres.settings import MappedTable
 from penstock.sinks.postgres.source_table import staged_table
 from penstock.tables.fold import Merge
@@ -52,6 +53,7 @@ class TableComparison:
         settle: Callable[[], None],
         ledger: str = "penstock",
     ) -> None:
+        set_session(source)
         self._source, self._target, self._table = source, target, table
         self._ledger = ledger
         self._sid, self._settle = sid, settle

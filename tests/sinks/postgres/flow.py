@@ -24,20 +24,31 @@ class Flow(Noted):
     is_ours = True
 
     def __init__(
-        self, source: Database, target: Database, tables: Mapping[str, Any], **sink: Any
+        self,
+        source: Database,
+        target: Database,
+        tables: Mapping[str, Any],
+        *,
+        initial: bool = True,
+        **backend: Any,
     ) -> None:
         super().__init__()
-        self.slot = f"flow_{source.name}"
+        self.slot = backend.get("slot", f"flow_{source.name}")
         self._target = target
-        backend = {"name": "shop", "type": "postgres", "connection": source.url}
-        to = {"type": "postgres", "connection": target.url, "commit": {"wait": "20ms"}, **sink}
         data = {
             "name": self.name,
-            "backends": [{**backend, "slot": self.slot}],
-            "sink": {**to, "map": [{"backend": "shop", "tables": tables}]},
-        }
+            "backends": [{
+                "name": "shop", "type": "postgres", "connection": source.url, "slot": self.slot,
+                **backend,
+            }],
+            "sink": {
+                "type": "postgres", "connection": target.url, "commit": {"wait": "20ms"},
+                "map": [{"backend": "shop", "tables": tables}],
+            },
+            "snapshot": {"initial": initial},
+        }  # fmt: skip
         pipeline = build_pipeline(data, name="flow", secrets=())
-        settings = pipeline.sink.settings.model_copy(update={"initial": True})
+        settings = pipeline.sink.settings.model_copy(update={"initial": initial})
         self._sink: Any = pipeline.sink.model_copy(update={"settings": settings}).sink()
         self._feed: Any = pipeline.backends[0].feed()
         self._bookmarks: Bookmarks = {}

@@ -33,3 +33,30 @@ def test_a_history_goes_on_with_a_transaction_that_begins_with_a_truncate(
         wanted = [(1, "a", False, False), (1, "c", True, False), (2, "b", False, True)]
         until(lambda: flow.check() or target.execute(found) == wanted, 60,
               problem=lambda: target.execute(found))  # fmt: skip
+
+
+def test_a_pipeline_goes_on_where_a_subscription_was(database: Database, target: Database) -> None:
+    for each in (database, target):
+        each.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    slot = f"sub_{database.name}"
+    database.execute("CREATE PUBLICATION pub FOR TABLE items")
+    database.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+    target.execute(
+        f"CREATE SUBSCRIPTION {slot} CONNECTION '{database.url}' PUBLICATION pub"
+        " WITH (create_slot = false, copy_data = false)"
+    )
+    database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    count = "SELECT count(*) FROM items"
+    until(lambda: target.execute(count) == [(2,)], 60)
+    for statement in ("DISABLE", "SET (slot_name = NONE)"):
+        target.execute(f"ALTER SUBSCRIPTION {slot} {statement}")
+    target.execute(f"DROP SUBSCRIPTION {slot}")
+    database.execute("UPDATE items SET name = 'c' WHERE id = 1; DELETE FROM items WHERE id = 2")
+    free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
+    until(lambda: database.execute(free, (slot,)) == [(True,)], 60)
+    with Flow(
+        database, target, {"items": None}, initial=False, slot=slot, publication="pub"
+    ) as flow:
+        rows = "SELECT * FROM items"
+        until(lambda: flow.check() or target.execute(rows) == [(1, "c")], 60,
+              problem=lambda: target.execute(rows))  # fmt: skip

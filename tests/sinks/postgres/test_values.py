@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import Unavailable
-from penstock.sinks.postgres.connect import _READS
+from penstock.sinks.postgres.connect import READS
 from tests.servers import Database, Postgres, postgres_bin
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
@@ -81,7 +81,7 @@ def change(source: Database, values: str) -> None:
 
 def texts(database: Database, table: str, columns: str, condition: str = "") -> list[str]:
     """Its rows, as their texts."""
-    settings = "".join(f"SET {name} = '{value}';" for name, value in _READS.items())
+    settings = "".join(f"SET {name} = '{value}';" for name, value in READS.items())
     found = database.execute(
         f"{settings} SELECT ROW({columns})::text FROM {quoted(table)} {condition} ORDER BY 1"
     )

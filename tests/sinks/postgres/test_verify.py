@@ -96,6 +96,15 @@ def test_a_change_that_is_on_its_way_is_no_difference(
     assert compared(arrive).run() == Verdict(differences=[], unsettled=1)
 
 
+def test_how_a_session_writes_values_is_no_difference(
+    compared: Compared, database: Database, target: Database
+) -> None:
+    for each in (database, target):
+        each.execute("ALTER TABLE items ALTER name TYPE interval USING '1 day -2:00'")
+    database.execute(f'ALTER DATABASE "{database.name}" SET intervalstyle = iso_8601')
+    assert compared().run() == Verdict(differences=[])
+
+
 def test_rows_of_other_sources_are_left_out(compared: Compared, target: Database) -> None:
     target.execute("ALTER TABLE items ADD sid text DEFAULT 'eu', DROP CONSTRAINT items_pkey")
     target.execute("ALTER TABLE items ADD PRIMARY KEY (sid, id)")
