@@ -1,5 +1,6 @@
-"""Snapshots on demand: the rows of a table at one point of its log, as chunks in a stream.
+"""Snapshots: the rows of a table at one point of its log, read into a store.
 
-The feed says what a table's ranges are and reads them; here they become chunks, and requests for
-them are answered. Nothing here knows SQL or Spark.
+The feed says what a table's ranges are and reads them. `reading` brings them into chunks of a
+stream (`store`), for requests, or into a table of the sink (`loading`). Nothing here knows SQL or
+Spark.
 """

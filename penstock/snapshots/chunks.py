@@ -86,7 +86,7 @@ class ChunkForm:
         return b"".join([*parts, say.end])
 
 
-def cut(rows: pa.RecordBatch, *, most: int, size: int) -> Iterator[pa.RecordBatch]:
+def cut(rows: pa.RecordBatch, most: int, size: int) -> Iterator[pa.RecordBatch]:
     """Slices of columns of images: at most `most` rows, and bodies of at most `size` bytes. A row
     that is larger is alone."""
     count = rows.num_rows

@@ -16,6 +16,7 @@ from penstock.model.change import OnError
 from penstock.model.machine import step
 from penstock.model.position import Bookmarks
 from penstock.model.table_schema import TableName
+from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.statements import RowTransform
 
 
@@ -145,11 +146,11 @@ _OVER = RunState.FAILED, RunState.DOUBTFUL, RunState.CANCELLED, RunState.WITHDRA
 class RunControl:
     """What all threads of a run share. `failure`: the first one, as others may follow from it."""
 
-    def __init__(self, pipeline: PipelineState) -> None:
+    def __init__(self, pipeline: PipelineState, pace: SnapshotPace) -> None:
         self.progress = RunProgress()
         self.failure: BaseException | None = None
         self.state = RunState.READING
-        self._pipeline = pipeline
+        self._pipeline, self._pace = pipeline, pace
         self._lock = threading.Lock()
 
     @property
@@ -182,6 +183,10 @@ class RunControl:
         """Another snapshot of the source is read."""
         self.failure = None
         self.on(RunEvent.GO_ON)
+
+    def pace(self, rows: int, size: int) -> None:
+        """Returns when so many rows and bytes may be sent, or when the run is over."""
+        self._pace.wait(rows, size, self.is_over)
 
     def wrote(self, rows: int, size: int) -> None:
         """Counts a chunk; with negative numbers, one that is deleted."""

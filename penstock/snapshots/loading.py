@@ -7,35 +7,27 @@ be loaded waits and stops no other.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache
+from itertools import chain
 from typing import Any, Protocol
 
-import orjson
 import structlog
 
-from penstock.config import Pipeline
-from penstock.feeds import (
-    Feed,
-    HasSources,
-    ReadsLines,
-    SnapshotWait,
-    TableSnapshot,
-    TakesSnapshots,
-)
+from penstock.config import Pipeline, SnapshotSettings
+from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import PartitionId, Place, Position
-from penstock.model.table_schema import TableSchema
+from penstock.model.position import PartitionId, Position
 from penstock.process.closing import Closes
-from penstock.sinks import LoadsTables, Part, Progress, TableLoad
-from penstock.snapshots.job import PipelineState
-from penstock.snapshots.pace import SnapshotPace, be_nice
+from penstock.sinks import LoadsTables, Part, Progress, RowWriter, TableLoad
+from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent
+from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.reading import SnapshotPoint, TableReader, lines_of
 
 _RANGE = 64  # times the size of a chunk, about, that a range has
 _LOOK = 1.0  # seconds between two looks for tables to load
@@ -70,52 +62,6 @@ class OwnedState(PipelineState, Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotPoint:
-    """Is a `RowsPoint`: of one snapshot of the source. `losses`: of changes before it."""
-
-    taken: TableSnapshot
-    losses: str
-
-    @property
-    def schema(self) -> TableSchema:
-        """See `RowsPoint`."""
-        return self.taken.schema
-
-    @property
-    def cursor(self) -> str:
-        """See `RowsPoint`."""
-        return Place.parse(self.taken.position).cursor
-
-    @property
-    def identity(self) -> str:
-        """See `RowsPoint`."""
-        return orjson.dumps([self._kind, self.taken.mark, self.cursor]).decode()
-
-    @property
-    def is_by_key(self) -> bool:
-        """See `RowsPoint`."""
-        return bool(self.taken.mark) and lines_of(self.taken).is_by_key
-
-    def continues(self, identity: str) -> bool:
-        """See `RowsPoint`."""
-        kind, mark, _ = orjson.loads(identity)
-        # None: the source has another history.
-        return bool(kind == self._kind and self.taken.written_since([], mark) is not None)
-
-    @property
-    def _kind(self) -> list[str]:
-        return [self.schema.version, self.losses]
-
-
-def lines_of(taken: TableSnapshot) -> ReadsLines:
-    """What gives the rows as lines. Raises SettingsError."""
-    source: object = taken.source
-    if not isinstance(source, ReadsLines):
-        raise SettingsError(f"rows of {taken.schema.table} are no lines of COPY")
-    return source
-
-
 class TableLoader(Closes):
     """Loads from `start` until `close`, or until the pipeline is not ours any more, if the sink
     keeps tables."""
@@ -131,7 +77,8 @@ class TableLoader(Closes):
         self._lock = threading.Lock()  # held while it is looked which tables are to be loaded
         self._pace = SnapshotPace(pipeline.snapshot)
         self._entered: set[tuple[str, PartitionId]] = set()
-        self._running: dict[str, Future[None]] = {}
+        # By name: with the backend.
+        self._running: dict[str, tuple[str, RunControl, Future[None]]] = {}
         self._shown: dict[str, Mapping[str, Any]] = {}  # of tables that are not live
         self._patient_until = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # by table: the last error that was logged
@@ -154,6 +101,9 @@ class TableLoader(Closes):
                 self._feeds.pop(name, None)
             for each in pipeline.backends:
                 self._feeds.setdefault(each.name, each.feed())
+            for backend, control, _ in self._running.values():
+                if backend in changed:
+                    control.on(RunEvent.CANCEL)
             self._entered = {each for each in self._entered if each[0] not in changed}
             self._shown = {
                 name: each for name, each in self._shown.items() if each["backend"] not in changed
@@ -166,7 +116,7 @@ class TableLoader(Closes):
             self._thread.join(_END)
         self._pool.shutdown(wait=False, cancel_futures=True)
         deadline = time.monotonic() + _END
-        for future in self._running.values():
+        for _, _, future in self._running.values():
             with suppress(TimeoutError, CancelledError):
                 future.result(max(0.0, deadline - time.monotonic()))
 
@@ -195,14 +145,16 @@ class TableLoader(Closes):
                     self._entered.add((backend, partition))
             if self._feeds[backend].on_gap == "resnapshot":
                 self._mend(sink, backend)
-        self._running = {name: one for name, one in self._running.items() if not one.done()}
+        self._running = {name: one for name, one in self._running.items() if not one[2].done()}
         loads = sink.unfinished() if self._entered else ()
         self._show(loads)
         for load in loads:
             entered = (load.backend, load.partition) in self._entered
             if entered and load.name not in self._running and self._state.is_ours:
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
-                self._running[load.name] = self._pool.submit(self._try, load, feed, on_error)
+                control = RunControl(self._state, self._pace)
+                future = self._pool.submit(self._try, load, feed, on_error, control)
+                self._running[load.name] = load.backend, control, future
 
     def _mend(self, sink: LoadsTables, backend: str) -> None:
         """Has what partitions lost loaded, once changes go on after that."""
@@ -225,15 +177,15 @@ class TableLoader(Closes):
         if tables:
             self._state.report({"tables": tables})
 
-    def _try(self, load: TableLoad, feed: Feed, on_error: OnError) -> None:
+    def _try(self, load: TableLoad, feed: Feed, on_error: OnError, control: RunControl) -> None:
         """Loads one table; what fails is tried again."""
         try:
             if not load.has_rows:
-                self._load(load, feed, on_error)
+                self._load(load, feed, on_error, control)
             load.settle(on_error, self._state)
         except Exception as error:
             found = PenstockError.of(error, "loading")
-            if self._is_over(load, feed):
+            if control.is_cancelled or not self._state.is_ours:
                 return
             if isinstance(found, Unavailable) and time.monotonic() < self._patient_until:
                 self._state.wait(_LOOK)
@@ -247,11 +199,7 @@ class TableLoader(Closes):
             self._said.pop(load.name, None)
             log.info("a table is live", table=load.name)
 
-    def _is_over(self, load: TableLoad, feed: Feed) -> bool:
-        """Whether the pipeline is not ours any more, or the backend not the same."""
-        return not self._state.is_ours or self._feeds.get(load.backend) is not feed
-
-    def _load(self, load: TableLoad, backend: Feed, on_error: OnError) -> None:
+    def _load(self, load: TableLoad, backend: Feed, on_error: OnError, control: RunControl) -> None:
         feed: Any = backend
         if isinstance(feed, HasSources):
             feed = feed.of(load.partition)
@@ -263,42 +211,21 @@ class TableLoader(Closes):
                 f"{load.name}: the source does not send it",
                 hint="add it to the publication, or take it out of the map",
             )
-        begun, count = time.monotonic(), RowCount(load, self._state, len(tables))
-        is_over = partial(self._is_over, load, backend)
-        for table in tables:
-            while not self._read(feed, table, _Reading(self._pace, is_over, count, on_error)):
-                pass
+        begun = time.monotonic()
+        store = LoadStore(
+            load, self._state, self._settings, control, on_error=on_error, tables=len(tables)
+        )
+        for schema, table in tables:
+            job = Job(
+                snapshot_id=load.name, pipeline=self._state, backend=load.backend, feed=feed,
+                schema=schema, table=table, name=(table,),
+            )  # fmt: skip
+            TableReader(job, store, self._settings, control).read()
         if not load.finish():
             raise Unavailable(f"{load.name}: the load was begun anew")
-        count.finish()
+        store.finish()
         seconds = round(time.monotonic() - begun, 1)
-        log.info("a table is loaded", table=load.name, rows=count.rows, seconds=seconds)
-
-    def _read(self, feed: Feed, table: tuple[str, str], reading: "_Reading") -> bool:
-        """Reads what is left of a table under one snapshot of the source; whether that was all."""
-        source: object = feed
-        assert isinstance(source, TakesSnapshots)
-        load, settings, state = reading.load, self._settings, self._state
-        losses, known = state.losses(load.backend), state.bookmarks(load.backend)
-        wait = SnapshotWait(patience=settings.patience, is_stopped=reading.is_over)
-        with source.snapshot(*table, known, wait) as taken:
-            reading.ends_at = time.monotonic() + settings.max_age
-            point = SnapshotPoint(taken, losses)
-            parts = load.begin(point)
-            if parts is None:
-                size = _RANGE * settings.chunk_bytes
-                ranges = taken.plan(_RANGE * settings.chunk_rows, size)
-                parts = load.plan(point, ranges)
-            reading.count.begin(table, taken)
-            reading.read(point, parts, settings.slots if len(parts) > 1 else 1)
-            try:
-                taken.verify(state.bookmarks(load.backend))
-                if state.losses(load.backend) != losses:
-                    raise Unavailable("changes were lost during the load")
-            except Unavailable:
-                load.discard()
-                raise
-        return not reading.left
+        log.info("a table is loaded", table=load.name, rows=store.rows, seconds=seconds)
 
     def _warn(self, table: str, error: Exception) -> None:
         found = PenstockError.of(error, "loading tables")
@@ -307,27 +234,76 @@ class TableLoader(Closes):
         self._said[table] = str(found)
 
 
-class RowCount:
-    """How many rows of a load were read, and are to come (about, once that is known of all its
-    `tables`); reported while they are read."""
+class LoadStore:
+    """Is a `RowStore`: the tables of one load. Reports how many `rows` were read, and are to come
+    (about, once that is known of all its `tables`)."""
 
-    def __init__(self, load: TableLoad, progress: Progress, tables: int) -> None:
+    def __init__(
+        self, load: TableLoad, progress: Progress, settings: SnapshotSettings, control: RunControl,
+        *, on_error: OnError, tables: int,
+    ) -> None:  # fmt: skip
         self.rows = 0
-        self.load, self.progress, self._tables = load, progress, tables
-        self._all: dict[tuple[str, str], int] = {}  # that are known, by table
+        self._load, self._progress, self._settings = load, progress, settings
+        self._control, self._on_error, self._tables = control, on_error, tables
+        self._all: dict[tuple[str, ...], int] = {}  # that are known, by table
         self._lock = threading.Lock()
         self._report_at = 0.0  # monotonic seconds
 
-    def begin(self, table: tuple[str, str], taken: TableSnapshot) -> None:
-        """A table is read under a snapshot; what was not committed before is read again."""
+    def prepare(self) -> None:
+        """See `RowStore`: changes are kept as long as the table is not live."""
+
+    def begin(self, point: SnapshotPoint) -> Sequence[Part]:
+        """See `RowStore`. What was not committed before is read again."""
+        load, settings, taken = self._load, self._settings, point.taken
+        parts = load.begin(point)
+        if parts is None:
+            size = _RANGE * settings.chunk_bytes
+            parts = load.plan(point, taken.plan(_RANGE * settings.chunk_rows, size))
         count = lines_of(taken).count if taken.counted is None else taken.counted
         with self._lock:
-            self.rows = self.load.loaded
+            self.rows = load.loaded
             if count is not None:
-                self._all[table] = count
-        self.add(0)
+                self._all[point.schema.schema, point.schema.table] = count
+        self._add(0)
+        return parts
 
-    def add(self, rows: int) -> None:
+    @contextmanager
+    def writer(self, point: SnapshotPoint) -> Iterator[Callable[[Part], int]]:
+        """See `RowStore`. Connects with its first part: a small table has one."""
+        control, source, read = self._control, lines_of(point.taken), 0
+        with ExitStack() as stack:
+
+            @cache
+            def opened() -> tuple[RowWriter, Callable[[Any], Iterator[tuple[bytes, int]]]]:
+                writer = stack.enter_context(
+                    self._load.writer(point, self._on_error, self._progress)
+                )
+                lines = source.lines(writer.columns, writer.prefix, control.is_over)
+                return writer, stack.enter_context(lines)
+
+            def paced(pieces: Iterable[tuple[bytes, int]]) -> Iterator[bytes]:
+                nonlocal read
+                for piece, rows in pieces:
+                    control.pace(rows, len(piece))
+                    if control.is_over():
+                        raise Unavailable("the load was stopped")
+                    read += rows
+                    self._add(rows)
+                    yield piece
+
+            def write(part: Part) -> int:
+                nonlocal read
+                read, (writer, lines) = 0, opened()
+                writer.write(part, paced(chain.from_iterable(map(lines, part[1]))))
+                return read
+
+            yield write
+
+    def discard(self) -> None:
+        """See `RowStore`."""
+        self._load.discard()
+
+    def _add(self, rows: int) -> None:
         """So many were read."""
         with self._lock:
             self.rows += rows
@@ -343,64 +319,6 @@ class RowCount:
         self._report(0)
 
     def _report(self, left: int | None) -> None:
-        named = {key: self.load.described[key] for key in ("backend", "sid", "table")}
+        named = {key: self._load.described[key] for key in ("backend", "sid", "table")}
         table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
-        self.progress.report({"tables": [table]})
-
-
-class _Reading:
-    """Rows of one table under one snapshot, by several threads. `failure`: the first."""
-
-    def __init__(
-        self, pace: SnapshotPace, is_left: Callable[[], bool], count: RowCount, on_error: OnError
-    ) -> None:
-        self.load, self.count, self._on_error = count.load, count, on_error
-        self.left: list[Part] = []
-        self.ends_at = float("inf")  # monotonic seconds
-        self._pace, self._is_left = pace, is_left
-        self._failure: BaseException | None = None
-        self._lock = threading.Lock()
-
-    def is_over(self) -> bool:
-        """Whether every thread has to end."""
-        return self._failure is not None or self._is_left()
-
-    def read(self, point: SnapshotPoint, parts: Sequence[Part], threads: int) -> None:
-        """Loads parts until the snapshot is too old; then some are `left`."""
-        self.left = list(reversed(parts))
-        with ThreadPoolExecutor(threads, "rows") as pool:
-            for _ in range(threads if parts else 0):
-                pool.submit(self._work, point)
-        if self._failure is not None:
-            raise self._failure
-        if self._is_left():
-            raise Unavailable("the backend is not followed any more")
-
-    def _work(self, point: SnapshotPoint) -> None:
-        try:
-            be_nice()
-            source = lines_of(point.taken)
-            with (
-                self.load.writer(point, self._on_error, self.count.progress) as writer,
-                source.lines(writer.columns, writer.prefix, self.is_over) as lines,
-            ):
-                while (part := self._next()) is not None:
-                    _, ranges = part
-                    pieces = (piece for one in ranges for piece in self._paced(lines(one)))
-                    writer.write(part, pieces)
-        except BaseException as error:
-            with self._lock:
-                self._failure = self._failure or error
-
-    def _next(self) -> Part | None:
-        with self._lock:
-            is_over = self.is_over() or time.monotonic() > self.ends_at
-            return None if is_over or not self.left else self.left.pop()
-
-    def _paced(self, pieces: Iterator[tuple[bytes, int]]) -> Iterator[bytes]:
-        for piece, rows in pieces:
-            self._pace.wait(rows, len(piece), self.is_over)
-            if self.is_over():
-                raise Unavailable("the load was stopped")
-            self.count.add(rows)
-            yield piece
+        self._progress.report({"tables": [table]})

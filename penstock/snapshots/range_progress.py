@@ -4,7 +4,7 @@ and each chunk says in a header which range it is of.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -66,16 +66,8 @@ class RangeProgress:
         self._place: tuple[str, str] | None = None  # the first of parts that were read
         self._number = 0
         self._free: list[int] = []  # numbers below it of chunks that were deleted, the lowest last
-        self._parts: Iterator[SnapshotPart] = iter(())
-        self._open = 0  # parts that were neither finished nor abandoned
         self._again: list[ChunkInfo] = []  # of rows that were read again
         self._lock = threading.Lock()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every part was read."""
-        with self._lock:
-            return not self._open
 
     def set_parts(self, again: Sequence[Any] = ()) -> list[SnapshotPart]:
         """What is to be read now: the ranges that are left, and ranges that are read again."""
@@ -88,13 +80,7 @@ class RangeProgress:
             # Read again under the snapshot before: that is outdated.
             self.abandoned |= {one["chunk"] for one in self._again}
             self._again.clear()
-            self._parts, self._open = iter(parts), len(parts)
         return parts
-
-    def take(self) -> SnapshotPart | None:
-        """The next part; None if there is none left."""
-        with self._lock:
-            return next(self._parts, None)
 
     def number(self, reading: PartReading) -> tuple[int, bool]:
         """The number of the next chunk, and whether another chunk had it before."""
@@ -130,7 +116,6 @@ class RangeProgress:
         """The part was read to its end, under the snapshot at this `position` and `lsn`."""
         with self._lock:
             self._place = min(self._place or place, place)
-            self._open -= 1
             if part.number is None:
                 self._again += reading.chunks
             else:

@@ -1,31 +1,26 @@
-"""Rows of one part -> chunks in the stream, and dead letters of rows that cannot be read; then the
-meta, which says that all chunks are stored, and how to go on after them.
+"""Rows of one part -> chunks in the stream, and dead letters of rows that cannot be read.
 
-Each worker of a run has a writer of its own; `snapshot.rate` bounds all of them together.
+Each thread of a run has a writer of its own; `snapshot.rate` bounds all of them together.
 """
 
 import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from hashlib import blake2b
 from typing import Any
 
 import pyarrow as pa
 import structlog
 
-from penstock.feeds import TableSnapshot
 from penstock.model.change import images_of, unreadable
 from penstock.model.errors import Rejected
 from penstock.model.table_schema import TableName
-from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm
-from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
-from penstock.snapshots.job import Job, RunControl
-from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.init_stream import PREFIX, InitStream, token
+from penstock.snapshots.job import RunControl
 from penstock.snapshots.range_progress import (
     HEADER,
     NOTHING,
@@ -33,11 +28,9 @@ from penstock.snapshots.range_progress import (
     PartReading,
     RangeProgress,
     SnapshotPart,
-    SnapshotPlan,
     header_of,
     read_header,
 )
-from penstock.snapshots.retention import Kept
 
 VERSION = b"1"  # of the bodies' format
 
@@ -56,7 +49,6 @@ class ChunkWriter:
     schema_version: str
     compression: ChunkCompression
     room: int
-    pace: SnapshotPace
     control: RunControl
 
     def write(self, part: SnapshotPart, slices: Iterable[pa.RecordBatch]) -> bool:
@@ -99,7 +91,7 @@ class ChunkWriter:
                 hint="raise max_payload of nats-server, or leave the large column out of the"
                 " publication",
             )
-        self.pace.wait(rows.num_rows, len(body), self.control.is_over)
+        self.control.pace(rows.num_rows, len(body))
         headers = {
             "Penstock-Schema": VERSION,
             "Penstock-Table-Schema": self.schema_version.encode(),
@@ -170,58 +162,3 @@ def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         before = one
     if before is not None:
         yield before, True
-
-
-def publish_meta(
-    stream: InitStream,
-    sink: SinkServer,
-    job: Job,
-    plan: SnapshotPlan,
-    taken: TableSnapshot,
-    *,
-    kept: Kept,
-    compression: ChunkCompression,
-    chunks: Sequence[ChunkInfo],
-    reload: str | None,
-) -> None:
-    """Stores the message; `docs/reference/messages.md` has every field. Raises Unavailable,
-    SettingsError."""
-    say, schema = dialect("json" if sink.encoding == "json" else "msgpack"), taken.schema
-    document = {
-        "snapshot_id": job.snapshot_id,
-        "table": schema.table,
-        "schema": schema.schema,
-        "lsn": plan.lsn,
-        "position": plan.position,
-        "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
-        "batch_count": len(chunks),
-        "row_count": sum(one["rows"] for one in chunks),
-        "schema_version": schema.version,
-        "schema_revision": plan.revision,
-        "relation_id": schema.relation_id,
-        "columns": list(job.selection.columns) or [one["name"] for one in schema.columns],
-        "where": job.selection.where or None,
-        "partial": not job.selection.is_whole,
-        "compression": compression.method,
-        "dictionary": compression.identity,
-        "exact": taken.is_exact,
-        "losses": plan.gap or None,
-        "reload": reload,
-        "stream": sink.stream,
-        "stream_created": plan.created,
-        "start_sequence": plan.start,
-        "changes_kept_seconds": kept.changes,
-        "chunks_kept_seconds": kept.chunks,
-        "chunks": list(chunks),
-    }
-    body = say.value(document)
-    if len(body) > stream.room:
-        # What is left says how many there are, and the subject says which.
-        body = say.value(document | {"chunks": None})
-    headers = {
-        "Penstock-Schema": VERSION,
-        "Penstock-Table-Schema": schema.version.encode(),
-        "Content-Type": say.content_type,
-    }
-    identity = meta_identity(job.name, job.snapshot_id)
-    stream.publish(f"{PREFIX}.meta.{token(job.name)}", body, headers, identity)

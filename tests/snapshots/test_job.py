@@ -13,7 +13,7 @@ from tests.snapshots.conftest import StatedPipeline
 
 
 def control_of(*events: RunEvent) -> RunControl:
-    made = RunControl(StatedPipeline())
+    made = RunControl(StatedPipeline(), SnapshotPace(SnapshotSettings()))
     for event in events:
         made.on(event)
     return made
@@ -58,7 +58,7 @@ def test_threads_end_after_a_failure_and_begin_again_with_the_next_snapshot() ->
 
 def test_threads_end_once_the_pipeline_is_not_ours() -> None:
     pipeline = StatedPipeline()
-    control = RunControl(pipeline)
+    control = RunControl(pipeline, SnapshotPace(SnapshotSettings()))
     pipeline.is_ours = False
     assert (control.is_over(), control.may_go_on) == (True, False)
 

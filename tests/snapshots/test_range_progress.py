@@ -38,19 +38,17 @@ def test_a_part_that_was_not_finished_is_read_from_its_beginning() -> None:
     ranges = RangeProgress()
     ranges.plan = PLAN
     parts = ranges.set_parts()
-    assert [ranges.take() for _ in range(4)] == [*parts, None]
     read(ranges, parts[0], 2)
     reading = PartReading()
     ranges.number(reading)
     ranges.abandon(reading)
-    assert (ranges.abandoned, ranges.done, ranges.is_complete) == ({2}, {0}, False)
+    assert (ranges.abandoned, ranges.done) == ({2}, {0})
     again = ranges.set_parts(["a since 7"])
     assert again == [SnapshotPart(1, "b"), SnapshotPart(2, "c"), SnapshotPart(None, "a since 7")]
     ranges.discarded()
     assert ranges.holes == 0, "no later chunk is there"
     for part in again:
         read(ranges, part, 1)
-    assert ranges.is_complete
     assert [one["chunk"] for one in ranges.all_chunks()] == [0, 1, 2, 3, 4]
 
 
@@ -73,7 +71,7 @@ def test_what_is_read_again_with_fewer_chunks_leaves_holes_to_fill() -> None:
         assert was_used
         ranges.add(chunk(number, 0))
     assert [one["chunk"] for one in ranges.all_chunks()] == [0, 1, 2, 3, 4]
-    assert (ranges.holes, ranges.is_complete) == (0, True)
+    assert ranges.holes == 0
 
 
 def stored(part: int | None, *numbers: int, last: bool) -> tuple[Any, Any]:

@@ -308,7 +308,7 @@ def test_a_full_disk_of_the_stream_ends_the_run(
     database: Database, own_nats: Callable[..., Nats], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("penstock.snapshots.init_stream._PATIENCE", 0.5)
-    monkeypatch.setattr("penstock.snapshots.run._TRIES", 2)
+    monkeypatch.setattr("penstock.snapshots.reading._TRIES", 2)
     world = World(database, own_nats({"jetstream": {"max_file_store": 1_000_000}}))
     table = table_of(world, 20_000)
     run = SnapshotRun(world.job(table), world.sink, SnapshotSettings(chunk_bytes=65536))
