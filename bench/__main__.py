@@ -205,8 +205,9 @@ def _measured(
         rates = mirror(
             fresh(), rows=min(options["rows"], MOST_MIRRORED), version=options["version"]
         )
-        show.show_mirror(console, rates)
-        results["mirror"] = asdict(rates)
+        for one in rates:
+            show.show_mirror(console, one)
+        results["mirror"] = [asdict(one) for one in rates]
     if what == "consolidate":
         figures = list(consolidate(
             fresh(), rows=options["rows"], seconds=options["seconds"],

@@ -1,4 +1,4 @@
-"""How fast a mirror loads a table, and how fast it applies changes: the client alone, in SQLite.
+"""How fast a mirror loads a table, and how fast it applies changes: the client alone.
 
 The snapshot and the changes are stored before; rates are by the mirror's own CPU, and by the clock.
 """
@@ -6,6 +6,7 @@ The snapshot and the changes are stored before; rates are by the mirror's own CP
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tests.consumer.mirror.world import World
@@ -18,6 +19,7 @@ from .table import PUBLICATION, create, write_backlog
 class MirrorRates:
     """`load`: rows a second; `tail`: changes a second. `_cpu`: by CPU time of this process."""
 
+    target: str
     rows: int
     load: float
     load_cpu: float
@@ -25,10 +27,16 @@ class MirrorRates:
     tail_cpu: float
 
 
-def mirror(folder: Path, *, rows: int, version: int) -> MirrorRates:
-    """A snapshot of a table of ten columns with so many rows, then as many changes of them."""
-    target = f"sqlite:///{folder / 'mirror.db'}"
-    with Postgres(version=version) as server, server.database() as database, Nats() as nats:
+def mirror(folder: Path, *, rows: int, version: int) -> list[MirrorRates]:
+    """A snapshot of a table of ten columns with so many rows, then as many changes of them: into a
+    file, and into a database of the source's server."""
+    with (
+        Postgres(version=version) as server,
+        server.database() as database,
+        server.database() as copy,
+        Nats() as nats,
+    ):
+        targets = {"SQLite": f"sqlite:///{folder / 'mirror.db'}", "PostgreSQL": copy.url}
         create(database)
         write_backlog(database, rows=rows)
         found = "SELECT tablename FROM pg_publication_tables WHERE pubname = %s"
@@ -38,13 +46,18 @@ def mirror(folder: Path, *, rows: int, version: int) -> MirrorRates:
             # Another mirror asks for the snapshot; ours finds it stored.
             world.mirror(f"sqlite:///{folder / 'other.db'}")
             world.stop_service()
-            load, load_cpu = _timed(lambda: world.mirror(target), rows)
+            loads = [_timed(partial(world.mirror, url), rows) for url in targets.values()]
             database.execute(f"UPDATE {table} SET quantity = quantity + 1")
             world.published()
-            tail, tail_cpu = _timed(lambda: world.mirror(target), rows)
+            tails = [_timed(partial(world.mirror, url), rows) for url in targets.values()]
         finally:
             world.close()
-    return MirrorRates(rows=rows, load=load, load_cpu=load_cpu, tail=tail, tail_cpu=tail_cpu)
+    return [
+        MirrorRates(
+            target=name, rows=rows, load=load, load_cpu=load_cpu, tail=tail, tail_cpu=tail_cpu
+        )
+        for name, (load, load_cpu), (tail, tail_cpu) in zip(targets, loads, tails, strict=True)
+    ]
 
 
 def _timed(work: Callable[[], object], rows: int) -> tuple[float, float]:

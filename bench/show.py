@@ -45,8 +45,8 @@ def show_drain(console: Console, one: Drain) -> None:
 
 
 def show_mirror(console: Console, one: MirrorRates) -> None:
-    """A mirror into SQLite."""
-    table = _figures(f"a mirror of {one.rows:,} rows in SQLite, and as many changes")
+    """A mirror into one target."""
+    table = _figures(f"a mirror of {one.rows:,} rows in {one.target}, and as many changes")
     table.add_row("rows/s loaded, by the clock", f"{one.load:,.0f}")
     table.add_row("rows/s loaded, by its CPU", f"{one.load_cpu:,.0f}")
     table.add_row("changes/s applied, by the clock", f"{one.tail:,.0f}")

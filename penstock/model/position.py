@@ -35,10 +35,10 @@ class Place(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> "Place":
         """The inverse of `str(place)`; raises Malformed on anything else."""
-        cursor, colon, ordinal = text.rpartition(":")
-        if not colon or not cursor or not ordinal.isdecimal():
+        cursor, _, ordinal = text.rpartition(":")
+        if not cursor or not ordinal.isdecimal():
             raise Malformed(f"{text!r} is not a place (CURSOR:ORDINAL)")
-        return cls(cursor, int(ordinal))
+        return tuple.__new__(cls, (cursor, int(ordinal)))  # half the time of cls(...)
 
 
 class Bookmark(NamedTuple):

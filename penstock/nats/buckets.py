@@ -14,7 +14,7 @@ import orjson
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, Stored, error_of
 from penstock.nats.connection import Connection
-from penstock.nats.consumers import PullConsumer
+from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.protocol import HEADERS_START, Msg, status_of
 
 _OPERATION = "KV-Operation"
@@ -137,7 +137,7 @@ class Bucket:
     def _subject(self, key: str) -> str:
         return self._prefix + key
 
-    def _entry(self, found: Stored) -> KeyValue:
+    def _entry(self, found: Stored | Delivered) -> KeyValue:
         deleted = found.headers.get(_OPERATION) in ("DEL", "PURGE")
         key = found.subject.removeprefix(self._subject(""))
         return KeyValue(key, found.sequence, None if deleted else found.payload)

@@ -5,7 +5,8 @@ Names are those of the protocol reference (docs.nats.io, "Client Protocol").
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,6 +21,7 @@ _WORD, _SIZE = rb"[^ \r\n]+", rb"([0-9]{1,10})"
 # 2.9 leaves two spaces where a reply subject would be.
 _MSG = re.compile(rb"MSG (%b) %b +(?:(%b) )?%b\r\n" % (_WORD, _WORD, _WORD, _SIZE))
 _HMSG = re.compile(rb"HMSG (%b) %b +(?:(%b) )?%b %b\r\n" % (_WORD, _WORD, _WORD, _SIZE, _SIZE))
+_H = ord("H")
 _VERSION = b"NATS/1.0"
 _BLANKS = " \t\n\r\x0b\x0c"
 HEADERS_START = _VERSION + b"\r\n"
@@ -100,6 +102,43 @@ def headers_of(raw: bytes) -> dict[str, str]:
     return found
 
 
+class Headers(Mapping[str, str]):
+    """Raw headers as name -> value (the last of a name). Each is found when it is asked for, as few
+    of most messages are. Raises Malformed."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: bytes) -> None:
+        if raw and not (raw.startswith(_VERSION) and raw.endswith(b"\r\n\r\n")):
+            raise Malformed("message headers do not have the form of NATS/1.0")
+        self._raw = raw
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a header."""
+        _, found, rest = self._raw.rpartition(_line_of(name))
+        if not found:
+            return default
+        value, _, _ = rest.partition(b"\r\n")
+        return value.decode("utf-8", "replace").strip(_BLANKS)
+
+    def __contains__(self, name: object) -> bool:
+        return _line_of(name) in self._raw
+
+    def __getitem__(self, name: str) -> str:
+        return headers_of(self._raw)[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(headers_of(self._raw))
+
+    def __len__(self) -> int:
+        return len(headers_of(self._raw))
+
+
+@cache
+def _line_of(name: object) -> bytes:
+    return f"\r\n{name}:".encode()
+
+
 def status_of(raw: bytes) -> int:
     """The status on the version line of raw headers (503: nobody listens), or 0."""
     status = raw[len(_VERSION) : len(_VERSION) + 4].strip()
@@ -118,14 +157,14 @@ class Parser:
         events: list[Event] = []
         at = 0
         while at < len(buffer):
-            # Acknowledgements are nearly all there is: one match each, no intermediate words.
-            if found := _MSG.match(buffer, at):
-                subject, reply, size = found.groups(b"")
-                split = start = found.end()
-            elif found := _HMSG.match(buffer, at):
+            # Acknowledgements are nearly all there is, or messages with headers: one match each.
+            if buffer[at] == _H and (found := _HMSG.match(buffer, at)):
                 subject, reply, headers, size = found.groups(b"")
                 start = found.end()
                 split = start + int(headers)
+            elif found := _MSG.match(buffer, at):
+                subject, reply, size = found.groups(b"")
+                split = start = found.end()
             else:
                 end = _line(events, buffer, at)
                 if end < 0:
@@ -133,7 +172,8 @@ class Parser:
                 at = end
                 continue
             end = start + int(size)
-            if not _complete(buffer, split, end):
+            is_whole = split <= end and buffer.startswith(b"\r\n", end)
+            if not is_whole and not _complete(buffer, split, end):
                 break
             events.append(Msg(subject, reply, buffer[start:split], buffer[split:end]))
             at = end + 2

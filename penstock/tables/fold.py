@@ -184,6 +184,10 @@ class RowFold:
                 self._move(old, key, row)
                 return
             self._drop(old)
+        self.put(key, row)
+
+    def put(self, key: Any, row: Any) -> None:
+        """Adds a whole row, which is new or replaces that with its key."""
         if self._parts:
             self._parts.pop(key, None)
         self.whole[key] = row

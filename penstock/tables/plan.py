@@ -47,6 +47,9 @@ class RowCoder:
         return (row[self.names[0]],) if self.names else ()
 
 
+_WHOLE = frozenset(OF_ROWS) - {"DELETE"}
+
+
 class TablePlan:
     """`add` the changes of a table in their order, then take the `steps`. `restores`: the target
     has rows of a later point in the log than that of the changes, which are right as they are."""
@@ -57,14 +60,20 @@ class TablePlan:
         self._row = RowCoder(table, table.names, encoders)
         self._key = RowCoder(table, table.key, encoders)
         self._names = frozenset(table.key)
-        self._fold = RowFold([table.names.index(name) for name in table.key], VALUES)
-        self._restores = restores
+        self._numbers = [table.names.index(name) for name in table.key]
+        self._fold = RowFold(self._numbers, VALUES)
+        self._restores, self._is_plain = restores, bool(table.key) and not restores
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
     def add(self, change: Row) -> None:
         """Adds the next change."""
-        operation = change["operation"]
-        if operation in EMPTYING:
+        operation, data = change["operation"], change["data"]
+        is_whole = operation in _WHOLE and not change["before"] and not change["unchanged"]
+        if is_whole and self._is_plain and data.keys() >= self._names:
+            # It keeps its key, as nearly all do.
+            row = self._row(data)
+            self._fold.put(tuple([row[number] for number in self._numbers]), row)
+        elif operation in EMPTYING:
             self._fold.add(LineChange(operation, None, None, None))
             self._named = None
         elif operation in OF_ROWS:

@@ -25,7 +25,7 @@ def as_document(value: Any) -> str:
 
 def as_json(value: Any) -> str:
     """Any value as JSON."""
-    return orjson.dumps(value, default=_plain, option=orjson.OPT_NON_STR_KEYS).decode()
+    return orjson.dumps(value, _plain, orjson.OPT_NON_STR_KEYS).decode()
 
 
 def as_text(value: Any) -> Any:

@@ -134,7 +134,7 @@ class Bootstrap:
         elif known is None:
             assert self._coder is not None
             is_late = self.table.has_several_points and cursor == self.table.last_point
-            if self.table.has_documents and is_json(message.headers):
+            if self.table.has_documents and is_json(message.headers, message.payload):
                 body = self._messages.body(message, exactly=True)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
             self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)

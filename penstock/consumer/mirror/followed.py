@@ -91,7 +91,10 @@ class Followed:
             if change is None:
                 return
             body = change
-        elif not self._is_same(message, body):
+        elif (
+            body.get("relation_id") != table.relation_id
+            or body.get("schema_version") != table.version
+        ) and not self._is_same(message, body):
             return
         if self._plan is None:
             self._plan = TablePlan(
@@ -106,10 +109,11 @@ class Followed:
         """Whether a column of the changes may be JSON, written as such: as far as the table's
         version is known."""
         headers, table = message.headers, self.table
-        if self._has_documents:
-            return is_json(headers)
-        is_other = headers.get(VERSION, table.version) != table.version
-        return is_other and not table.document and is_json(headers)
+        if not self._has_documents:
+            is_other = headers.get(VERSION, table.version) != table.version
+            if table.document or not is_other:
+                return False
+        return is_json(headers, message.payload)
 
     def _stream(self, message: Delivered) -> str:
         """Among which messages of documents places have an order: those of one partition."""

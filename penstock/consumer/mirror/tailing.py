@@ -203,13 +203,15 @@ class LiveTables(Closes):
         return [each for each in self._live.values() if is_renamed_to(each.table, body)]
 
     def _of(self, body: Mapping[str, Any]) -> Followed | None:
-        schema, table = body.get("schema") or "", body.get("collection") or ""
-        called = body["backend"], schema, table, body.get("relation_id")
+        try:
+            called = body["backend"], body["schema"], body["collection"], body["relation_id"]
+        except KeyError:  # not all layouts have them
+            called = body["backend"], *map(body.get, ("schema", "collection", "relation_id"))
         try:
             return self._called[called]
         except KeyError:
-            live = self._live.values()
-            named = [each for each in live if each.table.is_called(*called[:3])]
+            live, (backend, schema, table, _) = self._live.values(), called
+            named = [one for one in live if one.table.is_called(backend, schema or "", table or "")]
             origin = f"{body['backend']}/{body.get('database')}"
             same = [each for each in live if each.table.is_renamed(origin, called[3])]
             found = self._called[called] = next(iter(named or same), None)

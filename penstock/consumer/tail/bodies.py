@@ -21,8 +21,8 @@ from penstock.model.errors import Malformed
 from penstock.nats.compression import ENCODING, Decompressor
 from penstock.process.plugins import plugin
 
-_KNOWN = frozenset({"event_id", "operation", "backend"})
 _ARROW = "application/vnd.apache.arrow.stream"
+_STREAM = b"\xff\xff\xff\xff"  # what such a stream begins with, and no map or array of MessagePack
 _SHARED = (
     "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
     "schema_version",
@@ -48,14 +48,16 @@ def changes_of(
             f"cannot decode a message of {len(data)} bytes by the layout and content type of its"
             " headers"
         ) from error
-    for change in changes:
-        if not isinstance(change, dict) or not change.keys() >= _KNOWN:
-            raise Malformed(f"a message of {len(data)} bytes is not a change")
+    try:
+        for change in changes:
+            _ = change["event_id"], change["operation"], change["backend"]  # all have them
+    except (LookupError, TypeError):
+        raise Malformed(f"a message of {len(data)} bytes is not a change") from None
     return changes
 
 
 def _changes(headers: Mapping[str, str], data: bytes, load: Any) -> list[Mapping[str, Any]]:
-    if headers.get("Content-Type") == _ARROW:
+    if data.startswith(_STREAM) and headers.get("Content-Type") == _ARROW:
         return _tabular(data, load)
     try:
         # Neither a map nor an array of MessagePack starts with "{" or "[".
@@ -130,8 +132,10 @@ class ExactNumber(_Exact, float):
     """A number that is no integer of Python."""
 
 
-def is_json(headers: Mapping[str, str]) -> bool:
+def is_json(headers: Mapping[str, str], payload: bytes) -> bool:
     """Whether a message may have JSON: all but MessagePack, also where nothing is said of it."""
+    if b"\x80" <= payload[:1] < b"\xff":  # a map or an array, and no text
+        return False
     return headers.get("Content-Type") != "application/msgpack"
 
 

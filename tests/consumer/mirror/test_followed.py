@@ -71,7 +71,7 @@ def test_places_of_many_subjects_are_bounded_where_rows_have_a_key(key: tuple[st
     found = followed(replace(TABLE, key=key))
     for n in range(5000):
         given, body = message(n, f"00000000/{n + 100:08X}:0", sequence=n + 4)
-        found.add(replace(given, subject=f"cdc.{n}.t"), body)
+        found.add(given._replace(subject=f"cdc.{n}.t"), body)
         if n % 100 == 99:
             assert len(rows(found)) == 100
     places = found.table.places
@@ -79,7 +79,7 @@ def test_places_of_many_subjects_are_bounded_where_rows_have_a_key(key: tuple[st
     assert list(places)[-1] == "cdc.4999.t"
     for n in range(4600, 5000):  # the writer repeats what it wrote last
         given, body = message(n, f"00000000/{n + 100:08X}:0", sequence=n + 9000)
-        found.add(replace(given, subject=f"cdc.{n}.t"), body)
+        found.add(given._replace(subject=f"cdc.{n}.t"), body)
     assert rows(found) == []
 
 
