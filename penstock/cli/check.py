@@ -17,7 +17,7 @@ from penstock.config.problems import blot
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import Bookmarks, PartitionId
-from penstock.sinks import ChecksTables
+from penstock.sinks import LoadsTables
 from penstock.snapshots.retention import check_snapshots
 
 _LARGER = (
@@ -98,7 +98,7 @@ def _sink(pipeline: Pipeline) -> Iterator[Finding]:
     sink = pipeline.sink.sink()
     found = list(sink.check())
     yield from found
-    if isinstance(sink, ChecksTables) and all(each.level != "error" for each in found):
+    if isinstance(sink, LoadsTables) and all(each.level != "error" for each in found):
         for backend in pipeline.backends:
             with suppress(PenstockError):  # the feed's own findings say it
                 feed, loads = backend.feed(), pipeline.snapshot.initial is not False

@@ -13,7 +13,7 @@ from penstock.cli.tables import set_aside
 from penstock.config import Pipeline, load_pipeline
 from penstock.consumer.tail.reader import Since, parse_start
 from penstock.model.errors import Malformed, Rejected, SettingsError
-from penstock.sinks import SetsAside, images_of
+from penstock.sinks import KeepsLetters
 from penstock.wire.hash_partitions import hashing
 
 
@@ -90,7 +90,7 @@ def replay(
         raise SystemExit(1)
 
 
-def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
+def _replayed(pipeline: Pipeline, sink: KeepsLetters, id: str) -> bool:
     letter = sink.dead_letter(id)
     try:
         if pipeline.transform and letter["kind"] == "source":
@@ -112,14 +112,14 @@ def _replayed(pipeline: Pipeline, sink: SetsAside, id: str) -> bool:
 def _decoder(pipeline: Pipeline, backend: str) -> Any:
     for each in pipeline.backends:
         if each.name == backend:
-            decoder = each.feed().decoder(images_of(pipeline.sink.sink()), "stop")
+            decoder = each.feed().decoder(pipeline.sink.images, "stop")
             return hashing(decoder, pipeline.hash_partitions(each))
     known = ", ".join(each.name for each in pipeline.backends)
     raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
 
 
 def _chosen(
-    sink: SetsAside, table: str | None, reason: str | None, since: str | None
+    sink: KeepsLetters, table: str | None, reason: str | None, since: str | None
 ) -> Iterator[Mapping[str, Any]]:
     begin = _time(since) if since else None
     for letter in sink.dead_letters():

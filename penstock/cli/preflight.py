@@ -21,7 +21,6 @@ from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.finding import Finding
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
-from penstock.sinks import KeepsLeases
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.master import is_local
 
@@ -239,7 +238,7 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     """A store that only this machine has, where the source does not keep a second reader away."""
     anyone = [b.name for b in pipeline.backends if not isinstance(b.feed(), KnowsReader)]
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
-        leases = isinstance(pipeline.sink.sink(), KeepsLeases)
+        leases = pipeline.sink.leases() is not None
         apart = "only the sink can keep the two apart" if leases else "both would write"
         yield _warning(
             "positions",

@@ -9,7 +9,7 @@ import click
 from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.model.errors import PenstockError, SettingsError
-from penstock.sinks import SetsAside
+from penstock.sinks import KeepsLetters
 
 
 @click.group("tables")
@@ -54,10 +54,10 @@ def resume(*, file: Path, table: str, backend: str | None) -> None:
     )
 
 
-def set_aside(pipeline: Pipeline) -> SetsAside:
+def set_aside(pipeline: Pipeline) -> KeepsLetters:
     """The pipeline's sink; raises SettingsError if it sets nothing aside."""
     sink = pipeline.sink.sink()
-    if not isinstance(sink, SetsAside):
+    if not isinstance(sink, KeepsLetters):
         raise SettingsError(
             f"the sink {pipeline.sink.type} keeps no dead letters and suspends no tables",
             hint="they are in the stream itself there, with the operation ERROR",

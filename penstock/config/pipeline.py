@@ -23,7 +23,8 @@ from pydantic import (
 
 from penstock.config.problems import problems_of
 from penstock.feeds import Feed, FeedPlugin
-from penstock.model.change import OnError
+from penstock.leases import LeaseStore
+from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
@@ -160,6 +161,17 @@ class SinkChoice(Settings):
     def sink(self) -> Sink:
         """Builds the sink; does no I/O."""
         return self.plug_in.build(self.settings)
+
+    @property
+    def images(self) -> Images:
+        """How the sink takes a change's images."""
+        found: Images = getattr(self.settings, "images", "json")
+        return found
+
+    def leases(self) -> LeaseStore | None:
+        """Where the sink's other side keeps leases, if it does; does no I/O."""
+        leases = self.plug_in.leases
+        return None if leases is None else leases(self.settings)
 
     def server(self) -> SinkServer | None:
         """The server with the stream of changes, if the sink has one; does no I/O."""

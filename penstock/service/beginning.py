@@ -23,7 +23,7 @@ from penstock.ops.reporter import report_apart, table_name
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
-from penstock.sinks import LoadsTables, Record, ReportsLast, ReportsPositions, SetsAside, Sink
+from penstock.sinks import KeepsLetters, LoadsTables, Record, ReportsPositions, Sink
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
@@ -104,7 +104,7 @@ class Beginnings:
             for positions in stored:
                 positions.claim()
             sink.prepare()
-            if isinstance(sink, SetsAside):
+            if isinstance(sink, KeepsLetters):
                 for table in sink.tables():
                     self._board.post("table", table_name(table), table)
 
@@ -261,7 +261,7 @@ def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[P
     partitions = [lineage.partition for lineage in feed.partitions(saved)]
     records = sink.records(backend.name, partitions)
     found = {name: record for name, record in records.items() if record.begun}
-    if not found and feed.polled and isinstance(sink, ReportsLast):
+    if not found and feed.polled:
         # Shards come and go: those of what the sink has may not be listed any more.
         last = sink.last(backend.name)
         found = {} if last is None else dict([last])

@@ -13,7 +13,7 @@ from penstock.ops.reporter import report_apart
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
 from penstock.service.standby import Standby
-from penstock.sinks import SetsAside
+from penstock.sinks import KeepsLetters
 from penstock.snapshots.statements import RowTransform
 
 
@@ -92,7 +92,7 @@ class OwnedPipeline:
     def suspended(self) -> Mapping[tuple[str, str], str]:
         """Why tables are suspended, by backend and `schema.table`. Raises Unavailable."""
         sink = self._pipeline.sink.sink()
-        found = sink.tables() if isinstance(sink, SetsAside) else ()
+        found = sink.tables() if isinstance(sink, KeepsLetters) else ()
         return {
             (each["backend"], each["table"]): each["reason"] or each["state"]
             for each in found

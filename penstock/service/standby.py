@@ -21,7 +21,6 @@ from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unava
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Owner, Ownership, positions_of
-from penstock.sinks import KeepsLeases
 
 # Seconds between two attempts.
 _AGAIN = 0.5
@@ -39,10 +38,10 @@ class WriterLease:
         self._pipeline = pipeline.name
         self._ownership: Ownership | None = None
         self._refusal = ""
-        sink = pipeline.sink.sink()
+        store = pipeline.sink.leases()
         feeds = [backend.feed() for backend in pipeline.backends]
-        if isinstance(sink, KeepsLeases) and not all(isinstance(f, KnowsReader) for f in feeds):
-            self._store = sink.leases()
+        if store is not None and not all(isinstance(feed, KnowsReader) for feed in feeds):
+            self._store = store
             self._ownership = Ownership(self._store, pipeline.name, instance=instance)
 
     @property

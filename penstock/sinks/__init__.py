@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.leases import LeaseStore
-from penstock.model.change import Images, OnError
+from penstock.model.change import OnError
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
 from penstock.model.page import Page
@@ -115,7 +115,7 @@ class Sink(Protocol):
 
 
 @runtime_checkable
-class SetsAside(Protocol):
+class KeepsLetters(Protocol):
     """A sink that keeps what it cannot store, and suspends tables. Everything is plain JSON;
     everything raises Unavailable and SettingsError.
 
@@ -145,32 +145,6 @@ class SetsAside(Protocol):
         ...
 
 
-@runtime_checkable
-class PrefersImages(Protocol):
-    """A sink that stores images in one encoding; any other sink gets JSON text."""
-
-    @property
-    def images(self) -> Images:
-        """The encoding."""
-        ...
-
-
-def images_of(sink: Sink) -> Images:
-    """How a sink takes a change's images."""
-    return sink.images if isinstance(sink, PrefersImages) else "json"
-
-
-@runtime_checkable
-class KeepsLeases(Protocol):
-    """A sink whose other side can keep a lease: so that an instance finds another one of its
-    pipeline that has positions elsewhere, and does not write beside it."""
-
-    def leases(self) -> LeaseStore:
-        """Shared by all who write to this sink, and made on demand; no I/O. Its methods raise
-        SettingsError where this is not permitted: then nothing is found."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """What a sink knows of a partition by what it has stored.
@@ -195,29 +169,10 @@ class ReportsPositions(Protocol):
         """As they are now, of all these partitions. Raises Unavailable, SettingsError."""
         ...
 
-
-@runtime_checkable
-class ReportsLast(Protocol):
-    """A sink that knows of which partition its last change of a backend is: where partitions come
-    and go, those that the source lists may all be newer."""
-
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
-        """None if there is none, or if that can't be told. Raises Unavailable, SettingsError."""
-        ...
-
-
-@runtime_checkable
-class ChecksTables(Protocol):
-    """A sink whose preflight compares what it stores with the tables of the sources."""
-
-    def check_tables(
-        self,
-        backend: str,
-        schemas: Sequence[TableSchema],
-        partitions: Sequence[PartitionId] = (),
-    ) -> Sequence[Finding]:
-        """Of the tables of a backend, as they are at a source; `partitions`: those whose tables are
-        loaded once. Does I/O."""
+        """The partition of the last change of a backend: where partitions come and go, those that
+        the source lists may all be newer. None if there is none, or if that can't be told. Raises
+        Unavailable, SettingsError."""
         ...
 
 
@@ -350,6 +305,16 @@ class LoadsTables(Protocol):
     """A sink of tables, which have rows of before the first change. Everything raises Unavailable,
     SettingsError."""
 
+    def check_tables(
+        self,
+        backend: str,
+        schemas: Sequence[TableSchema],
+        partitions: Sequence[PartitionId] = (),
+    ) -> Sequence[Finding]:
+        """Preflight: what it stores beside the tables of a backend, as they are at a source;
+        `partitions`: those whose tables are loaded once."""
+        ...
+
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool
     ) -> Sequence[Mapping[str, Any]]:
@@ -384,7 +349,8 @@ class LoadsTables(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkPlugin:
-    """What a sink's entry point names: its settings and how to build it."""
+    """What a sink's entry point names: its settings and how to build it. Settings may have an
+    attribute `images`: how the sink takes a change's images, if not as JSON text."""
 
     settings: type[Settings]
     build: Callable[[Any], Sink]
@@ -392,6 +358,10 @@ class SinkPlugin:
     reader: "Callable[[Any, str | None], TailReader] | None" = None
     # Settings -> the server with the stream of changes. It takes snapshots, schemas and news, too.
     server: Callable[[Any], SinkServer] | None = None
+    # Settings -> where the sink's other side keeps leases, made on demand: an instance finds there
+    # another one of its pipeline that has positions elsewhere, and does not write beside it. Its
+    # methods raise SettingsError where this is not permitted: then nothing is found.
+    leases: Callable[[Any], LeaseStore] | None = None
     # Settings and a backend's name -> the tables that a sink of tables wants of it.
     tables: Callable[[Any, str], Sequence[str]] | None = None
     # Settings -> the file of the map that is edited while the pipeline runs, if there is one.

@@ -110,7 +110,7 @@ class MemorySink:
         return {name: Record(bookmark=last.get(name), begun=name in last) for name in partitions}
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
-        """See `ReportsLast`."""
+        """See `ReportsPositions`."""
         with _opened(self.settings) as store:
             names = [row["partition"] for row in store.changes if row["backend"] == backend]
         if not names:

@@ -17,6 +17,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
+from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.server import JetStreamServer
 from tests.docs.pages import DOCS, blocks
 from tests.servers import Nats
@@ -94,7 +95,7 @@ def test_the_pipeline_may_do_all_that_it_needs(server: AsWritten) -> None:
     [letter] = sink.dead_letters()
     assert letter["reason"] == "not-utf8"
     assert sink.tables() == []
-    rows = sink.leases()
+    rows = OwnersStore(sink.settings)
     put = rows.put(Lease(name="owner:shop", owner="me"))
     assert rows.list("") == [put]
     rows.close()

@@ -7,6 +7,7 @@ the rest is kept, `replays` brings it back; `stream` is what we ask of a stream.
 from penstock.consumer.tail.reader import TailReader
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import SinkPlugin
+from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.sink import JetStreamSink
@@ -20,5 +21,6 @@ def _reader(settings: JetStreamSettings, url: str | None) -> TailReader:
 
 
 PLUGIN = SinkPlugin(
-    settings=JetStreamSettings, build=JetStreamSink, reader=_reader, server=JetStreamServer
-)
+    settings=JetStreamSettings, build=JetStreamSink, reader=_reader, server=JetStreamServer,
+    leases=OwnersStore,
+)  # fmt: skip

@@ -4,6 +4,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.model.change import Images
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Size
 from penstock.nats.settings import NatsSettings
@@ -69,6 +70,11 @@ class JetStreamSettings(NatsSettings, MessageSettings):
         if not all(url.startswith(("http://", "https://")) for url in self.monitoring_urls):
             raise ValueError("monitoring must be http:// or https:// URLs, with commas")
         return self
+
+    @property
+    def images(self) -> Images:
+        """How images are stored."""
+        return "json" if self.encoding == "json" else "msgpack"
 
     @property
     def monitoring_urls(self) -> list[str]:

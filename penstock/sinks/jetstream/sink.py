@@ -6,13 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.leases import LeaseStore
-from penstock.model.change import Images
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId
 from penstock.sinks import Decode, Progress, Receipt, Record
 from penstock.sinks.jetstream.check import check
-from penstock.sinks.jetstream.owners import OwnersStore
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.replays import Replays
 from penstock.sinks.jetstream.session import borrowed
@@ -32,11 +29,6 @@ class JetStreamSink:
         """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
             return WriteRun(session, progress).run(changes)
-
-    @property
-    def images(self) -> Images:
-        """See `PrefersImages`."""
-        return "json" if self.settings.encoding == "json" else "msgpack"
 
     def prepare(self) -> None:
         """Makes the stream, or verifies it. Raises SettingsError, Unavailable."""
@@ -71,7 +63,7 @@ class JetStreamSink:
             return {**dict.fromkeys(partitions, Record()), **found}
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
-        """See `ReportsLast`."""
+        """See `ReportsPositions`."""
         with borrowed(self.settings) as session:
             stream, subject = self.settings.stream, session.template.of_backend(backend)
             if session.asked(lambda api: api.stream(stream)) is None:
@@ -85,32 +77,28 @@ class JetStreamSink:
             bookmark = Bookmark(place, mark or {}) if exact else None
             return origin.partition, Record(bookmark=bookmark, begun=True)
 
-    def leases(self) -> LeaseStore:
-        """See `KeepsLeases`."""
-        return OwnersStore(self.settings)
-
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._replays() as replays:
             yield from replays.letters()
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.letter(id)
 
     def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.replay(id, decode)
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.tables()
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.resume(backend, table)
 

@@ -3,11 +3,11 @@
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from penstock.model.change import OnError
+from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Settings
 from penstock.process.postgres_url import PostgresUrl
 from penstock.process.sqlite_file import path_of
@@ -103,6 +103,8 @@ class MappedTable(Settings):
 
 class PostgresSinkSettings(Settings):
     """One destination database. Constructing it does no I/O."""
+
+    images: ClassVar[Images] = "text"
 
     type: Literal["postgres"] = "postgres"
     connection: PostgresUrl = Field(min_length=1)

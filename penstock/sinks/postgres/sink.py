@@ -6,7 +6,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.model.change import Images
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
@@ -24,8 +23,6 @@ from penstock.tables.ledger import TableRecord, TargetLedger
 
 class PostgresSink:
     """A `penstock.sinks.Sink` of rows; see `settings` for what it can do."""
-
-    images: Images = "text"
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
         self.settings = settings
@@ -50,6 +47,9 @@ class PostgresSink:
             begun = ledger.begun(cursor, backend)
         return {name: Record(begun=name in begun) for name in partitions}
 
+    def last(self, backend: str) -> None:
+        """See `ReportsPositions`: databases do not come and go."""
+
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
         return list(check(self.settings))
@@ -60,31 +60,31 @@ class PostgresSink:
         schemas: Sequence[TableSchema],
         partitions: Sequence[PartitionId] = (),
     ) -> Sequence[Finding]:
-        """See `ChecksTables`."""
+        """See `LoadsTables`."""
         return list(check_tables(self.settings, backend, schemas, partitions))
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             yield from (kept.listed() for kept in aside.stored())
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return find_letter(aside, id).whole()
 
     def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.replay(id, decode)
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.tables()
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        """See `SetsAside`."""
+        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.resume(backend, table)
 

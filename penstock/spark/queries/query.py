@@ -22,7 +22,6 @@ from penstock.microbatch.run_folder import query_name
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
-from penstock.sinks import SetsAside, images_of
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.session.master import is_local
 
@@ -40,7 +39,7 @@ def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
     reads them (the columns `late` go around the transforms). Lines never pass a transform: it may
     drop the row that describes them."""
-    wanted = images_of(pipeline.sink.sink())
+    wanted = pipeline.sink.images
     around = wanted != "text" and set(IMAGES).issubset(late)
     return wanted if around or mode(pipeline) != "rows" else "json"
 
@@ -162,7 +161,7 @@ def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """What a sink gets of the backend, as far as it has the settings."""
     sink = pipeline.sink
     policy: dict[str, str] = {}
-    if isinstance(sink.sink(), SetsAside):
+    if "on_error" in type(sink.settings).model_fields:
         policy["on_error"] = backend.on_error
     if "initial" in type(sink.settings).model_fields:
         policy["initial"] = str(pipeline.snapshot.initial is not False).lower()

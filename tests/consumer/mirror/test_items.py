@@ -90,7 +90,7 @@ class AllShards(Pump):
         positions, options = self.world.positions, options_of(patience=0.0)
         reservoir = Reservoir(feed, limit=options.buffer, gaps=GapLog(positions))
         planner = Planner(reservoir, Roster(feed, clock=fast), options)
-        decoder, done = feed.decoder(sink.images), dict(positions.load())
+        decoder, done = feed.decoder(sink.settings.images), dict(positions.load())
         while not self._over.is_set():
             end = planner.advance(done, patience=0.1)
             pages = [

@@ -184,7 +184,7 @@ class Pump(threading.Thread):
     def _run(self) -> None:
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
         feed.announce_schemas(Announced(SchemaBucket(self.world.settings, "shop")))
-        decoder = feed.decoder(sink.images)
+        decoder = feed.decoder(sink.settings.images)
         with closing(self._following()) as following:
             while not self._over.is_set():
                 for page in following.read(0.05):

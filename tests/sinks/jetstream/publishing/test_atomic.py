@@ -15,6 +15,7 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.owners import OwnersStore
 from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_of, interrupted, read
@@ -87,7 +88,7 @@ def test_a_zombie_that_is_behind_is_stopped(
         sink_of(delivery="exactly-once", window=n, duplicate_window=window) for n in (8000, 1)
     )
     zombie.prepare()
-    zombie.leases().put(Lease(name="owner:shop", owner="host:7:ab"))
+    OwnersStore(zombie.settings).put(Lease(name="owner:shop", owner="host:7:ab"))
 
     def meanwhile() -> None:
         owner.write([batch_of(5, 2)], ignore)
