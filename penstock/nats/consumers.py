@@ -7,6 +7,7 @@ then `next` raises Unavailable, and its owner makes another after the last messa
 import time
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import orjson
@@ -91,7 +92,8 @@ class PullConsumer:
                 break
         found = self._taken(most)
         if self.pending and not self._wanted and not self._arrived:
-            self._ask_for_long()  # what comes while the caller works
+            with suppress(Unavailable):  # the next call raises it
+                self._ask_for_long()  # what comes while the caller works
         return found
 
     def rest(self) -> list[Delivered]:
