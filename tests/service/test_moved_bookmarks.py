@@ -31,6 +31,9 @@ class SinkWith:
     def records(self, _: str, partitions: Sequence[PartitionId]) -> Mapping[PartitionId, Record]:
         return dict.fromkeys(partitions, self._record)
 
+    def last(self, _: str) -> None:
+        return None
+
 
 def resumed(
     folder: Path, source: dict[str, Any], saved: Bookmarks, stored: Bookmark | None, times: int = 1
