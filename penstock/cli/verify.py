@@ -27,6 +27,8 @@ _RECONNECTS = 5.0  # seconds in which the slot's reader may come back
 _LOOK = 0.1  # seconds
 _SHOWN = 20  # differences of a table that are printed
 
+_NOTHING = Verdict(differences=())  # of a table that cannot be compared
+
 _REACHED = """
 SELECT active, confirmed_flush_lsn >= %s::pg_lsn
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
@@ -46,7 +48,7 @@ def command(
 
     Both sides count and hash their rows; keys and columns that differ are named, never values. The
     pipeline may run meanwhile: a change that is on its way is no difference. Exit code 0: equal;
-    1: something differs.
+    1: something differs, or a source does not send a table of the map.
 
     \b
     penstock verify FILE
@@ -61,7 +63,7 @@ def command(
     settings = cast(PostgresSinkSettings, pipeline.sink.settings)
     found = []
     for each in _chosen(pipeline, settings, tables, sid):
-        report = _verified(settings, each, repair=repair)
+        report = _verified(settings, each, repair=repair) if each.schemas else _report(each)
         found.append(report)
         if not as_json:
             _print(report)
@@ -69,13 +71,14 @@ def command(
         click.echo(json.dumps(found, indent=2))
     if not found:
         raise SettingsError("nothing was compared", hint="no table of the map has that name or sid")
-    if any(report["different"] and not report["repaired"] for report in found):
+    if any(one["missing"] or (one["different"] and not one["repaired"]) for one in found):
         raise SystemExit(1)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A table of one source, and what the map says of it."""
+    """A table of one source, and what the map says of it. Without `schemas` the source does not
+    send it."""
 
     feed: PostgresFeed
     sid: str
@@ -92,14 +95,17 @@ def _chosen(
         for source, feed in _sources(backend):
             if sid not in (None, source):
                 continue
-            found: dict[str, _Pair] = {}
+            pairs = {
+                table.source: _Pair(feed, source, table, [])
+                for table in settings.tables(backend.name)
+                if not wanted or table.source in wanted
+            }
             for schema in feed.schemas():
                 table = table_map.mapped(backend.name, schema.schema, schema.table)
-                if table is not None and (not wanted or table.source in wanted):
+                if table is not None and table.source in pairs:
                     # All partitions that go into one target are one table there.
-                    pair = found.setdefault(table.source, _Pair(feed, source, table, []))
-                    pair.schemas.append(schema)
-            yield from found.values()
+                    pairs[table.source].schemas.append(schema)
+            yield from pairs.values()
 
 
 def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
@@ -142,12 +148,13 @@ def _settle(source: Any, slot: str) -> None:
         time.sleep(_LOOK)
 
 
-def _report(pair: _Pair, verdict: Verdict, *, repaired: bool) -> dict[str, Any]:
+def _report(pair: _Pair, verdict: Verdict = _NOTHING, *, repaired: bool = False) -> dict[str, Any]:
     return {
         "backend": pair.table.backend,
         "sid": pair.sid,
         "table": pair.table.source,
         "target": f"{pair.table.target_schema}.{pair.table.target}",
+        "missing": not pair.schemas,
         "different": len(verdict.differences),
         "unsettled": verdict.unsettled,
         "repaired": repaired,
@@ -160,6 +167,9 @@ def _report(pair: _Pair, verdict: Verdict, *, repaired: bool) -> dict[str, Any]:
 
 def _print(report: dict[str, Any]) -> None:
     name = f"{report['backend']}/{report['sid']} {report['table']} -> {report['target']}"
+    if report["missing"]:
+        click.echo(f"missing    {name} (the source does not send it)")
+        return
     if not report["different"]:
         more = f" ({report['unsettled']} rows changed all the time)" if report["unsettled"] else ""
         click.echo(f"equal      {name}{more}")

@@ -196,3 +196,13 @@ def test_the_summary_counts_in_english(
     levels: list[Level] = ["ok", *["warning"] * warnings, *["error"] * errors]
     _summary([Finding(level=level, subject="it", message="is so") for level in levels])
     assert capsys.readouterr().out.strip() == said
+
+
+@pytest.mark.live
+def test_an_empty_map_is_no_error(tmp_path: Path, database: Database) -> None:
+    path = tmp_path / "pipeline.yaml"
+    sink = f"{{type: postgres, connection: '{database.url}', map: 'sqlite:///{tmp_path}/map.db'}}"
+    path.write_text(f"name: shop\nstate: {tmp_path}\nsink: {sink}\nops: {{port: 0}}\n")
+    found = check(path)
+    assert found.exit_code == 0, found.output
+    assert found.output.rstrip().endswith("0 errors")

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
+from click.testing import CliRunner
 
+from penstock.cli import main
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.connect import connect
@@ -164,3 +167,26 @@ def test_of_a_history_the_current_versions_are_compared(
     assert found == [Difference("(2)", "changed", ("name",))]
     with pytest.raises(SettingsError, match="is a history"):
         compared(type="history").repair(found)
+
+
+def test_a_table_that_the_source_does_not_send_is_named(
+    database: Database, target: Database, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    database.execute(ROWS)
+    database.execute("CREATE PUBLICATION p FOR TABLE items")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(f"""
+name: p
+state: {tmp_path}
+backends: [{{name: shop, type: postgres, connection: "{database.url}", publication: p, slot: s}}]
+sink:
+  type: postgres
+  connection: "{target.url}"
+  map: [{{backend: shop, tables: {{items: null, lost: {{target: items_too}}}}}}]
+""")
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert found.exit_code == 1, found.output
+    assert [line.split()[0] for line in found.output.splitlines()] == ["equal", "missing"]
+    assert "public.lost" in found.output
+    assert CliRunner().invoke(main, ["verify", str(file), "items"]).exit_code == 0
