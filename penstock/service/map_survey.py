@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, cast
@@ -21,7 +21,7 @@ from penstock.config import Pipeline
 from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, RefusedEdit
 from penstock.ops.status import Status, TableStatus
 from penstock.process.postgres_url import masked
 from penstock.sinks.postgres.connect import connect, translated
@@ -132,7 +132,8 @@ def sources_of(
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SurveyedTable:
     """A table of the sources of a backend; `there` is None where no source has it, and `mapped` is
-    what it would be with the options of `row`, its row of the map, or with the defaults."""
+    what it would be with the options of `row`, its row of the map, or with the defaults: also where
+    there is a `problem` with the row."""
 
     db_id: int | None
     mapped: MappedTable
@@ -141,6 +142,7 @@ class SurveyedTable:
     partitions: Sequence[str]
     target: InventoriedTable | None
     states: Sequence[TableStatus]
+    problem: str
 
     @property
     def id(self) -> int:
@@ -161,7 +163,8 @@ class SurveyedTable:
             "replicated": self.row is not None, "present": self.target is not None,
             "source_columns": self.there.shown() if self.there else {},
             "dest_columns": self.target.shown() if self.target else {},
-            "state": None if self.row is None else state,
+            "state": None if self.row is None else "invalid" if self.problem else state,
+            "error": self.problem,
             "sources": [each.to_json() for each in self.states],
         }  # fmt: skip
 
@@ -257,9 +260,18 @@ class MapSurvey:
         targets: Inventory,
         states: Mapping[tuple[str, str], Sequence[TableStatus]],
     ) -> SurveyedTable:
-        usual = {"schema": one.schema, "name": one.name, "partitions_regex": ""}
-        mapped = self.mapped(db, one.row or usual)
+        row: MapRow = {"schema": one.schema, "name": one.name, "partitions_regex": ""}
+        problem = ""
+        if one.row is not None:
+            try:
+                if self.store is not None:
+                    self.store.verify("tbl", one.row)
+                row = one.row
+            except RefusedEdit as error:  # another program's edit
+                problem = error.message
+        mapped = self.mapped(db, row)
         return SurveyedTable(
+            problem=problem,
             db_id=db_id, mapped=mapped, row=one.row, there=one.there, partitions=one.partitions,
             target=targets.get((mapped.target_schema, mapped.target)),
             states=states.get((db, mapped.source), ()),
@@ -308,10 +320,11 @@ class _Grouped:
 
 def _grouped(there: Inventory, rows: Sequence[MapRow]) -> Iterator[_Grouped]:
     mapped = {(row["schema"], row["name"]): row for row in rows}
-    patterns = [
-        (*key, re.compile(row["partitions_regex"]))
-        for key, row in mapped.items() if row["partitions_regex"]
-    ]  # fmt: skip
+    patterns = []
+    for (schema, name), row in mapped.items():
+        with suppress(re.error):  # a problem of its row
+            if row["partitions_regex"]:
+                patterns.append((schema, name, re.compile(row["partitions_regex"])))
     parts: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     names = {*mapped}
     for key, table in there.items():

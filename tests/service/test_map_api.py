@@ -1,6 +1,8 @@
 """REST for the map: kuvasz-streamer's own cases, and what is done better, with real databases."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +205,22 @@ def test_the_map_has_both_sides_of_a_table(api: Api) -> None:
     other = api.table("d3")
     assert (other["schema"], other["target"], other["type"]) == ("more", "d3", "clone")
     assert (other["replicated"], other["present"], other["state"]) == (False, False, None)
+
+
+def test_a_row_that_another_program_broke_is_shown_and_can_be_mended(asked: Api) -> None:
+    store = asked.pipeline.sink.map_store()
+    assert store is not None
+    with closing(sqlite3.connect(store.path)) as file, file:
+        file.execute("UPDATE tbl SET type = 'copy', partitions_regex = '('")
+    found = asked.table("d1")
+    assert (found["state"], "type" in found["error"], found["replicated"]) == (
+        "invalid",
+        True,
+        True,
+    )
+    asked.edit("PUT", "/tbl/1", TBL | {"db_id": 1, "name": "d1", "partitions_regex": ""})
+    found = asked.table("d1")
+    assert (found["state"], found["error"]) == ("starting", "")
 
 
 def test_ids_stay_when_tables_come(api: Api) -> None:

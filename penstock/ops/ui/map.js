@@ -70,6 +70,7 @@ function most(sources, name) {
 }
 
 function detail(table) {
+  if (table.error) return table.error;
   if (table.replicated && !Object.keys(table.source_columns).length) return "no source that answers has it";
   return table.sources
     .filter((each) => each.error || each.rows_to_come || each.state !== table.state)
