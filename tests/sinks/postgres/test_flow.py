@@ -15,6 +15,12 @@ def target(postgres: Postgres) -> Iterator[Database]:
         yield fresh
 
 
+def wait_for_slot(database: Database, slot: str) -> None:
+    """Until nobody reads it."""
+    free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
+    until(lambda: database.execute(free, (slot,)) == [(True,)], 60)
+
+
 def test_a_history_goes_on_with_a_transaction_that_begins_with_a_truncate(
     database: Database, target: Database
 ) -> None:
@@ -23,6 +29,7 @@ def test_a_history_goes_on_with_a_transaction_that_begins_with_a_truncate(
     tables = {"items": {"type": "history", "create": True}}
     with Flow(database, target, tables) as flow:
         flow.loaded()
+    wait_for_slot(database, flow.slot)
     database.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (flow.slot,))
     with Flow(database, target, tables) as flow:
         database.execute("TRUNCATE items; INSERT INTO items VALUES (1, 'c')")
@@ -52,11 +59,41 @@ def test_a_pipeline_goes_on_where_a_subscription_was(database: Database, target:
         target.execute(f"ALTER SUBSCRIPTION {slot} {statement}")
     target.execute(f"DROP SUBSCRIPTION {slot}")
     database.execute("UPDATE items SET name = 'c' WHERE id = 1; DELETE FROM items WHERE id = 2")
-    free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
-    until(lambda: database.execute(free, (slot,)) == [(True,)], 60)
+    wait_for_slot(database, slot)
     with Flow(
         database, target, {"items": None}, initial=False, slot=slot, publication="pub"
     ) as flow:
         rows = "SELECT * FROM items"
         until(lambda: flow.check() or target.execute(rows) == [(1, "c")], 60,
               problem=lambda: target.execute(rows))  # fmt: skip
+
+
+def test_a_full_disk_of_the_destination_pauses_and_loses_nothing(
+    database: Database, target: Database
+) -> None:
+    """The error of a full disk, 53100, raised by a trigger."""
+    for each in (database, target):
+        each.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    target.execute(
+        "CREATE TABLE disk AS SELECT true AS is_full;"
+        "CREATE FUNCTION fill() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " IF (SELECT is_full FROM disk) THEN"
+        " RAISE 'could not extend file' USING ERRCODE = '53100'; END IF; RETURN NEW; END $$;"
+        "CREATE TRIGGER fill BEFORE INSERT ON items FOR EACH ROW EXECUTE FUNCTION fill()"
+    )
+    database.execute("INSERT INTO items SELECT n, 'a' FROM generate_series(1, 100) n")
+    rows = "SELECT * FROM items ORDER BY id"
+    with Flow(database, target, {"items": None}) as flow:
+        until(lambda: target.execute("SELECT to_regclass('penstock.loading')") != [(None,)], 60)
+        until(lambda: target.execute("SELECT count(*) FROM penstock.loading") == [(1,)], 60)
+        target.execute("UPDATE disk SET is_full = false")
+        flow.loaded()
+        target.execute("UPDATE disk SET is_full = true")
+        database.execute("INSERT INTO items VALUES (101, 'b'); UPDATE items SET name = 'c'")
+        until(lambda: flow.check() or any("53100" in each for each in flow.outages), 60)
+        database.execute("DELETE FROM items WHERE id < 50; INSERT INTO items VALUES (1, 'd')")
+        assert target.execute("SELECT DISTINCT name FROM items") == [("a",)]
+        target.execute("UPDATE disk SET is_full = false")
+        until(lambda: flow.check() or target.execute(rows) == database.execute(rows), 60)
+        assert target.execute("SELECT state FROM penstock.ledger") == [("live",)]
+        assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
