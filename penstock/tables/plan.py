@@ -67,11 +67,11 @@ class TablePlan:
 
     def add(self, change: Row) -> None:
         """Adds the next change."""
-        operation, data = change["operation"], change["data"]
+        operation = change["operation"]
         is_whole = operation in _WHOLE and not change["before"] and not change["unchanged"]
-        if is_whole and self._is_plain and data.keys() >= self._names:
+        if is_whole and self._is_plain and change["data"].keys() >= self._names:
             # It keeps its key, as nearly all do.
-            row = self._row(data)
+            row = self._row(change["data"])
             self._fold.put(tuple([row[number] for number in self._numbers]), row)
         elif operation in EMPTYING:
             self._fold.add(LineChange(operation, None, None, None))

@@ -17,8 +17,9 @@ ALL = {"deliver_policy": "all"}
 
 
 @pytest.fixture
-def filled(connection: Connection, stream: str) -> str:
-    """A stream with 1,200 messages."""
+def filled(connection: Connection, stream: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A stream with 1,200 messages, which are asked for in three parts."""
+    monkeypatch.setattr("penstock.nats.consumers._BATCH", 500)
     JetStream(connection).create({"name": stream, "subjects": [f"{stream}.>"], "storage": "memory"})
     put(connection, stream, *(b"%d" % number for number in range(1, 1201)))
     return stream
@@ -51,6 +52,17 @@ def test_what_is_pending_counts_from_what_was_returned(connection: Connection, f
     assert numbers(found) == list(range(1, 8))
     assert consumer.pending == 1193
     assert found[0].stored_at <= found[1].stored_at
+
+
+def test_more_is_asked_for_while_the_caller_works(connection: Connection, filled: str) -> None:
+    consumer = PullConsumer(connection, filled, ALL)
+    found: list[Delivered] = []
+    while len(found) < 500:
+        found += consumer.next(30, 500 - len(found))
+    assert connection._wait(write=False, timeout=30)
+    while len(found) < 1200:
+        found += consumer.next(30)
+    assert numbers(found) == list(range(1, 1201))
 
 
 def test_nothing_new_is_an_empty_list_in_time(connection: Connection, filled: str) -> None:
