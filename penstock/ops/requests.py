@@ -17,7 +17,7 @@ from penstock.model.settings import Secret
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class OpsRequest:
     """One request. Names of headers are in lower case; `ids` has what the path says, by name."""
 
     method: str
@@ -39,7 +39,7 @@ class Response:
     shutdown: bool = False
 
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[OpsRequest], Response]
 
 
 class Endpoint(NamedTuple):
@@ -69,7 +69,7 @@ class Access:
     hosts: tuple[str, ...] = ()
     token: Secret | None = None
 
-    def refusal(self, request: Request) -> Response | None:
+    def refusal(self, request: OpsRequest) -> Response | None:
         """421 for the name of another host, 403 for the page of another site. A request without
         `Host` (HTTP/1.0) is not a browser's."""
         host, origin = request.headers.get("host"), request.headers.get("origin")
@@ -79,7 +79,7 @@ class Access:
             return None
         return refused(403, "foreign_origin", "not from a web page of another site")
 
-    def refusal_to_write(self, request: Request) -> Response | None:
+    def refusal_to_write(self, request: OpsRequest) -> Response | None:
         """401 without a token, 403 with a wrong one, or where `ops.token` is not set."""
         if self.token is None:
             return refused(403, "forbidden", "writing needs a token", "set ops.token")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
-from penstock.ops.requests import Access, Request, Response, as_json, refused
+from penstock.ops.requests import Access, OpsRequest, Response, as_json, refused
 from penstock.ops.status import Status
 
 # A stream's state as the sink's server reports it, or None if there is no such stream.
@@ -14,7 +14,7 @@ StreamInfo = Callable[[str], Mapping[str, Any] | None]
 
 
 def respond(
-    request: Request,
+    request: OpsRequest,
     status: Status,
     *,
     access: Access,
@@ -33,7 +33,7 @@ def respond(
 
 
 class _Asked(NamedTuple):
-    request: Request
+    request: OpsRequest
     status: Status
     access: Access
     stream_info: StreamInfo | None

@@ -20,7 +20,7 @@ from starlette.responses import Response as Sent
 from starlette.routing import Mount, Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.requests import Access, Answer, Endpoint, Request, Response, refused
+from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, Response, refused
 from penstock.process.closing import Closes
 
 # Bytes of a request's body.
@@ -132,7 +132,7 @@ class OpsServer(Closes):
             body = await asked.body()
         except http.ClientDisconnect:
             return Sent(status_code=400)
-        request = Request(
+        request = OpsRequest(
             method=asked.method,
             path=asked.url.path,
             query=dict(asked.query_params),

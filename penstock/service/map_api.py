@@ -14,7 +14,7 @@ import orjson
 import structlog
 
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
-from penstock.ops.requests import Access, Endpoint, Request, Response, as_json, refused
+from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
 from penstock.ops.status import Status
 from penstock.service.map_survey import MapSurvey, ServedPipeline, SurveyedTable
 from penstock.sinks import LoadsTables
@@ -80,11 +80,11 @@ class MapApi:
         return {"/api": found, "/ui": [Endpoint("/{name}", "GET", _page)]}
 
     def _writing(
-        self, answer: Callable[[Request], Response], *, edits: bool = True
-    ) -> Callable[[Request], Response]:
+        self, answer: Callable[[OpsRequest], Response], *, edits: bool = True
+    ) -> Callable[[OpsRequest], Response]:
         """Refuses who may not write, and a map that cannot be edited."""
 
-        def answered(request: Request) -> Response:
+        def answered(request: OpsRequest) -> Response:
             if edits and self._survey.store is None:
                 return refused(
                     405, "not_allowed", "the map is in the pipeline file",
@@ -109,33 +109,33 @@ class MapApi:
                 return row
         raise RefusedEdit(f"there is no {kind} {id}", reason="not found")
 
-    def _all(self, kind: Kind, request: Request) -> Response:
+    def _all(self, kind: Kind, request: OpsRequest) -> Response:
         return _listed(self._rows(kind), request)
 
-    def _one(self, kind: Kind, request: Request) -> Response:
+    def _one(self, kind: Kind, request: OpsRequest) -> Response:
         return as_json(200, self._row(kind, _id(request)))
 
-    def _add(self, kind: Kind, request: Request) -> Response:
+    def _add(self, kind: Kind, request: OpsRequest) -> Response:
         row = self._edited.add(kind, _values(request, _NEEDED[kind]))
         return as_json(200, self._row(kind, row["id"]))
 
-    def _replace(self, kind: Kind, request: Request) -> Response:
+    def _replace(self, kind: Kind, request: OpsRequest) -> Response:
         id = _id(request)
         self._row(kind, id)
         needed = [*_NEEDED[kind], *_NEEDED_ANEW.get(kind, ())]
         self._edited.change(kind, id, _values(request, needed))
         return as_json(200, self._row(kind, id))
 
-    def _remove(self, kind: Kind, request: Request) -> Response:
+    def _remove(self, kind: Kind, request: OpsRequest) -> Response:
         id = _id(request)
         self._edited.remove(kind, id)
         return as_json(200, {"id": id})
 
-    def _map(self, request: Request, *, anew: bool = False) -> Response:
+    def _map(self, request: OpsRequest, *, anew: bool = False) -> Response:
         tables = self._survey.tables(self._status(), anew=anew)
         return _listed([each.to_json() for each in tables], request)
 
-    def _one_table(self, request: Request) -> Response:
+    def _one_table(self, request: OpsRequest) -> Response:
         return as_json(200, self._table(_id(request)).to_json())
 
     def _table(self, id: int) -> SurveyedTable:
@@ -144,13 +144,13 @@ class MapApi:
                 return table
         raise RefusedEdit(f"there is no table {id}", reason="not found")
 
-    def _create(self, request: Request) -> Response:
+    def _create(self, request: OpsRequest) -> Response:
         table = self._table(_id(request))
         if not self._survey.create(table.mapped, self._there(table), has_sid=True):
             raise RefusedEdit(f"{table.mapped.full_target} is there already", reason="duplicate")
         return as_json(200, self._table(table.id).to_json())
 
-    def _clone(self, request: Request) -> Response:
+    def _clone(self, request: OpsRequest) -> Response:
         """Maps a table, with options of the query and of the body. Its target is made if it is
         missing; then it is loaded by itself."""
         table, store = self._table(_id(request)), self._edited
@@ -185,7 +185,7 @@ class MapApi:
             raise RefusedEdit(f"no source that answers has {table.mapped.source}")
         return table.there
 
-    def _reload(self, request: Request) -> Response:
+    def _reload(self, request: OpsRequest) -> Response:
         table, sink = self._table(_id(request)), self._served.pipeline.sink.sink()
         if table.row is None:
             raise RefusedEdit(f"{table.mapped.source} is not in the map")
@@ -194,7 +194,7 @@ class MapApi:
         names = sink.reload(table.mapped.source, sid, backend=table.mapped.backend)
         return as_json(200, {"reloaded": names})
 
-    def _restart(self, _: Request) -> Response:
+    def _restart(self, _: OpsRequest) -> Response:
         names = [each.name for each in self._served.pipeline.backends]
         if self._served.live is not None:
             self._served.live.restart(names)
@@ -206,7 +206,7 @@ class MapApi:
         return self._survey.store
 
 
-def _page(request: Request) -> Response:
+def _page(request: OpsRequest) -> Response:
     """A file of the page `/ui/map`, which asks `/api` for all that it shows."""
     name = "map.html" if request.ids["name"] == "map" else request.ids["name"]
     if name not in _PAGE:
@@ -215,10 +215,10 @@ def _page(request: Request) -> Response:
     return Response(status=200, content_type=_PAGE[name], body=body, headers=_OF_PAGES)
 
 
-def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Response]:
+def _guarded(answer: Callable[[OpsRequest], Response]) -> Callable[[OpsRequest], Response]:
     """Errors as responses."""
 
-    def answered(request: Request) -> Response:
+    def answered(request: OpsRequest) -> Response:
         try:
             return answer(request)
         except RefusedEdit as error:
@@ -232,14 +232,14 @@ def _guarded(answer: Callable[[Request], Response]) -> Callable[[Request], Respo
     return answered
 
 
-def _id(request: Request) -> int:
+def _id(request: OpsRequest) -> int:
     text = request.ids["id"]
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
         raise RefusedEdit(f"{text[:40]!r} is no id", field="id")
     return int(text)
 
 
-def _values(request: Request, needed: Collection[str] = ()) -> Mapping[str, Any]:
+def _values(request: OpsRequest, needed: Collection[str] = ()) -> Mapping[str, Any]:
     """The JSON object of the body, which has what is `needed`."""
     try:
         values = orjson.loads(request.body or b"{}")
@@ -252,7 +252,7 @@ def _values(request: Request, needed: Collection[str] = ()) -> Mapping[str, Any]
     return {name: value for name, value in values.items() if name not in _SHOWN}
 
 
-def _listed(rows: Sequence[MapRow], request: Request) -> Response:
+def _listed(rows: Sequence[MapRow], request: OpsRequest) -> Response:
     """All rows; the query's `sort` is `["field","ASC"]`."""
     if wanted := request.query.get("sort"):
         try:

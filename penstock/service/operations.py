@@ -17,7 +17,7 @@ from penstock.ops.health import Thresholds
 from penstock.ops.logs import MetricsLine
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
-from penstock.ops.requests import Access, Endpoint, Request, Response
+from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
 from penstock.ops.respond import StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
@@ -124,7 +124,7 @@ class Operations(Closes):
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
 
-    def _answer(self, request: Request) -> Response:
+    def _answer(self, request: OpsRequest) -> Response:
         return respond(
             request,
             self.status(None if request.query.get("partitions") == "all" else SHOWN),

@@ -16,7 +16,7 @@ from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
-from penstock.ops.requests import Access, Request, Response
+from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
@@ -149,7 +149,7 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
             board = Board("/nowhere")
             board.post("partition", "pg/slot", {"lag_seconds": 2.5})
 
-            def answer(request: Request) -> Response:
+            def answer(request: OpsRequest) -> Response:
                 status = assess(
                     board.snapshot(),
                     name=pipeline,

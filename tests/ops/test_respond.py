@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.settings import Secret
 from penstock.ops.health import Health
 from penstock.ops.partitions import PartitionStatus
-from penstock.ops.requests import Access, Request, Response
+from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import ENDPOINTS, respond
 from penstock.ops.status import BackendStatus, SinkStatus, Status
 
@@ -39,7 +39,7 @@ def ask(
     access: Access = OPEN,
     **more: Any,
 ) -> Response:
-    request = Request(method=method, path=path, query=query or {}, headers=headers or {})
+    request = OpsRequest(method=method, path=path, query=query or {}, headers=headers or {})
     return respond(request, status, access=access, **more)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
-from penstock.ops.requests import Access, Request, Response
+from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
@@ -38,7 +38,7 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
     board = Board("/nowhere")
     board.post("source", "a", {"connected": True, "events": 3})
 
-    def answer(request: Request) -> Response:
+    def answer(request: OpsRequest) -> Response:
         status = assess(
             board.snapshot(),
             name="shop",
@@ -132,7 +132,7 @@ def test_only_our_own_names_are_answered(server: OpsServer, host: str | None, co
     ],
 )
 def test_the_bind_address_is_a_name_of_ours(bind: str, host: str, refused: bool) -> None:
-    found = Access(bind=bind).refusal(Request(method="GET", path="/", headers={"host": host}))
+    found = Access(bind=bind).refusal(OpsRequest(method="GET", path="/", headers={"host": host}))
     assert (found is not None) == refused
 
 
