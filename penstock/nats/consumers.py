@@ -15,7 +15,7 @@ import orjson
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.nats.protocol import Headers, Msg, pub, status_of
+from penstock.nats.protocol import Msg, RawHeaders, pub, status_of
 
 _BATCH = 2000  # messages that a request asks for
 _BYTES = 8 << 20  # and their bytes, which bounds memory here and what waits at the server
@@ -44,7 +44,7 @@ class Delivered(NamedTuple):
         tokens = reply.split(b".")
         sequence, _, stored_at, pending = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
         found = (
-            int(sequence), subject.decode(), Headers(headers), payload, int(stored_at), int(pending)
+            int(sequence), subject.decode(), RawHeaders(headers), payload, int(stored_at), int(pending)
         )  # fmt: skip
         return tuple.__new__(cls, found)  # half the time of cls(...)
 

@@ -102,7 +102,7 @@ def headers_of(raw: bytes) -> dict[str, str]:
     return found
 
 
-class Headers(Mapping[str, str]):
+class RawHeaders(Mapping[str, str]):
     """Raw headers as name -> value (the last of a name). Each is found when it is asked for, as few
     of most messages are. Raises Malformed."""
 

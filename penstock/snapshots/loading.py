@@ -235,7 +235,7 @@ class TableLoader(Closes):
 
 
 class LoadStore:
-    """Is a `RowStore`: the tables of one load. Reports how many `rows` were read, and are to come
+    """Is a `SnapshotStore`: the tables of one load. Reports how many `rows` were read, and are to come
     (about, once that is known of all its `tables`)."""
 
     def __init__(
@@ -250,10 +250,10 @@ class LoadStore:
         self._report_at = 0.0  # monotonic seconds
 
     def prepare(self) -> None:
-        """See `RowStore`: changes are kept as long as the table is not live."""
+        """See `SnapshotStore`: changes are kept as long as the table is not live."""
 
     def begin(self, point: SnapshotPoint) -> Sequence[Part]:
-        """See `RowStore`. What was not committed before is read again."""
+        """See `SnapshotStore`. What was not committed before is read again."""
         load, settings, taken = self._load, self._settings, point.taken
         parts = load.begin(point)
         if parts is None:
@@ -269,7 +269,7 @@ class LoadStore:
 
     @contextmanager
     def writer(self, point: SnapshotPoint) -> Iterator[Callable[[Part], int]]:
-        """See `RowStore`. Connects with its first part: a small table has one."""
+        """See `SnapshotStore`. Connects with its first part: a small table has one."""
         control, source, read = self._control, lines_of(point.taken), 0
         with ExitStack() as stack:
 
@@ -300,7 +300,7 @@ class LoadStore:
             yield write
 
     def discard(self) -> None:
-        """See `RowStore`."""
+        """See `SnapshotStore`."""
         self._load.discard()
 
     def _add(self, rows: int) -> None:

@@ -76,7 +76,7 @@ def lines_of(taken: TableSnapshot) -> ReadsLines:
     return source
 
 
-class RowStore(Protocol):
+class SnapshotStore(Protocol):
     """Where the rows of a table go, in parts: of a number (None: rows that are read again) and what
     a writer takes. All methods do I/O; they raise Unavailable, SettingsError, Rejected."""
 
@@ -104,7 +104,7 @@ class TableReader:
     """Reads one table, by several threads."""
 
     def __init__(
-        self, job: Job, store: RowStore, settings: SnapshotSettings, control: RunControl
+        self, job: Job, store: SnapshotStore, settings: SnapshotSettings, control: RunControl
     ) -> None:
         self._job, self._store, self._settings, self._control = job, store, settings, control
         self._parts: list[tuple[int | None, Any]] = []  # that no thread has taken, the first last

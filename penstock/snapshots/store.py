@@ -32,7 +32,7 @@ _RANGE = 16  # and that a range has, about
 
 
 class MessageStore:
-    """Is a `RowStore`, with what a run needs besides."""
+    """Is a `SnapshotStore`, with what a run needs besides."""
 
     def __init__(
         self, job: Job, sink: SinkServer, settings: SnapshotSettings, control: RunControl
@@ -54,7 +54,7 @@ class MessageStore:
         self._stream.close()
 
     def prepare(self) -> None:
-        """See `RowStore`: changes after the point are not committed yet, and come after the end."""
+        """See `SnapshotStore`: changes after the point are not committed yet, and come after the end."""
         if self._kept is None:
             self._kept = self._open()
         self._start = self._stream.end(self._sink.stream)
@@ -78,7 +78,7 @@ class MessageStore:
         return kept
 
     def begin(self, point: SnapshotPoint) -> Sequence[SnapshotPart]:
-        """See `RowStore`."""
+        """See `SnapshotStore`."""
         schema, job, progress = point.schema, self._job, self._control.progress
         revision = self._sink.schemas(job.pipeline.name, job.prefix).put(schema)[schema.name]
         if (again := self._again(point, revision)) is None:
@@ -122,7 +122,7 @@ class MessageStore:
 
     @contextmanager
     def writer(self, point: SnapshotPoint) -> Iterator[Callable[[SnapshotPart], int | None]]:
-        """See `RowStore`."""
+        """See `SnapshotStore`."""
         job, statements, read = self._job, self._job.pipeline.statements, 0
         images, most, size = images_for(self._sink.encoding), self._settings.chunk_rows, self._size
         # Of several chunks: what is left at the end of a page is a small one.
@@ -149,7 +149,7 @@ class MessageStore:
             yield write
 
     def discard(self) -> None:
-        """See `RowStore`."""
+        """See `SnapshotStore`."""
         self._ranges.forget()
         progress = self._control.progress
         progress.done = progress.chunks = progress.rows = progress.bytes = 0

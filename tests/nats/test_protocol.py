@@ -10,13 +10,13 @@ from penstock.model.errors import Malformed
 from penstock.nats.protocol import (
     Err,
     Event,
-    Headers,
     Info,
     Msg,
     Ok,
     Parser,
     Ping,
     Pong,
+    RawHeaders,
     connect,
     headers_of,
     hpub,
@@ -120,11 +120,11 @@ def test_headers_are_read_by_name() -> None:
 
 def test_headers_that_are_found_one_by_one_are_those_that_are_read_at_once() -> None:
     raw = "NATS/1.0\r\nA: 1\r\nAB:\t\u00e4 \r\nA: 2\r\n\r\n".encode()
-    found = Headers(raw)
+    found = RawHeaders(raw)
     assert dict(found) == headers_of(raw) == {"A": "2", "AB": "\u00e4"}
     assert (found.get("A"), found.get("AB"), found.get("B", "none")) == ("2", "\u00e4", "none")
     assert ("AB" in found, "B" in found, len(found), found["A"]) == (True, False, 2, "2")
-    assert dict(Headers(b"")) == {}
+    assert dict(RawHeaders(b"")) == {}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_headers_of_another_form_are_malformed(raw: bytes) -> None:
     with pytest.raises(Malformed):
         headers_of(raw)
     with pytest.raises(Malformed):
-        dict(Headers(raw))
+        dict(RawHeaders(raw))
 
 
 @pytest.mark.parametrize(
