@@ -44,7 +44,8 @@ class Delivered(NamedTuple):
         tokens = reply.split(b".")
         sequence, _, stored_at, pending = tokens[5:9] if len(tokens) == 9 else tokens[7:11]
         found = (
-            int(sequence), subject.decode(), RawHeaders(headers), payload, int(stored_at), int(pending)
+            int(sequence), subject.decode(), RawHeaders(headers), payload, int(stored_at),
+            int(pending),
         )  # fmt: skip
         return tuple.__new__(cls, found)  # half the time of cls(...)
 

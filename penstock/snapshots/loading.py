@@ -235,8 +235,8 @@ class TableLoader(Closes):
 
 
 class LoadStore:
-    """Is a `SnapshotStore`: the tables of one load. Reports how many `rows` were read, and are to come
-    (about, once that is known of all its `tables`)."""
+    """Is a `SnapshotStore`: the tables of one load. Reports how many `rows` were read, and are
+    to come (about, once that is known of all its `tables`)."""
 
     def __init__(
         self, load: TableLoad, progress: Progress, settings: SnapshotSettings, control: RunControl,

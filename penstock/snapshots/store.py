@@ -54,7 +54,8 @@ class MessageStore:
         self._stream.close()
 
     def prepare(self) -> None:
-        """See `SnapshotStore`: changes after the point are not committed yet, and come after the end."""
+        """See `SnapshotStore`: changes after the point are not committed yet, and come after the
+        end."""
         if self._kept is None:
             self._kept = self._open()
         self._start = self._stream.end(self._sink.stream)
