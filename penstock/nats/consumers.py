@@ -133,7 +133,9 @@ class PullConsumer:
             self._arrived.append(Delivered.parse(message))
             return True
         status = status_of(message.headers)
-        if status == 100:  # a heartbeat
+        # A heartbeat, or the end of a request whose messages have all come: the next one may have
+        # been sent meanwhile.
+        if status == 100 or b"Batch Completed" in message.headers:
             return True
         if status in (404, 408):  # there is no more: what was pending may have been deleted
             self.pending = 0
