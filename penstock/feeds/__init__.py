@@ -332,6 +332,12 @@ class Feed(Protocol):
         schema of a table before its changes. A pickled copy records nothing."""
         return
 
+    def number_columns(self) -> None:
+        """From now on pages of followings say, where the source has tables, what its catalogue has
+        of their columns: so that one with another name is told from a new one. A pickled copy does
+        not."""
+        return
+
     @property
     def checks_bookmarks(self) -> bool:
         """Whether the source tells, without following, that the changes after a bookmark are

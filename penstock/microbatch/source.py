@@ -94,6 +94,8 @@ class Source:
         store = settings.target.schemas(settings.pipeline)
         if store is not None:
             feed.announce_schemas(Announced(store))
+        if settings.images == "text":
+            feed.number_columns()
         if settings.positions is None:
             return cls(settings, feed, None)
         positions = Positions.of(

@@ -122,7 +122,9 @@ def schema(images: Images = "json") -> pa.Schema:
     `delta` is the relation, at its first change in each page: it holds for those after it of the
     same `relation_id` and `schema_version`. It is JSON with the names of an announced schema:
     `schema`, `table`, `relation_id`, `version`, `columns` (`name`, `type`: an OID, `modifier`,
-    `key`), `types` (OID -> `kind`, `name`, `inner`, `delimiter` of those that are not built in).
+    `key`), `types` (OID -> `kind`, `name`, `inner`, `delimiter` of those that are not built in),
+    `catalog` (of the reader's time: `last` number of a column, `file`, `columns` as number, name,
+    value in old rows; `gone`: numbers that were dropped before), where the feed was asked for it.
     `after` of a change that is no row (MESSAGE, ERROR) is JSON. A batch with the metadata `WHOLE`
     has the last change of its last transaction; of others more may come.
     """

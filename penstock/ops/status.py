@@ -121,7 +121,8 @@ class TableStatus:
     it is in its `state`, and why. `skipped` are missing in the sink, `held` wait there; the places
     are those of their ends. `applied`: changes by operation, `letters`: dead letters, since the
     start. `rows_loaded`, `rows_to_come` (about): of a load. `lag_seconds`: between the commits of
-    its last change at the source and in the `target`. None: not known."""
+    its last change at the source and in the `target`. `ignored`: columns of the source that the
+    target lacks. None: not known."""
 
     backend: str
     table: str
@@ -133,6 +134,7 @@ class TableStatus:
     since: str | None = ""
     place: str | None = None
     lag_seconds: float | None = None
+    ignored: Sequence[str] | None = None
     rows_loaded: int | None = None
     rows_to_come: int | None = None
     applied: Mapping[str, int] | None = None

@@ -17,6 +17,7 @@ from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected
 from penstock.model.position import Place
+from penstock.tables.drift import KnownColumns
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import UnsentValue
 
@@ -60,7 +61,7 @@ class LedgerRow:
     those between it and `last_point` some are: the parts were read at several points. `resumes`:
     the state after `waiting`. `is_ours`: rows of the source that are there were loaded or applied,
     so that a load may replace them. `is_again`: a load is not the first, and all rows of before are
-    there."""
+    there. `columns`: `KnownColumns` as text."""
 
     id: int
     state: State
@@ -70,6 +71,7 @@ class LedgerRow:
     resumes: str = ""
     is_ours: bool = False
     is_again: bool = False
+    columns: str = ""
 
     def is_new(self, place: Place) -> bool:
         """Whether a change is not in the target yet."""
@@ -95,7 +97,8 @@ class LoadPart(NamedTuple):
 
 class TableRecord(NamedTuple):
     """What the ledger says of a table (`schema.table`) of a source: why it waits, since when it is
-    in its state, how many changes are held, and of which transactions."""
+    in its state, how many changes are held, and of which transactions. `columns`: `KnownColumns` as
+    text."""
 
     id: int
     backend: str
@@ -110,6 +113,7 @@ class TableRecord(NamedTuple):
     held: int
     first: str | None
     last: str | None
+    columns: str
 
     def described(self) -> dict[str, Any]:
         """As the status page shows it; plain JSON."""
@@ -119,7 +123,7 @@ class TableRecord(NamedTuple):
             "state": "suspended" if self.reason in _OF_CHANGES else state, "reason": self.reason,
             "error": self.detail, "since": self.since.astimezone(UTC).isoformat(),
             "place": self.place or None, "held": self.held, "first_skipped": self.first,
-            "last_skipped": self.last,
+            "last_skipped": self.last, "ignored": KnownColumns.parse(self.columns).ignored,
         }  # fmt: skip
 
 
@@ -166,7 +170,9 @@ class TargetLedger:
                 ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
                 " DO UPDATE SET state = excluded.state, target = excluded.target, since = now(),"
                 " is_ours = l.target = excluded.target AND (l.is_ours OR l.is_again),"
-                " is_again = l.target = excluded.target AND l.is_again WHERE l.state = 'left'"
+                " is_again = l.target = excluded.target AND l.is_again, columns ="
+                " CASE WHEN l.target = excluded.target THEN l.columns ELSE excluded.columns END"
+                " WHERE l.state = 'left'"
             ),
             [*source, target, state],
         )
@@ -343,7 +349,8 @@ class TargetLedger:
         query = self._sql(
             """SELECT id, backend, sid, "schema" || '.' || "table", target, state, reason, detail,
             since, place, held, (SELECT min(cursor) FROM {schema}.held WHERE ledger = l.id),
-            (SELECT max(cursor) FROM {schema}.held WHERE ledger = l.id) FROM {schema}.ledger AS l
+            (SELECT max(cursor) FROM {schema}.held WHERE ledger = l.id), columns
+            FROM {schema}.ledger AS l
             WHERE coalesce(backend = %s, true) AND coalesce(sid = %s, true)
             AND (state NOT IN ('live', 'left') OR NOT %s) ORDER BY 2, 4, 1"""
         )
@@ -384,18 +391,31 @@ class TargetLedger:
         )
         return bool(cursor.execute(query, [[*tables]]).fetchone()[0])
 
-    def columns(self, cursor: Any, id: int) -> Sequence[str]:
+    def columns(self, cursor: Any, id: int) -> KnownColumns:
         """The source's columns when changes of a table were applied last; none before the first."""
         query = self._sql("SELECT columns FROM {schema}.ledger WHERE id = %s")
-        found: Sequence[str] = orjson.loads(cursor.execute(query, [id]).fetchone()[0])
-        return found
+        return KnownColumns.parse(cursor.execute(query, [id]).fetchone()[0])
 
-    def keep_columns(self, cursor: Any, id: int, names: Sequence[str]) -> None:
+    def keep_columns(self, cursor: Any, id: int, known: KnownColumns) -> None:
         """Changes of a table with these columns are applied."""
         cursor.execute(
             self._sql("UPDATE {schema}.ledger SET columns = %s WHERE id = %s"),
-            [orjson.dumps(names).decode(), id],
+            [known.to_json(), id],
         )
+
+    def rename_column(self, cursor: Any, target: str, names: tuple[str, str]) -> None:
+        """A column of a target has another name (old, new): for all sources that it has rows of."""
+        for id, known in self._sharing(cursor, target):
+            self.keep_columns(cursor, id, known.renamed(*names))
+
+    def is_made(self, cursor: Any, target: str) -> bool:
+        """Whether penstock made a target."""
+        return any(known.is_made for _, known in self._sharing(cursor, target))
+
+    def _sharing(self, cursor: Any, target: str) -> Sequence[tuple[int, KnownColumns]]:
+        query = self._sql("SELECT id, columns FROM {schema}.ledger WHERE target = %s ORDER BY id")
+        found = cursor.execute(query, [target]).fetchall()
+        return [(id, KnownColumns.parse(text)) for id, text in found]
 
     def set_points(
         self, cursor: Any, id: int, point: str, last_point: str = "", *, is_ours: bool = True
@@ -517,7 +537,7 @@ class TargetLedger:
         )  # fmt: skip
 
 
-_ROW = "id, state, place, point, last_point, resumes, is_ours, is_again"
+_ROW = "id, state, place, point, last_point, resumes, is_ours, is_again, columns"
 _TO_LOADING = (
     "state = 'loading', detail = '', reason = '', resumes = '',"
     " since = CASE WHEN state = 'loading' THEN since ELSE now() END"

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 NULL, UNSENT = "\\N", "\\U"
+FIRST_OWN = 10_000  # numbers of types that are not built in
 _BUILT_IN = {"name": ""}
 
 
@@ -28,6 +29,31 @@ class RelationColumn(NamedTuple):
     modifier: int = -1
 
 
+def own_type(oid: int) -> int:
+    """The number of a type that is not built in; 0 for others, whose name has their modifier."""
+    return oid if oid >= FIRST_OWN else 0
+
+
+class CatalogColumn(NamedTuple):
+    """A column of the source's catalogue. `missing`: what rows of before it was added have in it,
+    where that is not null."""
+
+    number: int
+    name: str
+    missing: str | None = None
+
+
+class SourceCatalog(NamedTuple):
+    """What a source's catalogue has of a table, not before the changes with its relation: the
+    highest number it gave a column, the file with the rows ("": unknown), its columns, and the
+    numbers of those that were dropped by older transactions than that of the changes, or by it."""
+
+    last: int
+    file: str
+    columns: tuple[CatalogColumn, ...]
+    gone: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceRelation:
     """What lines are of: a version of a source's table."""
@@ -36,6 +62,7 @@ class SourceRelation:
     table: str
     columns: tuple[RelationColumn, ...]
     version: str = ""
+    catalog: SourceCatalog | None = None
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> "SourceRelation":
@@ -48,9 +75,13 @@ class SourceRelation:
             )
             for each in document["columns"]
         )  # fmt: skip
+        catalog = None
+        if found := document.get("catalog"):
+            numbers = tuple(CatalogColumn(*each) for each in found["columns"])
+            catalog = SourceCatalog(found["last"], found["file"], numbers, tuple(found["gone"]))
         return cls(
             schema=document["schema"], table=document["table"], columns=columns,
-            version=document["version"] or "",
+            version=document["version"] or "", catalog=catalog,
         )  # fmt: skip
 
     def to_json(self) -> str:
@@ -65,7 +96,12 @@ class SourceRelation:
             str(oid): {"name": each.type}
             for oid, each in zip(oids, self.columns, strict=True) if each.type
         }  # fmt: skip
-        document = {"schema": self.schema, "table": self.table, "version": self.version}
+        document: dict[str, Any] = {
+            "schema": self.schema, "table": self.table, "version": self.version,
+        }  # fmt: skip
+        if (catalog := self.catalog) is not None:
+            numbers = [[*each] for each in catalog.columns]
+            document["catalog"] = catalog._asdict() | {"columns": numbers}
         return orjson.dumps(document | {"columns": columns, "types": types}).decode()
 
     @property

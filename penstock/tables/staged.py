@@ -21,12 +21,14 @@ SID = "sid"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """A table of the target's database, as it is: the types of its `columns`, those that are
-    `generated`, its `primary` key, and the sets of columns that are unique (`keys`)."""
+    `generated`, those that are `required` (not null, without a default), its `primary` key, and
+    the sets of columns that are unique (`keys`)."""
 
     schema: str
     table: str
     columns: Mapping[str, str]
     generated: frozenset[str] = frozenset()
+    required: frozenset[str] = frozenset()
     primary: frozenset[str] = frozenset()
     keys: frozenset[frozenset[str]] = frozenset()
 

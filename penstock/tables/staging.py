@@ -30,7 +30,8 @@ SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
 _LINES = 20_000  # that are sent at once
 
 _COLUMNS = """
-SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> ''
+SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
+       a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -55,8 +56,9 @@ def find_destination(connection: Any, schema: str, table: str) -> Destination | 
     return Destination(
         schema=schema,
         table=table,
-        columns={column: kind for column, kind, _ in rows},
-        generated=frozenset(column for column, _, is_generated in rows if is_generated),
+        columns={column: kind for column, kind, *_ in rows},
+        generated=frozenset(column for column, _, is_generated, _ in rows if is_generated),
+        required=frozenset(column for column, *_, is_required in rows if is_required),
         primary=frozenset().union(*(columns for columns, is_primary in unique if is_primary)),
         keys=frozenset(frozenset(columns) for columns, _ in unique),
     )

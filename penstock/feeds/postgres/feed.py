@@ -303,6 +303,10 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         """See `feeds.Feed`."""
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
+    def number_columns(self) -> None:
+        """See `feeds.Feed`."""
+        self._memory.numbers = True
+
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.Feed`."""
         with closing(SideConnection(self.settings)) as side:

@@ -8,6 +8,7 @@ so that one relation per table holds for the whole page.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
@@ -21,12 +22,13 @@ class KnownRelation:
     """A relation in force: its raw message (from `R`, no xid) and what the catalogue says.
 
     `types` holds the types of its columns that are not built in. `key` is the primary key where
-    the message does not tell it.
+    the message does not tell it. `catalog`: see `Context.catalogs`.
     """
 
     raw: bytes
     types: dict[int, TypeEntry] = field(default_factory=dict)
     key: tuple[str, ...] = ()
+    catalog: Any = None
 
 
 # A Relation message (from `R`, no xid), the types that the log has named, the transaction's id, and
@@ -103,6 +105,9 @@ class OpenPage:
             relations=tuple(each.raw for _, each in known),
             types={oid: entry for _, each in known for oid, entry in each.types.items()},
             keys={int.from_bytes(oid, "big"): each.key for oid, each in known if each.key},
+            catalogs={
+                int.from_bytes(oid, "big"): each.catalog for oid, each in known if each.catalog
+            },
             ends=ends,
         )
         page = Page(

@@ -133,6 +133,38 @@ ORDER BY p.schemaname, p.tablename, a.attnum
 """
 
 
+# As they are now: the columns that are sent, with their numbers, and what rows of before a column
+# was added have in it, where they do not store it (of a partitioned table: in its leaves); columns
+# that were dropped, and by which transaction. The files tell whether the rows were written anew.
+# Without functions that wait for locks.
+_NUMBERS = """
+WITH RECURSIVE tree (oid) AS (
+    SELECT %s::oid
+    UNION ALL
+    SELECT i.inhrelid FROM tree JOIN pg_catalog.pg_class r ON r.oid = tree.oid AND r.relkind = 'p'
+    JOIN pg_catalog.pg_inherits i ON i.inhparent = tree.oid)
+SELECT c.relnatts::int, (
+           SELECT CASE count(*) WHEN 1 THEN min(f.file) ELSE
+                  md5(string_agg(f.file, ' ' ORDER BY f.oid)) END
+           FROM (SELECT t.oid, coalesce(pg_catalog.pg_relation_filenode(t.oid)::text, '') AS file
+                 FROM tree t) AS f),
+       a.attnum::int, CASE WHEN NOT a.attisdropped THEN a.attname::text END, (
+           SELECT (m.attmissingval::text::text[])[1] FROM tree t
+           JOIN pg_catalog.pg_attribute m ON m.attrelid = t.oid
+           WHERE m.attname = a.attname AND m.atthasmissing LIMIT 1), a.xmin::text::bigint
+FROM pg_catalog.pg_class c
+JOIN (SELECT c.oid, to_jsonb(t) -> 'attnames' AS sent
+      FROM pg_catalog.pg_publication_tables t, pg_catalog.pg_class c
+      WHERE pubname = %s AND c.oid = %s AND tablename = c.relname
+        AND schemaname = (SELECT nspname FROM pg_catalog.pg_namespace WHERE oid = c.relnamespace)
+      OFFSET 0) p ON p.oid = c.oid
+JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0
+WHERE (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
+  AND (a.attisdropped OR p.sent IS NULL OR p.sent ? a.attname)
+ORDER BY a.attnum
+"""
+
+
 class _Row(NamedTuple):
     """A column of a published table."""
 
@@ -169,6 +201,22 @@ def schemas_of(ask: Ask, settings: PostgresSettings, oid: int | None = None) -> 
     """Those of all followed tables, or of one, as they are now; by one question, and one for types
     that are not built in."""
     return [_schema(settings, *one) for one in _followed(ask, settings, oid)]
+
+
+def numbered_columns(ask: Ask, publication: str, oid: int, xid: int) -> Any:
+    """What the catalogue has now of the columns of a relation that a transaction announced, for
+    `Context.catalogs`; None where the publication does not send it any more."""
+    rows = ask(_NUMBERS, oid, publication, oid)
+    if not rows:
+        return None
+    return {
+        "last": rows[0][0], "file": rows[0][1],
+        "columns": [[number, name, value] for _, _, number, name, value, _ in rows if name],
+        "gone": [
+            number for _, _, number, name, _, by in rows
+            if not name and (xid - by) % 2**32 < 2**31
+        ],
+    }  # fmt: skip
 
 
 def announced(ask: Ask, settings: PostgresSettings, known: KnownRelation) -> list[TableSchema]:

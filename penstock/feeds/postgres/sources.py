@@ -131,6 +131,11 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         for each in self._feeds.values():
             each.announce_schemas(announced)
 
+    def number_columns(self) -> None:
+        """See `feeds.Feed`."""
+        for each in self._feeds.values():
+            each.number_columns()
+
     def snapshot(
         self,
         schema: str,

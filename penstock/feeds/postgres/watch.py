@@ -11,7 +11,7 @@ from typing import Any
 from penstock.feeds import AnnouncedSchemas
 from penstock.feeds.postgres.connect import SideConnection
 from penstock.feeds.postgres.pages import KnownRelation
-from penstock.feeds.postgres.schemas import announced
+from penstock.feeds.postgres.schemas import announced, numbered_columns
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot
 from penstock.feeds.postgres.system_catalog import Ask, Catalogue
@@ -38,10 +38,12 @@ _AT_RISK = "so far behind that the server may give its slot up (its wal_status i
 @dataclass(slots=True, kw_only=True)
 class SlotMemory:
     """What a feed remembers from one following of its slot to the next. `streaming`: transactions
-    are taken while they run. `unknown`: the tables of which a type is not known: what is missing.
+    are taken while they run. `numbers`: pages say which number each column has. `unknown`: the
+    tables of which a type is not known: what is missing.
     """
 
     streaming: bool = True
+    numbers: bool = False
     announcer: "SchemaAnnouncer | None" = None
     unknown: dict[str, str] = field(default_factory=dict)
 
@@ -56,6 +58,7 @@ class SideWork:
         self._announcer = memory.announcer
         stored = None if memory.announcer is None else memory.announcer.announced
         self._catalogue = Catalogue(self._side, stored, memory.unknown)
+        self._numbers_in = settings.publication if memory.numbers else ""
         self._interval, self._beaten_at = settings.heartbeat, now
         self.watch = Watch(self._side, slot, now)
 
@@ -65,6 +68,10 @@ class SideWork:
         """What to remember of a Relation message at this position; its schema is announced first.
         Raises Unavailable, and what the announcement raises."""
         known = self._catalogue.describe(raw, types, xid)
+        if self._numbers_in:
+            oid = int.from_bytes(raw[1:5], "big")
+            found = numbered_columns(self._side.rows, self._numbers_in, oid, xid)
+            known = replace(known, catalog=found)
         if self._announcer is not None:
             self._announcer.announce(known, self._side.rows, position)
         return known

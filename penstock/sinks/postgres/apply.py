@@ -31,13 +31,13 @@ class Applied:
 
 
 class Applier:
-    """Used in transactions of its connection. `_staged`: temporary tables of its session, by table
-    and relation."""
+    """Used in transactions of its connection. `_staged`: temporary tables of its session, by table,
+    relation, and what the ledger has of its columns."""
 
     def __init__(self, connection: Any, ledger: TargetLedger, on_error: OnError) -> None:
         self.connection = connection
         self._ledger, self._on_error = ledger, on_error
-        self._staged: dict[tuple[int, SourceRelation], StagedTable] = {}
+        self._staged: dict[tuple[int, SourceRelation, str], StagedTable] = {}
         self._made = 0  # of these, ever
 
     def apply(
@@ -48,31 +48,36 @@ class Applier:
         waits; it waits as well where changes do not fit the target. Raises Unavailable, Rejected
         (to stop), BeginAnew."""
         is_between = changes[0].cursor < row.last_point
-        try:
-            with translated(f"writing to {table.target}"), self.connection.transaction():
-                staged = self._stage(cursor, table, relation)
-                return self._sifted(
-                    cursor, table, staged, (relation, changes), is_between=is_between
-                )
-        except (SettingsError, BeginAnew) as error:
-            # Its temporary tables may be gone with the savepoint.
-            self._staged = {key: one for key, one in self._staged.items() if key[0] != table.id}
-            if isinstance(error, BeginAnew):
-                raise
-            return Applied(rest=changes, error=error)
+        while True:
+            others = {key: one for key, one in self._staged.items() if key[0] != table.id}
+            is_staged = len(others) < len(self._staged)
+            try:
+                with translated(f"writing to {table.target}"), self.connection.transaction():
+                    staged = self._stage(cursor, table, row, relation)
+                    return self._sifted(
+                        cursor, table, staged, (relation, changes), is_between=is_between
+                    )
+            except (SettingsError, BeginAnew) as error:
+                # Its temporary tables may be gone with the savepoint.
+                self._staged = {key: one for key, one in self._staged.items() if key in others}
+                if isinstance(error, BeginAnew):
+                    raise
+                if not is_staged:  # else the target may have been altered meanwhile
+                    return Applied(rest=changes, error=error)
 
-    def _stage(self, cursor: Any, table: SourceTable, relation: SourceRelation) -> StagedTable:
-        key = table.id, relation
+    def _stage(
+        self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation
+    ) -> StagedTable:
+        key = table.id, relation, row.columns
         found = self._staged.get(key)
         if found is None:
             self._made += 1
-            found = table.staged(cursor, relation, self._made)
-            before = self._ledger.columns(cursor, table.id)
-            if before != list(relation.names):
-                table.refuse_renamed(before, relation, found)
-                self._ledger.keep_columns(cursor, table.id, relation.names)
+            found = table.staged(cursor, self._ledger, relation, self._made)
+            now = self._ledger.lock(cursor, [table.id])[table.id].columns
+            if now != row.columns:  # the target may have been altered, for other tables as well
+                self._staged.clear()
             found.make(cursor)  # outside of the savepoints
-            self._staged[key] = found
+            self._staged[table.id, relation, now] = found
         return found
 
     def _sifted(

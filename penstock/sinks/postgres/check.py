@@ -68,7 +68,7 @@ def check_tables(
             for schema in schemas:
                 table = table_map.mapped(backend, schema.schema, schema.table)
                 if table is not None:
-                    yield from _check_columns(connection, table, schema)
+                    yield from _check_columns(connection, settings, table, schema)
             ours = TargetLedger(settings.ledger).begun_tables(connection.cursor(), backend)
             for table in settings.tables(backend) if partitions else ():
                 for sid in partitions:
@@ -128,7 +128,9 @@ def _check_target(
         )  # fmt: skip
 
 
-def _check_columns(connection: Any, table: MappedTable, schema: TableSchema) -> Iterator[Finding]:
+def _check_columns(
+    connection: Any, settings: PostgresSinkSettings, table: MappedTable, schema: TableSchema
+) -> Iterator[Finding]:
     options, source = table.options, f"table {table.source} of {table.backend}"
     found = find_destination(connection, table.target_schema, table.target)
     if found is None:
@@ -166,6 +168,8 @@ def _check_columns(connection: Any, table: MappedTable, schema: TableSchema) -> 
             " TRUNCATE, and reading what is current, take as long as there are old ones",
             f"{staged.open_index.as_string(connection)};",
         )  # fmt: skip
+    if problem is None:
+        yield from _check_left_out(connection, settings, table, relation, found)
     wrong = list(_check_expressions(connection, source, relation, found, staged.mapping))
     yield from wrong
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, staged):
@@ -187,6 +191,42 @@ def _may_be_unsent(connection: Any, staged: StagedTable) -> list[str]:
         and any(mentions(text, each.name) for text in (*texts, mapping.filter))
         and cursor.execute(_MAY_BE_LARGE, [type_at(cursor, each)]).fetchone()[0]
     ]  # fmt: skip
+
+
+def _check_left_out(
+    connection: Any, settings: PostgresSinkSettings, table: MappedTable, relation: SourceRelation,
+    found: Destination,
+) -> Iterator[Finding]:  # fmt: skip
+    """Columns that the target lacks."""
+    options, cursor = table.options, connection.cursor()
+    wanted = [
+        each for each in relation.columns
+        if each.name not in found.columns and (options.columns or [each.name]).count(each.name)
+    ]  # fmt: skip
+    policy = options.schema_changes
+    if options.set or policy == "add" or not wanted:
+        return
+    ledger = sql.Identifier(settings.ledger, "ledger").as_string(None)
+    if policy is None and cursor.execute("SELECT to_regclass(%s)", [ledger]).fetchone()[0]:
+        target = f"{table.target_schema}.{table.target}"
+        if TargetLedger(settings.ledger).is_made(cursor, target):
+            return
+    names = ", ".join(each.name for each in wanted)
+    adds = sql.SQL(", ").join(
+        sql.SQL("ADD COLUMN {} {}").format(
+            sql.Identifier(each.name), sql.SQL(type_at(cursor, each))
+        )
+        for each in wanted
+    )
+    statement = sql.SQL("ALTER TABLE {} {};").format(
+        sql.Identifier(found.schema, found.table), adds
+    )
+    waits = "it waits for" if policy == "ask" else "left out are"
+    yield finding(
+        "warning", f"table {table.source} of {table.backend}",
+        f"{found.schema}.{found.table} lacks columns, and {waits} {names}",
+        f"{statement.as_string(connection)} or `schema_changes: add`",
+    )  # fmt: skip
 
 
 def _check_expressions(

@@ -9,6 +9,7 @@ not, and moves a row to another key, the load begins anew.
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -24,7 +25,13 @@ from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
 from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
-from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.lines import (
+    CatalogColumn,
+    RelationColumn,
+    SourceCatalog,
+    SourceRelation,
+    own_type,
+)
 from penstock.tables.staging import StagedTable
 
 
@@ -91,7 +98,8 @@ class PostgresTableLoad:
         parts = [ranges] if is_whole else [[one] for one in ranges]
         with self._transaction("preparing the target") as cursor:
             is_first = not any(one.is_done for one in self._ledger.parts(cursor, self._row.id))
-            staged = self._table.staged(cursor, _relation(point), 0)
+            staged = self._staged(cursor, point)
+        with self._transaction("preparing the target") as cursor:
             # Before the ledger's row is locked: workers wait for that.
             if is_first and not keeps and staged.has_rows(cursor):
                 self._clear(cursor, staged)
@@ -135,7 +143,7 @@ class PostgresTableLoad:
                     part.identity for part in self._ledger.parts(cursor, row.id)
                     if part.source == _source(point)
                 )  # fmt: skip
-                staged = self._table.staged(cursor, _relation(point), 0)
+                staged = self._staged(cursor, point)
                 staged.make(cursor)
             loaded = LoadedRows(
                 table=self._table, row=row, staged=staged, relation=_relation(point),
@@ -205,6 +213,12 @@ class PostgresTableLoad:
             if row.state != "live":
                 self._ledger.enter_state(cursor, row.id, "waiting", error)
 
+    def _staged(self, cursor: Any, point: RowsPoint) -> StagedTable:
+        relation = _relation(point)
+        if self._table.mapped.options.partitions:  # each has numbers of its own
+            relation = replace(relation, catalog=None)
+        return self._table.staged(cursor, self._ledger, relation, 0, lines_are="rows")
+
     def _clear(self, cursor: Any, staged: StagedTable) -> None:
         if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
             raise self._table.occupied
@@ -246,10 +260,16 @@ def _source(point: RowsPoint) -> str:
 
 def _relation(point: RowsPoint) -> SourceRelation:
     schema = point.schema
+    numbers = [CatalogColumn(each.get("number", 0), each["name"]) for each in schema.columns]
+    state = schema.state
     return SourceRelation(
         schema=schema.schema, table=schema.table, version=schema.version,
         columns=tuple(
-            RelationColumn(each["name"], each["data_type"], bool(each["key"]))
+            RelationColumn(
+                each["name"], each["data_type"], bool(each["key"]), own_type(each.get("type", 0))
+            )
             for each in schema.columns
         ),
+        catalog=SourceCatalog(state["last_number"], str(state["file"] or ""), tuple(numbers))
+        if state else None,
     )  # fmt: skip

@@ -51,7 +51,10 @@ class PostgresRowWriter:
         self, connection: Any, ledger: TargetLedger, loaded: LoadedRows, on_error: OnError,
         progress: Progress,
     ) -> None:  # fmt: skip
-        self.columns, self.prefix = loaded.staged.form(merges=loaded.merges)
+        labels, self.prefix = loaded.staged.form(merges=loaded.merges)
+        names = loaded.relation.names
+        of_labels = dict(zip(loaded.staged.relation.names[-len(names) :], names, strict=True))
+        self.columns = [of_labels[label] for label in labels]
         self._connection, self._ledger, self._loaded = connection, ledger, loaded
         # A history is compared as a whole.
         is_divided = not (loaded.merges and loaded.table.mapped.periods is not None)

@@ -5,6 +5,7 @@ none is skipped, and they are applied in order once an operator has mended the c
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -17,6 +18,7 @@ from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
 from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.postgres.source_table import BY_HAND
 from penstock.sinks.postgres.table_map import TableMap
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
@@ -63,7 +65,8 @@ class TableLetters:
             raise Rejected(
                 f"{table.name} is suspended or loading", hint="replay the letter after that"
             )
-        staged = table.staged(self._cursor, SourceRelation.of(orjson.loads(document)), 0)
+        relation = SourceRelation.of(orjson.loads(document))
+        staged = table.staged(self._cursor, self._ledger, relation, 0, lines_are="letters")
         staged.make(self._cursor)
         table.apply(self._cursor, staged, changes_of(batch))
         self._ledger.remove_letter(self._cursor, kept.id)
@@ -94,6 +97,9 @@ class TableLetters:
         same = waiting[find_suspended(known, backend, table)]
         for each in same:
             self._ledger.resume(self._cursor, each.id)
+            if BY_HAND in each.detail:
+                columns = self._ledger.columns(self._cursor, each.id)
+                self._ledger.keep_columns(self._cursor, each.id, replace(columns, is_resumed=True))
         held = [each for each in same if each.held]
         return same[0].described() | {
             "state": "resuming", "skipped": 0, "held": sum(each.held for each in held),

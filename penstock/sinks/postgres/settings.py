@@ -11,6 +11,7 @@ from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Settings
 from penstock.process.postgres_url import PostgresUrl
 from penstock.process.sqlite_file import path_of
+from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import LedgerRow, State, TargetLedger
 
@@ -40,6 +41,10 @@ class TableOptions(Settings):
     key), or replaces them."""
     create: bool = False
     """Make the target, with the source's columns and key, if it is missing."""
+    schema_changes: SchemaChanges | None = None
+    """What happens where the source's columns change: the target follows (`add`), keeps its own
+    (`ignore`), or the table waits for an operator (`ask`). Default: `add` for a target that
+    penstock made, else `ignore`."""
 
     @field_validator("partitions")
     @classmethod

@@ -1,9 +1,10 @@
 """A table of one source, and how its changes become rows of its target."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 from zlib import crc32
 
 import psycopg
@@ -12,12 +13,20 @@ from psycopg import sql
 from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.postgres.settings import MappedTable
+from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Move, RowFold
-from penstock.tables.history import StagedHistory, open_index
-from penstock.tables.ledger import reason_of
-from penstock.tables.lines import UNSENT, LineChange, SourceRelation, replaced_columns
+from penstock.tables.history import LAST, StagedHistory, open_index
+from penstock.tables.ledger import TargetLedger, reason_of
+from penstock.tables.lines import UNSENT, LineChange, SourceRelation
 from penstock.tables.staged import SID, Destination, RowMapping
 from penstock.tables.staging import StagedTable, find_destination, type_at
+
+# Of tables of which only an operator can say that their target is right.
+BY_HAND = "right by hand, then `penstock tables resume FILE"
+
+
+# An ALTER TABLE that does not come out right by being tried again at once.
+_REFUSED = re.compile("55|22|23|42|2B|0A")
 
 
 class BeginAnew(Exception):
@@ -59,22 +68,92 @@ class SourceTable:
         """Which worker has it: all sources of a target have one, so that none waits for another."""
         return crc32(self.target.encode()) % workers
 
-    def staged(self, cursor: Any, relation: SourceRelation, number: int) -> StagedTable:
-        """How lines of the relation are written. Raises SettingsError, and psycopg's errors."""
-        options = self.mapped.options
-        found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
-        if found is None and options.create:
+    def staged(
+        self, cursor: Any, ledger: TargetLedger, relation: SourceRelation, number: int, *,
+        lines_are: Literal["changes", "rows", "letters"] = "changes",
+    ) -> StagedTable:  # fmt: skip
+        """How lines of the relation are written. The target follows the source's columns before:
+        changes come after those with the columns that the ledger has; all rows of the source come
+        as they are now; letters may be of any time. Raises SettingsError, and psycopg's errors."""
+        mapped, known = self.mapped, ledger.columns(cursor, self.id)
+        found = find_destination(cursor, mapped.target_schema, mapped.target)
+        if found is None and mapped.options.create and (lines_are == "rows" or not known.columns):
             self.create(cursor, relation)
-            found = find_destination(cursor, self.mapped.target_schema, self.mapped.target)
+            known = KnownColumns(is_made=True)
+            found = find_destination(cursor, mapped.target_schema, mapped.target)
         if found is None:
+            anew = f"create it, then `penstock reload FILE {mapped.source}`"
             raise SettingsError(
                 f"{self.name}: there is no table {self.target} at the destination",
-                hint="create it, or set `create: true` for it in the map",
+                hint=anew if known.columns else "create it, or set `create: true` in the map",
             )
-        staged = staged_table(self.mapped, self.sid, relation, found, number)
+        if not mapped.options.set:
+            if lines_are != "letters":
+                now = self._follow(
+                    cursor, ledger, relation, found, known, is_all=lines_are == "rows"
+                )
+                if now != known:
+                    ledger.keep_columns(cursor, self.id, now)
+                    found = find_destination(cursor, mapped.target_schema, mapped.target) or found
+                known = now
+            relation = known.labelled(relation)
+        columns = [each.target for each in known.columns if each.target is not None]
+        staged = staged_table(mapped, self.sid, relation, found, number, columns=columns or None)
         if problem := unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
+
+    def _follow(
+        self, cursor: Any, ledger: TargetLedger, relation: SourceRelation, found: Destination,
+        known: KnownColumns, *, is_all: bool,
+    ) -> KnownColumns:  # fmt: skip
+        """Alters the target as the source was, where it may; returns what is known then."""
+        mapped, periods = self.mapped, self.mapped.periods
+        is_made = known.is_made or ledger.is_made(cursor, self.target)
+        policy = mapped.options.schema_changes or ("add" if is_made else "ignore")
+        is_of_sid = SID in found.columns
+        is_shared = is_of_sid or periods is not None
+        reserved = {
+            *found.generated,
+            *([SID] if is_of_sid else []),
+            *(periods.kinds if periods else ()),
+        }
+        changes = ColumnChanges(
+            relation=relation, known=known, destination=found, policy=policy,
+            types={column.name: type_at(cursor, column) for column in relation.columns},
+            wanted=mapped.options.columns, reserved=reserved,
+            is_shared=is_shared, is_trusted=is_all or known.is_resumed,
+            is_emptied=is_all and not is_shared and mapped.options.type == "clone",
+        )  # fmt: skip
+        try:
+            now = changes.compare()
+        except SettingsError as error:
+            anew = f"`penstock reload FILE {mapped.source}` loads it anew; or make {self.target}"
+            raise SettingsError(
+                f"{self.name}: {error.message}", hint=f"{anew} {BY_HAND} {mapped.source}`"
+            ) from None
+        if changes.statements and policy != "add":
+            raise SettingsError(
+                f"{self.name}: {', '.join(changes.reasons)}",
+                hint=" ".join(f"{each.as_string(cursor)};" for each in changes.statements),
+            )
+        self._alter(cursor, changes.statements)
+        for names in changes.renames:
+            ledger.rename_column(cursor, self.target, names)
+        only = {SID: self.sid} if is_of_sid else {}
+        only |= {periods.end: LAST} if periods is not None else {}
+        for name, value in () if is_all else changes.fills.items():
+            statement = sql.SQL("UPDATE {0} SET {1} = {2} WHERE {1} IS NULL").format(
+                sql.Identifier(found.schema, found.table),
+                sql.Identifier(name),
+                sql.Literal(value),
+            )
+            for own, wanted in only.items():
+                statement += sql.SQL(" AND {} = {}").format(
+                    sql.Identifier(own), sql.Literal(wanted)
+                )
+            cursor.execute(statement)
+        return now
 
     def apply(
         self,
@@ -113,23 +192,23 @@ class SourceTable:
             raise BeginAnew
         staged.apply(cursor, steps)
 
-    def refuse_renamed(
-        self, before: Sequence[str], relation: SourceRelation, staged: StagedTable
-    ) -> None:
-        """Raises SettingsError where a column of the target may have another name at the source
-        than `before`: its values would stay as they are, and the new ones be left out."""
-        options, there = self.mapped.options, staged.destination.columns
-        wanted = relation.names if options.columns is None else options.columns
-        for gone, new in () if options.set else replaced_columns(before, relation.names):
-            old = [name for name in gone if name in there]
-            lacking = [name for name in new if name in wanted and name not in there]
-            if old and lacking:
-                raise SettingsError(
-                    f"{self.name}: {', '.join(old)} may be called {', '.join(lacking)} now",
-                    hint=f"if so: ALTER TABLE {self.target} RENAME COLUMN {old[0]} TO {lacking[0]};"
-                    f" if it is another: ALTER TABLE {self.target} ADD COLUMN {lacking[0]} <type>;"
-                    " or leave it out of `columns` in the map",
-                )
+    def _alter(self, cursor: Any, statements: Sequence[sql.Composed]) -> None:
+        if statements:
+            # All that comes after us waits as well, and other tables do.
+            cursor.execute("SET LOCAL lock_timeout = '5s'")
+            for statement in statements:
+                try:
+                    cursor.execute(statement)
+                except psycopg.Error as error:
+                    state = error.sqlstate or ""
+                    if not _REFUSED.match(state):
+                        raise
+                    what = type(error).__name__  # its message may have a row's values
+                    raise SettingsError(
+                        f"{self.name}: {self.target} cannot be altered: {what} ({state})",
+                        hint=f"{statement.as_string(cursor)}; is tried again, or do it by hand",
+                    ) from None
+            cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
 
     def _refuse_emptied(self) -> None:
         """One partition was truncated, and the target does not know which rows are of it: they are
@@ -197,11 +276,14 @@ class SourceTable:
 
 
 def staged_table(
-    mapped: MappedTable, sid: str, relation: SourceRelation, found: Destination, number: int
-) -> StagedTable:
-    """How lines of a relation are written to a destination, which was found."""
+    mapped: MappedTable, sid: str, relation: SourceRelation, found: Destination, number: int, *,
+    columns: Sequence[str] | None = None,
+) -> StagedTable:  # fmt: skip
+    """How lines of a relation are written to a destination, which was found; to these of its
+    columns, if not to those of the map."""
     mapping = RowMapping(
-        sid=sid if SID in found.columns else None, source=sid, columns=mapped.options.columns,
+        sid=sid if SID in found.columns else None, source=sid,
+        columns=mapped.options.columns if columns is None else columns,
         computed=mapped.options.set, filter=mapped.options.filter,
     )  # fmt: skip
     if mapped.periods is None:

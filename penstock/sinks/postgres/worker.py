@@ -24,6 +24,7 @@ from penstock.sinks.postgres.connect import connect, translated
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
 from penstock.sinks.postgres.tracker import HandedOver
+from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import LedgerRow, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
 
@@ -69,9 +70,10 @@ class Work:
 class TableReport:
     """What was done of one table: changes that were applied, by operation, and set aside, by
     reason; the last place, and how many seconds after its commit at the source (None: it is
-    held)."""
+    held); `columns`: what the ledger had of them."""
 
     place: Place
+    columns: str
     applied: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
     lag: float | None = None
@@ -80,7 +82,7 @@ class TableReport:
         """What was done after it."""
         self.applied += later.applied
         self.letters += later.letters
-        self.place, self.lag = later.place, later.lag
+        self.place, self.lag, self.columns = later.place, later.lag, later.columns
 
     def described(self, table: SourceTable) -> dict[str, Any]:
         """As the status page shows it."""
@@ -88,6 +90,7 @@ class TableReport:
         return {
             **table.named, "place": str(self.place), "lag_seconds": lag,
             "applied": self.applied, "letters": self.letters.total(),
+            "ignored": KnownColumns.parse(self.columns).ignored,
         }  # fmt: skip
 
 
@@ -244,7 +247,7 @@ class Worker:
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
                 counted.known += sum(len(chunk.batch) for chunk in same)
-                is_live, report = row.state == "live", TableReport(same[-1].last)
+                is_live, report = row.state == "live", TableReport(same[-1].last, row.columns)
                 for relation, changes in _joined(same, row):
                     counted.known -= len(changes)
                     rest = changes

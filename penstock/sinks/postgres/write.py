@@ -201,7 +201,7 @@ class TableWrite:
                 continue
             relation = relation or SourceRelation(schema="", table="", columns=())
             if table.mapped.options.partitions:
-                relation = replace(relation, table=table.mapped.table, version="")
+                relation = replace(relation, table=table.mapped.table, version="", catalog=None)
             found.setdefault(table, []).append((relation, rows))
         for table, parts in found.items():
             for relation, rows in _in_order(parts):

@@ -8,7 +8,7 @@ context, but only the ones that the payload's rows use: a page costs the same wi
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import ormsgpack
 
@@ -42,8 +42,9 @@ class Context:
     in; `commit_lsn` is 0 when it starts between transactions. `relations` are raw Relation
     messages (from their tag `R`, without a streamed xid). `types` maps a type OID to its entry.
     `keys` maps a relation's OID to its primary key columns where the Relation message does not
-    tell them (REPLICA IDENTITY FULL marks every column). `ends`: the transaction of a streamed
-    payload ends with it, as far as that is known.
+    tell them (REPLICA IDENTITY FULL marks every column). `catalogs` maps a relation's OID to what
+    the catalogue has of its columns, as plain JSON, for readers of lines. `ends`: the transaction
+    of a streamed payload ends with it, as far as that is known.
     """
 
     streamed: bool = False
@@ -54,6 +55,7 @@ class Context:
     relations: tuple[bytes, ...] = ()
     types: dict[int, TypeEntry] = field(default_factory=dict)
     keys: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    catalogs: dict[int, Any] = field(default_factory=dict)
     ends: bool = False
 
     def pack(self) -> bytes:

@@ -83,6 +83,7 @@ class RowLayout:
         fault: Malformed | None = None,
     ) -> None:
         keys, seen = context.keys.get(relation.oid), _Seen(context.types)
+        catalog = context.catalogs.get(relation.oid)
         self.raw, self.relation, self.fault = raw, relation, fault
         tables = settings.tables
         self.kept = tables is None or (relation.namespace, relation.name) in tables
@@ -94,7 +95,7 @@ class RowLayout:
             cells.append((column.name, convert))
             self.kinds.append(kind)
         self.plan: Any = None
-        self._made_by = seen.asked, keys
+        self._made_by = seen.asked, keys, catalog
         flagged = tuple(column.name for column in relation.columns if column.key)
         self.key, self.old_key = flagged, frozenset(flagged)
         is_full = relation.replica_identity == "f"
@@ -126,10 +127,9 @@ class RowLayout:
 
     def holds(self, context: Context) -> bool:
         """Whether it would come out the same in this context."""
-        asked, names = self._made_by
-        return context.keys.get(self.relation.oid) == names and all(
-            context.types.get(oid) == entry for oid, entry in asked.items()
-        )
+        (asked, names, catalog), oid = self._made_by, self.relation.oid
+        is_same = (context.keys.get(oid), context.catalogs.get(oid)) == (names, catalog)
+        return is_same and all(context.types.get(oid) == entry for oid, entry in asked.items())
 
     @property
     def columns(self) -> Cells:
@@ -139,7 +139,7 @@ class RowLayout:
     @property
     def description(self) -> bytes:
         """The relation, for readers of lines; see `change.schema`."""
-        types, _ = self._made_by
+        types, _, catalog = self._made_by
         relation = self.relation
         return orjson.dumps({
             "schema": relation.namespace, "table": relation.name, "relation_id": relation.oid,
@@ -152,6 +152,7 @@ class RowLayout:
                 for column in relation.columns
             ],
             "types": {str(oid): asdict(entry) for oid, entry in types.items() if entry},
+            **({} if catalog is None else {"catalog": catalog}),
         })  # fmt: skip
 
     def identify(

@@ -78,13 +78,33 @@ def test_tables_that_do_not_fit_are_errors(
     assert problems(database, options) == [f"error table public.items of b0: {problem}"]
 
 
+@pytest.mark.parametrize(
+    ("policy", "what"),
+    [(None, "left out are name"), ("ignore", "left out are name"), ("ask", "it waits for name")],
+)
+def test_columns_that_the_target_lacks_are_named(
+    database: Database, policy: str | None, what: str
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    assert problems(database, {"schema_changes": policy}) == [
+        f"warning table public.items of b0: public.items lacks columns, and {what}"
+    ]
+    for options in ({"schema_changes": "add"}, {"columns": ["id"]}):
+        assert problems(database, options) == []
+
+
+def test_another_word_for_what_happens_where_columns_change_is_an_error(database: Database) -> None:
+    with pytest.raises(ValidationError, match=r"schema_changes\n.*'add', 'ignore' or 'ask'"):
+        sink(database, {"schema_changes": "follow"})
+
+
 def test_two_sources_of_a_table_need_a_column_for_their_names(database: Database) -> None:
     database.execute(GOOD)
     assert problems(database, {}, {}) == 2 * [
         "error target public.items: several tables of the map go there, and it has no column sid"
     ]
     database.execute(
-        "DROP TABLE items; CREATE TABLE items (sid text, id int, PRIMARY KEY (sid, id))"
+        "DROP TABLE items; CREATE TABLE items (sid text, id int, name text, PRIMARY KEY (sid, id))"
     )
     assert problems(database, {}, {}) == []
 

@@ -333,9 +333,10 @@ def test_a_column_that_may_have_another_name_makes_its_table_wait(
     ((state, detail),) = ledger(database)
     assert state == "waiting"
     assert "name may be called title now" in detail
-    assert "ALTER TABLE public.items RENAME COLUMN name TO title;" in detail
+    assert "`penstock tables resume FILE public.items`" in detail
     assert items(database) == [(1, "one")]
     database.execute("ALTER TABLE items RENAME COLUMN name TO title")
+    sink.resume_table(None, "public.items")
     (load,) = sink.unfinished()
     load.settle("dead-letter")
     assert items(database) == [(1, "uno")]
