@@ -19,7 +19,6 @@ from penstock.ops.status import Status
 from penstock.service.map_survey import MapSurvey, ServedPipeline, SurveyedTable
 from penstock.sinks import LoadsTables
 from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
-from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.tables.inventory import InventoriedTable
 
 KINDS: tuple[Kind, ...] = ("db", "url", "tbl")
@@ -58,7 +57,7 @@ class MapApi:
 
     def endpoints(self) -> Mapping[str, Sequence[Endpoint]]:
         """What it answers, if the sink has a map."""
-        if not isinstance(self._served.pipeline.sink.settings, PostgresSinkSettings):
+        if self._served.pipeline.sink.plug_in.map_store is None:
             return {}
         found = [
             Endpoint("/url/restart", "POST", self._writing(self._restart)),

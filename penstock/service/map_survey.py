@@ -124,8 +124,8 @@ def sources_of(
             continue  # a problem of the map, which is reported
     return [
         (name, each)
-        for name, settings in found.items() if isinstance(settings, PostgresSettings)
-        for each in settings.each
+        for name, settings in found.items()
+        for each in cast(PostgresSettings, settings).each
     ]  # fmt: skip
 
 
