@@ -175,6 +175,56 @@ def test_what_was_lost_is_loaded_anew(
                          " WHERE database = current_database()")  # fmt: skip
 
 
+def test_targets_follow_the_columns_of_their_source(postgres: Postgres, tmp_path: Path) -> None:
+    with postgres.database() as source, postgres.database() as target:
+        source.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(3), n int)")
+        source.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
+        source.execute("INSERT INTO items SELECT n, 'one', n FROM generate_series(1, 50) n")
+        target.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
+        backends = [{"name": target.name, "type": "postgres", "connection": source.url}]
+        tables = {"items": {"create": True}, "asked": {"schema_changes": "ask"}}
+        entries = [{"backend": target.name, "tables": tables}]
+        pipeline = {
+            "name": "test", "backends": backends,
+            "sink": {"type": "postgres", "connection": target.url, "map": entries},
+            "state": str(tmp_path / "state"), "ops": {"port": 0},
+            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
+        }  # fmt: skip
+        state = "SELECT state, detail FROM penstock.ledger WHERE \"table\" = 'asked'"
+        with running(tmp_path, pipeline) as run:
+            count = "SELECT count(*) FROM items"
+            eventually(lambda: _exists(target) and target.execute(count) == [(50,)], run=run)
+            for statement in (
+                "ALTER TABLE items RENAME name TO title", "UPDATE items SET title = 'uno'",
+                "ALTER TABLE items ALTER n TYPE bigint, ALTER title TYPE text",
+                "UPDATE items SET n = 2::bigint ^ 40, title = 'longer' WHERE id < 9",
+                "ALTER TABLE items ADD x int DEFAULT 5", "DELETE FROM items WHERE id = 3",
+                "ALTER TABLE items ADD y text", "UPDATE items SET y = 'y', x = NULL WHERE id = 4",
+                "ALTER TABLE items DROP n", "INSERT INTO items VALUES (51, 'new', 1, 'z')",
+                "ALTER TABLE asked ADD x bigint", "INSERT INTO asked VALUES (1, 'one', 1)",
+            ):  # fmt: skip
+                source.execute(statement)
+            rows = "SELECT id, title, x, y FROM items ORDER BY id"
+            expected = source.execute(rows)
+            eventually(lambda: _has(target, "y") and target.execute(rows) == expected, run=run)
+            eventually(lambda: target.execute(state)[0][0] == "waiting", run=run)
+            statement = 'ALTER TABLE "public"."asked" ADD COLUMN "x" bigint;'
+            assert statement in target.execute(state)[0][1]
+            eventually(lambda: "ADD COLUMN" in str(run.status()["tables"]), run=run)
+            target.execute(statement)
+            eventually(lambda: target.execute("SELECT * FROM asked") == [(1, "one", 1)], run=run)
+            assert "Traceback" not in run.log
+
+
+def _exists(database: Database) -> bool:
+    return database.execute("SELECT to_regclass('items') IS NOT NULL")[0][0] is True
+
+
+def _has(database: Database, column: str) -> bool:
+    found = "SELECT 1 FROM pg_attribute WHERE attrelid = 'items'::regclass AND attname = %s"
+    return bool(database.execute(found, [column]))
+
+
 def _slots(database: Database) -> bool:
     found = "SELECT 1 FROM pg_replication_slots WHERE active AND database = current_database()"
     return bool(database.execute(found))
