@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penstock.config.pipeline import SinkChoice
 from penstock.process.plugins import plugin
-from penstock.sinks import images_of
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from penstock.sinks.memory import MemorySink, MemorySinkSettings
+from penstock.sinks.memory import MemorySinkSettings
 
 
 def test_the_defaults_are_those_of_the_documentation() -> None:
@@ -94,5 +94,6 @@ def test_a_sink_says_how_it_wants_images(encoding: str, images: str) -> None:
     settings = JetStreamSettings.model_validate(
         {"url": "nats://h", "encoding": encoding, "messages": "batch"}
     )
-    assert images_of(JetStreamSink(settings)) == images
-    assert images_of(MemorySink(MemorySinkSettings())) == "json"
+    assert SinkChoice(type="jetstream", settings=settings).images == images
+    memory = SinkChoice(type="memory", settings=MemorySinkSettings())
+    assert memory.images == "json"

@@ -24,7 +24,7 @@ from penstock.model.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.memory import MemorySinkSettings, stored
 from penstock.spark.queries.query import (
@@ -287,7 +287,7 @@ def test_images_are_as_the_sink_wants_them_where_no_transform_sees_them(
 
 
 def test_lines_pass_no_transform(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(JetStreamSink, "images", "text")
+    monkeypatch.setattr(JetStreamSettings, "images", "text")
     lines = "backends: [{name: default, type: memory}]", f"sink: {json.dumps(JETSTREAM)}"
     open_, rows = "\n".join(lines), "\n".join([*lines, f"transform: {TRANSFORM}"])
     assert images(parse_pipeline(open_, environment={})) == "text"
