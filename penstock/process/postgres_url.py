@@ -46,6 +46,12 @@ def is_masked(url: str) -> bool:
     return any(match[2] == _MASK for match in _PASSWORD.finditer(url))
 
 
+def is_same_login(url: str, other: str) -> bool:
+    """Whether two URLs name one user of one server, who may be given the same password."""
+    one, another = conninfo_to_dict(url), conninfo_to_dict(other)
+    return all(one.get(key) == another.get(key) for key in ("host", "hostaddr", "port", "user"))
+
+
 def unmasked(url: str, known: str) -> str:
     """The URL with the passwords that it has as `***` taken from another URL."""
     passwords = {_place(match): match[2] for match in _PASSWORD.finditer(known)}

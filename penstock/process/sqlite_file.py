@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 BUSY_SECONDS = 5.0
 
 # Primary result code -> what to do about it.
-_ERRORS: dict[int, tuple[type[PenstockError], str]] = {
+ERRORS: dict[int, tuple[type[PenstockError], str]] = {
     sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
     sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
     sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
@@ -51,12 +51,14 @@ def code_of(error: sqlite3.Error) -> int:
 
 
 @contextmanager
-def translated(what: str, path: Path) -> Iterator[None]:
+def translated(
+    what: str, path: Path, errors: Mapping[int, tuple[type[PenstockError], str]] = ERRORS
+) -> Iterator[None]:
     """Raises SettingsError or Unavailable in place of an error of the driver or the file system."""
     try:
         yield
     except sqlite3.Error as error:
-        kind, hint = _ERRORS.get(code_of(error), (SettingsError, "look at the file"))
+        kind, hint = errors.get(code_of(error), (SettingsError, "look at the file"))
         raise kind(f"{what} {path}: {error}", hint=hint) from error
     except OSError as error:
         hint = "make the file and its folder writable"

@@ -173,7 +173,8 @@ class MapApi:
             )
         new = self._survey.mapped(db, {"partitions_regex": "", **row})
         sources = [each for each in self._rows("url") if each["db_name"] == db]
-        self._survey.create(new, self._there(table), has_sid=len(sources) > 1)
+        if self._survey.create(new, self._there(table), has_sid=len(sources) > 1):
+            row["schema_changes"] = row.get("schema_changes") or "add"  # penstock made the target
         if table.db_id is None:  # a backend of the pipeline file
             row["db_id"] = store.add("db", {"name": db})["id"]
         store.add("tbl", row)

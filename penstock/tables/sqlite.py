@@ -6,11 +6,12 @@ power failure may take the last of them away, rows and positions together: they 
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import SettingsError
+from penstock.process.sqlite_file import ERRORS, path_of, translated
 from penstock.tables.sql import SqlTarget, relation_of
 from penstock.tables.sqlite_staging import SqliteStagedTable
 from penstock.tables.staged import Destination, RowMapping, StagedRows
@@ -19,15 +20,8 @@ from penstock.tables.targets import Encoder
 from penstock.tables.values import as_bytes, as_document, as_documents, as_text
 
 _BUSY_SECONDS = 10.0
-# Primary result code -> what to do about it.
-_ERRORS: dict[int, tuple[type[PenstockError], str]] = {
-    sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
-    sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
-    sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
-    sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
-    sqlite3.SQLITE_READONLY: (SettingsError, "make the file and its folder writable"),
+_ERRORS = ERRORS | {
     sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
-    sqlite3.SQLITE_NOTADB: (SettingsError, "it is no SQLite file: name another"),
     sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
 }
 _INTEGERS = ("smallint", "integer", "bigint")
@@ -53,8 +47,8 @@ class SqliteTarget(SqlTarget):
     @classmethod
     def of_url(cls, url: str) -> "SqliteTarget":
         """The target that a URL names. Raises SettingsError."""
-        path = url.removeprefix("sqlite:///")
-        if path in (url, ""):
+        path = path_of(url)
+        if path is None:
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
             raise SettingsError("the target's URL names no SQLite file", hint=hint)
         return cls(path)
@@ -100,14 +94,8 @@ class SqliteTarget(SqlTarget):
             self._connection = made
         return self._connection
 
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            code = int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
-            kind, hint = _ERRORS.get(code, (SettingsError, "look at the file"))
-            raise kind(f"the mirror {self.path}: {error}", hint=hint) from error
+    def _translated(self) -> AbstractContextManager[None]:
+        return translated("the mirror", self.path, _ERRORS)
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
         with self._translated():

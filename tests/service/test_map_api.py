@@ -256,7 +256,8 @@ def test_a_clone_is_mapped_and_its_target_has_the_key(api: Api) -> None:
     assert found["state"] == "starting"
     assert key(api.target, "d2") == ["id", "line"]
     assert columns(api.target, "d2")[2] == ("price", "numeric(10,2)")
-    assert api.get("/tbl")[1]["name"] == "d2"
+    (row,) = [each for each in api.get("/tbl") if each["name"] == "d2"]
+    assert row["schema_changes"] == "add"  # penstock made the target
     assert api.ask("POST", f"/map/{id}/clone").json()["code"] == "duplicate"
 
 
@@ -270,6 +271,7 @@ def test_a_target_that_is_there_is_kept(api: Api) -> None:
     api.target.execute("CREATE TABLE d2 (id int, line int, note text, PRIMARY KEY (id, line))")
     assert api.edit("POST", f"/map/{api.table('d2')['id']}/clone")["present"] is True
     assert [name for name, _ in columns(api.target, "d2")] == ["id", "line", "note"]
+    assert api.table("d2")["schema_changes"] is None
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,14 @@ from penstock.model.errors import RefusedEdit, SettingsError
 from penstock.model.settings import Settings
 from penstock.process import sqlite_file
 from penstock.process.closing import Closes
-from penstock.process.postgres_url import PostgresUrl, is_masked, masked, server_name, unmasked
+from penstock.process.postgres_url import (
+    PostgresUrl,
+    is_masked,
+    is_same_login,
+    masked,
+    server_name,
+    unmasked,
+)
 from penstock.process.sqlite_file import translated
 from penstock.sinks.postgres.settings import MapEntry, PostgresSinkSettings, TableOptions
 
@@ -155,12 +162,10 @@ class MapStore(Closes):
             return _shown(self._one(connection, kind, added.lastrowid or 0))
 
     def change(self, kind: Kind, id: int, values: Mapping[str, Any]) -> MapRow:
-        """Changes what is given of a row. A password `***` stays what it is."""
+        """Changes what is given of a row. A password `***` stays what it is, for this server and user."""
         with self._changed() as connection:
             known = self._one(connection, kind, id)
-            if isinstance(url := values.get("url"), str) and kind == "url":
-                values = {**values, "url": unmasked(url, known["url"])}
-            row = self._validated(connection, kind, {**known, **values}, id)
+            row = self._validated(connection, kind, {**known, **values}, id, known.get("url"))
             assignments = ", ".join(f"{name} = ?" for name in row)
             with _named(kind):
                 connection.execute(
@@ -236,14 +241,21 @@ class MapStore(Closes):
         kind: Kind,
         values: Mapping[str, Any],
         id: int | None = None,
+        before: str | None = None,
     ) -> Mapping[str, Any]:
-        """The columns of a row."""
+        """The columns of a row; `before`: its URL, which has the password that is `***` now. No
+        other server is sent that."""
         model = _model(kind, values)
         row = {name: getattr(model, name, None) for name in _COLUMNS[kind]}
         if isinstance(model, _Url):
             row["url"] = url = model.url.get_secret_value()
+            if is_masked(url) and before is not None and is_same_login(url, before):
+                row["url"] = url = unmasked(url, before)
             if is_masked(url):
-                raise RefusedEdit("url: its password is ***", hint="give the password", field="url")
+                raise RefusedEdit(
+                    "url: its password is ***",
+                    hint="give the password, also for another server or user", field="url",
+                )  # fmt: skip
         if isinstance(model, _Table):
             row["partitions_regex"] = model.partitions
             options = _options(model).model_dump(

@@ -63,12 +63,23 @@ def test_rows_have_their_defaults_and_no_password(store: MapStore, shop: int) ->
 
 def test_a_row_that_was_read_can_be_given_back(store: MapStore, shop: int) -> None:
     url = store.add("url", {"db_id": shop, "sid": "eu", "url": URL})
-    store.change("url", url["id"], {**url, "url": url["url"].replace("eu.example", "new.example")})
+    store.change("url", url["id"], {**url, "url": url["url"].replace("require", "disable")})
     (backend,) = store.content().backends
-    assert backend["sources"][0]["connection"] == URL.replace("eu.example", "new.example")
+    assert backend["sources"][0]["connection"] == URL.replace("require", "disable")
     table = store.add("tbl", {"db_id": shop, "name": "items", "set": {"a": "b"}})
     assert store.change("tbl", table["id"], {**table, "type": "history"})["set"] == {"a": "b"}
     assert store.change("tbl", table["id"], {"set": None})["set"] == {}
+
+
+@pytest.mark.parametrize("part", ["eu.example", "cdc:"])
+def test_a_password_is_kept_for_its_server_and_user(store: MapStore, shop: int, part: str) -> None:
+    url = store.add("url", {"db_id": shop, "sid": "eu", "url": URL})
+    other = url["url"].replace(part, f"x{part}")
+    with pytest.raises(RefusedEdit, match="give the password") as caught:
+        store.change("url", url["id"], {**url, "url": other})
+    assert caught.value.field == "url"
+    store.change("url", url["id"], {**url, "url": other.replace("***", "new")})
+    assert store.content().backends[0]["sources"][0]["connection"] == other.replace("***", "new")
 
 
 @pytest.mark.parametrize(
