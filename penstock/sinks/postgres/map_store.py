@@ -162,7 +162,8 @@ class MapStore(Closes):
             return _shown(self._one(connection, kind, added.lastrowid or 0))
 
     def change(self, kind: Kind, id: int, values: Mapping[str, Any]) -> MapRow:
-        """Changes what is given of a row. A password `***` stays what it is, for this server and user."""
+        """Changes what is given of a row. A password `***` stays what it is, where server and user
+        do."""
         with self._changed() as connection:
             known = self._one(connection, kind, id)
             row = self._validated(connection, kind, {**known, **values}, id, known.get("url"))
