@@ -141,11 +141,6 @@ class MapStore(Closes):
         with self._opened() as connection:
             return list(map(_shown, self._read(connection, kind)))
 
-    def row(self, kind: Kind, id: int) -> MapRow:
-        """One row, without its password."""
-        with self._opened() as connection:
-            return _shown(self._one(connection, kind, id))
-
     def verify(self, kind: Kind, values: Mapping[str, Any]) -> None:
         """Refuses what `add` would refuse whatever other rows there are."""
         _model(kind, values)
