@@ -54,7 +54,8 @@ def check_host(pipeline: Deployment) -> Iterator[Finding]:
     if stored.level == "ok":
         yield from check_name(pipeline)
     yield from check_followed_positions(pipeline)
-    yield check_port(pipeline.ops.bind, pipeline.ops.port, pipeline.name)
+    for port in (pipeline.ops.port, *pipeline.ops.extra_ports):
+        yield check_port(pipeline.ops.bind, port, pipeline.name)
 
 
 def check_java(environment: Mapping[str, str]) -> Finding:

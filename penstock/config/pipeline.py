@@ -51,6 +51,7 @@ def _name(value: Any) -> Any:
 Name = Annotated[str, BeforeValidator(_name)]
 HostName = Annotated[str, Field(pattern=r"^[a-z0-9._-]+$")]
 Seconds = Annotated[Duration, Field(gt=0)]
+Port = Annotated[int, Field(ge=1, le=65535)]
 
 
 def _spark_text(value: Any) -> Any:
@@ -203,6 +204,7 @@ class Ops(Settings):
 
     bind: str = "127.0.0.1"
     port: int = Field(default=9090, ge=0, le=65535)  # 0 takes a free one
+    extra_ports: tuple[Port, ...] = ()  # where the same is served
     # Names that requests may ask for besides loopback and `bind`: a web page must not read the
     # status by giving its own name our address.
     hosts: tuple[HostName, ...] = ()

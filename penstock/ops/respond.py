@@ -57,7 +57,9 @@ def _health(asked: _Asked) -> Response:
 
 def _ready(asked: _Asked) -> Response:
     status = asked.status
-    return as_json(200 if status.ready else 503, {"ready": status.ready, "reasons": status.unready})
+    accepted = asked.request.query.get("standby") == "ok" and status.standby is not None
+    code = 200 if status.ready or accepted else 503
+    return as_json(code, {"ready": status.ready, "reasons": status.unready})
 
 
 def _status(asked: _Asked) -> Response:
@@ -111,7 +113,7 @@ class _Endpoint(NamedTuple):
 _ENDPOINTS: dict[str, _Endpoint] = {
     "/": _Endpoint("GET", "this list", _index),
     "/health": _Endpoint("GET", "200 ok, degraded, standby; 503 unhealthy; why", _health),
-    "/ready": _Endpoint("GET", "200 when all backends have begun and changes can flow", _ready),
+    "/ready": _Endpoint("GET", "200 when changes can flow; ?standby=ok: on standby, too", _ready),
     "/status": _Endpoint("GET", "everything known; ?partitions=all: of all partitions", _status),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),
     "/streams/info": _Endpoint("GET", "?stream=NAME: the stream as its server tells it", _stream),

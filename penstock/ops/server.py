@@ -5,6 +5,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from types import MappingProxyType
 from typing import Self
@@ -36,12 +37,13 @@ log = structlog.get_logger("penstock.ops")
 class OpsServer(Closes):
     """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path, and
     `answer` for all others; `shutdown` is called after a response that asks for it was sent. Port 0
-    takes a free one: see `.port`."""
+    takes a free one: see `.port`. `extra_ports` serve the same."""
 
     def __init__(
         self,
         *,
         port: int,
+        extra_ports: Sequence[int] = (),
         access: Access,
         answer: Answer,
         shutdown: Callable[[], None],
@@ -49,6 +51,7 @@ class OpsServer(Closes):
     ) -> None:
         self.bind = access.bind
         self.port = port
+        self._extra_ports = extra_ports
         self._answer = answer
         self._endpoints = endpoints
         self._shutdown = shutdown
@@ -66,21 +69,12 @@ class OpsServer(Closes):
         return self.start()
 
     def start(self) -> Self:
-        """Binds and serves from a daemon thread; raises SettingsError if the port is taken."""
-        # asyncio turns Nagle's algorithm off where the protocol is named: 40 ms a response.
-        family = socket.AF_INET6 if ":" in self.bind else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((self.bind, self.port))
-            listener.listen()
-        except OSError as error:
-            listener.close()
-            raise SettingsError(
-                f"the ops server can't listen on {self.bind}:{self.port}: {error.strerror}",
-                hint="choose another ops.port, or 0 for a free one",
-            ) from error
-        self.port = listener.getsockname()[1]
+        """Binds and serves from a daemon thread; raises SettingsError if a port is taken."""
+        with ExitStack() as opened:
+            ports = (self.port, *self._extra_ports)
+            listeners = [opened.enter_context(_listener(self.bind, port)) for port in ports]
+            closing = opened.pop_all()
+        self.port = listeners[0].getsockname()[1]
         config = uvicorn.Config(
             self.app(),
             http="h11",
@@ -96,8 +90,8 @@ class OpsServer(Closes):
         server = self._server = uvicorn.Server(config)
 
         def run() -> None:
-            with listener:
-                asyncio.run(server.serve([listener]))
+            with closing:
+                asyncio.run(server.serve(listeners))
 
         # Outside the main thread uvicorn leaves signals alone.
         self._thread = threading.Thread(target=run, name="ops", daemon=True)
@@ -148,6 +142,23 @@ class OpsServer(Closes):
                 log.exception("an ops request failed", path=request.path)
                 found = refused(500, "internal", "internal error; see the log")
         return _sent(found, BackgroundTask(self._shutdown) if found.shutdown else None)
+
+
+def _listener(bind: str, port: int) -> socket.socket:
+    # asyncio turns Nagle's algorithm off where the protocol is named: 40 ms a response.
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((bind, port))
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        raise SettingsError(
+            f"the ops server can't listen on {bind}:{port}: {error.strerror}",
+            hint="choose another ops.port or other ops.extra_ports; ops.port: 0 takes a free one",
+        ) from error
+    return listener
 
 
 async def _http_error(_: http.Request, error: Exception) -> Sent:

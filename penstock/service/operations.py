@@ -116,6 +116,7 @@ class Operations(Closes):
         ops = self._pipeline.ops
         server = OpsServer(
             port=ops.port,
+            extra_ports=ops.extra_ports,
             access=self.access,
             answer=self._answer,
             shutdown=self._stop,

@@ -90,7 +90,7 @@ class WriterLease:
 
 class Standby:
     """`reason`: the instance or reader that is waited for, for /health and /status; None while this
-    instance does not wait. `error`: why it cannot be found out whether it must, "" if it can."""
+    instance does not wait, or could not take over: then `error` says why, which else is ""."""
 
     def __init__(self, pipeline: Pipeline, ownership: Ownership, stop: threading.Event) -> None:
         self.reason: str | None = None
@@ -134,13 +134,13 @@ class Standby:
                 reason = self._obstacle()
                 waits, self.error = delays(), ""
             except Unavailable as error:
-                self.error = str(error)
+                self.reason, self.error = None, str(error)
                 log.warning("not available; trying again", error=str(error))
                 meanwhile()
                 self._stop.wait(next(waits))
                 continue
             if reason is None:
-                if self.reason is not None:
+                if self.waited:
                     log.warning("taking over", instance=self._ownership.instance)
                 self.reason = None
                 return True

@@ -72,6 +72,19 @@ def test_ready_is_a_status_code(ready: bool, code: int) -> None:
     assert body(found) == {"ready": ready, "reasons": ["why"]}
 
 
+@pytest.mark.parametrize(
+    ("ready", "standby", "code"),
+    [(True, None, 200), (False, "another instance owns it", 200), (False, None, 503)],
+)
+def test_where_a_standby_is_accepted_it_is_as_good_as_ready(
+    ready: bool, standby: str | None, code: int
+) -> None:
+    now = replace(STATUS, ready=ready, standby=standby, unready=("why",))
+    found = ask("/ready", query={"standby": "ok"}, status=now)
+    assert (found.status, body(found)["ready"]) == (code, ready)
+    assert ask("/ready", status=now).status == (200 if ready else 503)
+
+
 def test_status_is_everything_as_json() -> None:
     found = body(ask("/status"))
     assert found == orjson.loads(orjson.dumps(STATUS.to_json()))

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -17,6 +18,7 @@ from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
+from tests.servers import free_port
 
 
 def get(server: OpsServer, path: str, method: str = "GET") -> tuple[int, bytes]:
@@ -62,6 +64,22 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
 def test_port_0_takes_a_free_one_and_says_which(server: OpsServer) -> None:
     assert server.port > 0
     assert server.url == f"http://127.0.0.1:{server.port}"
+
+
+def test_extra_ports_serve_the_same_and_one_that_is_taken_leaves_none_open() -> None:
+    def answer(_: OpsRequest) -> Response:
+        return Response(status=200, content_type="text/plain", body=b"here")
+
+    server = partial(OpsServer, access=Access(), answer=answer, shutdown=lambda: None)
+    with server(port=0) as taken:
+        port, extra = free_port(), free_port()
+        with pytest.raises(SettingsError, match=f"{taken.port}: Address already in use"):
+            server(port=port, extra_ports=(extra, taken.port)).start()
+    with server(port=port, extra_ports=(extra,)) as found:
+        assert get(found, "/") == (200, b"here")
+        with urllib.request.urlopen(f"http://127.0.0.1:{extra}/", timeout=10) as answered:
+            assert answered.read() == b"here"
+    server(port=extra).start().close()
 
 
 def test_endpoints_answer(server: OpsServer) -> None:

@@ -17,7 +17,7 @@ import structlog
 from penstock.config import Pipeline
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.memory import MemoryStore
-from penstock.model.errors import LeaseLost
+from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Owner, Ownership, positions_of
@@ -183,6 +183,32 @@ def test_the_reader_of_somebody_else_is_not_ended_when_a_lease_expires(
         time.sleep(2.5)
         until(lambda: "in use by the process" in waiting.waits_for())
         assert held(database, f"s0_{database.name}")
+
+
+class MayBeAway(MemoryStore):
+    """A store that cannot be reached while it is away."""
+
+    away = False
+
+    def get(self, name: str) -> Lease | None:
+        if self.away:
+            raise Unavailable("the store is away")
+        return super().get(name)
+
+
+def test_without_its_store_an_instance_is_no_standby_that_could_take_over(tmp_path: Path) -> None:
+    pipeline = pipeline_of({"name": "b0", "type": "memory"}, sink={"type": "memory"},
+                           folder=tmp_path)  # fmt: skip
+    store = MayBeAway()
+    store.put(Lease(name="owner:shop", owner="there"))
+    with Waiting(pipeline, store, Clock()) as waiting:
+        assert "another instance owns the pipeline: there" in waiting.waits_for()
+        store.away = True
+        until(lambda: waiting.standby.error)
+        assert (waiting.standby.reason, waiting.standby.error) == (None, "the store is away")
+        store.away = False
+        assert "there" in waiting.waits_for()
+        assert waiting.standby.error == ""
 
 
 def test_a_standby_stops_when_it_is_told_to(
