@@ -16,7 +16,7 @@ from penstock.model.settings import Settings
 from penstock.process.postgres_url import masked
 from penstock.sinks.postgres.kuvasz import KuvaszMap, is_kuvasz, of_sqlite, of_yaml
 from penstock.sinks.postgres.map_store import Kind, MapStore
-from penstock.sinks.postgres.settings import MapEntry, TableOptions
+from penstock.sinks.tables.settings import MapEntry, TableOptions
 
 _HEAD = ("id", "backend", "sources", "table", "type", "target", "options")
 # What tells the rows of a kind apart.

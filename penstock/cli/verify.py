@@ -17,10 +17,11 @@ from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.table_map import TableMap
+from penstock.sinks.postgres.database import PostgresDatabase
+from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.verify import TableComparison, Verdict
+from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.table_map import TableMap
 
 _PATIENCE = 60.0  # seconds for which the pipeline may take to write what there is
 _RECONNECTS = 5.0  # seconds in which the slot's reader may come back
@@ -89,7 +90,7 @@ class _Pair:
 def _chosen(
     pipeline: Pipeline, settings: PostgresSinkSettings, names: tuple[str, ...], sid: str | None
 ) -> Iterator[_Pair]:
-    table_map = TableMap(settings)
+    table_map = TableMap(settings, PostgresDatabase(settings))
     wanted = {name if "." in name else f"public.{name}" for name in names}
     for backend in pipeline.backends:
         for source, feed in _sources(backend):
@@ -114,14 +115,15 @@ def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
 
 
 def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:
+    database = PostgresDatabase(settings)
     with (
         closing(connect_reading(pair.feed.settings, lambda: False)) as source,
-        closing(connect(settings)) as target,
-        translated("comparing"),
+        closing(database.connect()) as target,
+        database.translated("comparing"),
     ):
         comparison = TableComparison(
             source, target, table=pair.table, schemas=pair.schemas, sid=pair.sid,
-            settle=lambda: _settle(source, pair.feed.settings.slot), ledger=settings.ledger,
+            settle=lambda: _settle(source, pair.feed.settings.slot), database=database,
         )  # fmt: skip
         verdict = comparison.run()
         if repair and verdict.differences:

@@ -10,7 +10,7 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol, cast
@@ -24,18 +24,12 @@ from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import PenstockError, RefusedEdit
 from penstock.ops.status import Status, TableStatus
 from penstock.process.postgres_url import masked
-from penstock.sinks.postgres.connect import connect, translated
+from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
-from penstock.sinks.postgres.settings import (
-    MapEntry,
-    MappedTable,
-    PostgresSinkSettings,
-    TableOptions,
-)
-from penstock.sinks.postgres.source_table import SourceTable
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation
-from penstock.tables.staging import find_destination
 
 Inventory = Mapping[tuple[str, str], InventoriedTable]
 
@@ -214,8 +208,9 @@ class MapSurvey:
         """All tables, in the order of their names. The sources are asked again if `anew`. Raises
         Unavailable, SettingsError where the destination does not answer."""
         there = self._ask(anew=anew)
-        with closing(connect(self.settings)) as connection, translated("reading the catalogue"):
-            targets = inventory(connection)
+        database = PostgresDatabase(self.settings)
+        with database.transaction("reading the catalogue") as cursor:
+            targets = inventory(cursor)
         dbs = {row["name"]: row["id"] for row in self.rows.rows("db")}
         mapped: defaultdict[str, list[MapRow]] = defaultdict(list)
         for row in self.rows.rows("tbl"):
@@ -233,15 +228,11 @@ class MapSurvey:
         """Makes the target as the source's table is; False if it is there. Raises SettingsError,
         Unavailable."""
         relation = SourceRelation(schema=there.schema, table=there.name, columns=there.columns)
-        with (
-            closing(connect(self.settings)) as connection,
-            translated(f"making {mapped.full_target}"),
-            connection.transaction(),
-        ):
-            if find_destination(connection, mapped.target_schema, mapped.target) is not None:
+        database, name = PostgresDatabase(self.settings), (mapped.target_schema, mapped.target)
+        with database.transaction(f"making {mapped.full_target}") as cursor:
+            if database.find(cursor, *name) is not None:
                 return False
-            new = SourceTable(mapped=mapped, sid="", id=0)
-            new.create(connection.cursor(), relation, has_sid=has_sid)
+            database.create(cursor, relation, name, periods=mapped.periods, has_sid=has_sid)
         return True
 
     def mapped(self, db: str, row: MapRow) -> MappedTable:

@@ -147,6 +147,11 @@ class TargetLedger:
     def __init__(self, schema: str) -> None:
         self._name, self._schema = schema, sql.Identifier(schema)
 
+    @property
+    def letters_table(self) -> str:
+        """What errors call the table with the dead letters."""
+        return f"{self._name}.dead_letter"
+
     def make(self, cursor: Any) -> None:
         """Makes what is missing."""
         found = cursor.execute(
@@ -211,11 +216,15 @@ class TargetLedger:
             cursor.execute(statement, [list(gone)])
         return gone
 
+    def is_there(self, cursor: Any) -> bool:
+        """Whether it was made."""
+        name = f"{self._schema.as_string(None)}.ledger"
+        return cursor.execute("SELECT to_regclass(%s)", [name]).fetchone()[0] is not None
+
     def begun_tables(self, cursor: Any, backend: str) -> set[tuple[str, str]]:
         """The tables (sid and `schema.table`) of a backend whose rows in the target are ours; also
         without a ledger."""
-        name = self._schema.as_string(None)
-        if cursor.execute("SELECT to_regclass(%s)", [f"{name}.ledger"]).fetchone()[0] is None:
+        if not self.is_there(cursor):
             return set()
         query = self._sql(
             """SELECT sid, "schema" || '.' || "table" FROM {schema}.ledger"""

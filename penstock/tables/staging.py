@@ -46,13 +46,13 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indi
 """
 
 
-def find_destination(connection: Any, schema: str, table: str) -> Destination | None:
+def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
     """The table as it is now; None if there is none. Raises psycopg's errors."""
     name = sql.Identifier(schema, table).as_string(None)
-    rows = connection.execute(_COLUMNS, [name]).fetchall()
-    if not rows and connection.execute("SELECT to_regclass(%s)", [name]).fetchone()[0] is None:
+    rows = cursor.execute(_COLUMNS, [name]).fetchall()
+    if not rows and cursor.execute("SELECT to_regclass(%s)", [name]).fetchone()[0] is None:
         return None
-    unique = connection.execute(_UNIQUE, [name]).fetchall()
+    unique = cursor.execute(_UNIQUE, [name]).fetchall()
     return Destination(
         schema=schema,
         table=table,

@@ -9,9 +9,9 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import Part
-from penstock.sinks.postgres.row_writer import PostgresRowWriter
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
+from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.snapshots.job import Job, RunControl, RunEvent
 from penstock.snapshots.loading import LoadStore
 from penstock.snapshots.pace import SnapshotPace
@@ -40,9 +40,9 @@ def test_a_load_that_loses_its_source_goes_on_unless_it_is_cancelled(
     feed.begin()
     settings, numbers = SnapshotSettings(chunk_rows=10, slots=1), list[int]()
     control = RunControl(StatedPipeline(), SnapshotPace(settings))
-    write = PostgresRowWriter.write
+    write = TableRowWriter.write
 
-    def interrupted(writer: PostgresRowWriter, part: Part, pieces: Iterable[bytes]) -> None:
+    def interrupted(writer: TableRowWriter, part: Part, pieces: Iterable[bytes]) -> None:
         numbers.append(part[0])
         if len(numbers) == 3:
             if is_cancelled:
@@ -50,7 +50,7 @@ def test_a_load_that_loses_its_source_goes_on_unless_it_is_cancelled(
             database.execute(ENDED)
         write(writer, part, pieces)
 
-    monkeypatch.setattr(PostgresRowWriter, "write", interrupted)
+    monkeypatch.setattr(TableRowWriter, "write", interrupted)
     with postgres.database() as target:
         target.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
         sink = PostgresSink(PostgresSinkSettings(

@@ -6,8 +6,9 @@ thread with a connection that applies them (`penstock/tables`), each commit with
 
 from penstock.sinks import SinkPlugin
 from penstock.sinks.postgres.map_store import map_store
-from penstock.sinks.postgres.settings import PostgresSinkSettings, wanted
+from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
+from penstock.sinks.tables.settings import wanted
 
 PLUGIN = SinkPlugin(
     settings=PostgresSinkSettings, build=PostgresSink, tables=wanted, map_store=map_store

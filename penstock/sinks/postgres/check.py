@@ -12,14 +12,15 @@ from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.connect import connect, translated, translation
-from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.source_table import SourceTable, staged_table, unfit
-from penstock.sinks.postgres.table_map import TableMap
+from penstock.sinks.postgres.database import PostgresDatabase
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.source_table import SourceTable, unfit
+from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.history import StagedHistory
-from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import META, OWN_SID, SID, Destination, RowMapping, mentions
+from penstock.tables.staged import META, OWN_SID, SID, Destination, mentions
 from penstock.tables.staging import StagedTable, find_destination, type_at
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
@@ -43,8 +44,9 @@ WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
 
 def check(settings: PostgresSinkSettings) -> Iterator[Finding]:
     """Findings about the destination, without its sources."""
+    database = PostgresDatabase(settings)
     try:
-        with closing(connect(settings)) as connection, translated("checking"):
+        with closing(database.connect()) as connection, database.translated("checking"):
             yield finding("ok", "sink postgres", "the destination answers")
             yield from _check_ledger(connection, settings)
             shared = Counter((each.target_schema, each.target) for each in settings.tables())
@@ -62,28 +64,29 @@ def check_tables(
     partitions: Sequence[PartitionId],
 ) -> Iterator[Finding]:
     """Findings about tables of a backend, as its source has them, and their targets."""
-    table_map = TableMap(settings)
+    database = PostgresDatabase(settings)
+    table_map = TableMap(settings, database)
     try:
-        with closing(connect(settings)) as connection, translated("checking"):
+        with closing(database.connect()) as connection, database.translated("checking"):
             for schema in schemas:
                 table = table_map.mapped(backend, schema.schema, schema.table)
                 if table is not None:
-                    yield from _check_columns(connection, settings, table, schema)
-            ours = TargetLedger(settings.ledger).begun_tables(connection.cursor(), backend)
+                    yield from _check_columns(connection, database, table, schema)
+            ours = database.ledger.begun_tables(connection.cursor(), backend)
             for table in settings.tables(backend) if partitions else ():
                 for sid in partitions:
                     if table.options.existing == "refuse" and (sid, table.source) not in ours:
-                        yield from _check_rows(connection, SourceTable(table, sid, 0))
+                        yield from _check_rows(connection, database, SourceTable(table, sid, 0))
     except PenstockError as error:
         yield finding("error", "sink postgres", error.message, error.hint)
 
 
-def _check_rows(connection: Any, table: SourceTable) -> Iterator[Finding]:
+def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:
     """Rows that would keep a table from its first load."""
     mapped, nothing = table.mapped, SourceRelation(schema="", table="", columns=())
     found = find_destination(connection, mapped.target_schema, mapped.target)
     if found is not None:
-        staged = staged_table(mapped, table.sid, nothing, found, 0)
+        staged = database.staged(mapped, table.sid, nothing, found)
         if staged.has_rows(connection.cursor()):
             problem = table.occupied
             yield finding("error", f"target {table.target}", problem.message, problem.hint)
@@ -129,7 +132,7 @@ def _check_target(
 
 
 def _check_columns(
-    connection: Any, settings: PostgresSinkSettings, table: MappedTable, schema: TableSchema
+    connection: Any, database: PostgresDatabase, table: MappedTable, schema: TableSchema
 ) -> Iterator[Finding]:
     options, source = table.options, f"table {table.source} of {table.backend}"
     found = find_destination(connection, table.target_schema, table.target)
@@ -148,7 +151,7 @@ def _check_columns(
         name = f"{found.schema}.{found.table}"
         yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
         return
-    staged = staged_table(table, "", relation, found, 0)
+    staged = database.staged(table, "", relation, found)
     if not staged.written:
         yield finding(
             "error", source, f"{found.schema}.{found.table} has none of its columns",
@@ -169,8 +172,8 @@ def _check_columns(
             f"{staged.open_index.as_string(connection)};",
         )  # fmt: skip
     if problem is None:
-        yield from _check_left_out(connection, settings, table, relation, found)
-    wrong = list(_check_expressions(connection, source, relation, found, staged.mapping))
+        yield from _check_left_out(connection, database, table, relation, found)
+    wrong = list(_check_expressions(connection, database, source, relation, staged))
     yield from wrong
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, staged):
         yield finding(
@@ -194,7 +197,7 @@ def _may_be_unsent(connection: Any, staged: StagedTable) -> list[str]:
 
 
 def _check_left_out(
-    connection: Any, settings: PostgresSinkSettings, table: MappedTable, relation: SourceRelation,
+    connection: Any, database: PostgresDatabase, table: MappedTable, relation: SourceRelation,
     found: Destination,
 ) -> Iterator[Finding]:  # fmt: skip
     """Columns that the target lacks."""
@@ -206,11 +209,9 @@ def _check_left_out(
     policy = options.schema_changes
     if options.set or policy == "add" or not wanted:
         return
-    ledger = sql.Identifier(settings.ledger, "ledger").as_string(None)
-    if policy is None and cursor.execute("SELECT to_regclass(%s)", [ledger]).fetchone()[0]:
-        target = f"{table.target_schema}.{table.target}"
-        if TargetLedger(settings.ledger).is_made(cursor, target):
-            return
+    ledger = database.ledger
+    if policy is None and ledger.is_there(cursor) and ledger.is_made(cursor, table.full_target):
+        return
     names = ", ".join(each.name for each in wanted)
     adds = sql.SQL(", ").join(
         sql.SQL("ADD COLUMN {} {}").format(
@@ -231,13 +232,13 @@ def _check_left_out(
 
 def _check_expressions(
     connection: Any,
+    database: PostgresDatabase,
     source: str,
     relation: SourceRelation,
-    found: Destination,
-    mapping: RowMapping,
+    staged: StagedTable,
 ) -> Iterator[Finding]:
     """`set` and `filter` are SQL over a row of the source."""
-    cursor = connection.cursor()
+    cursor, mapping = connection.cursor(), staged.mapping
     columns = sql.SQL(", ").join(
         sql.SQL("NULL::{} AS {}").format(
             sql.SQL(type_at(cursor, each)), sql.Identifier(each.name)
@@ -247,7 +248,7 @@ def _check_expressions(
     for name, expression in [*mapping.computed.items(), ("filter", mapping.filter)]:
         if not expression:
             continue
-        kind = found.columns[name] if name in mapping.computed else "boolean"
+        kind = staged.destination.columns[name] if name in mapping.computed else "boolean"
         try:
             connection.execute(
                 sql.SQL("SELECT ({})::{} FROM (SELECT {}) AS source LIMIT 0").format(
@@ -256,5 +257,5 @@ def _check_expressions(
             )
         except psycopg.Error as error:
             what = "`filter`" if name == "filter" else f"`set` of {name}"
-            said = translation(error, "reading").message
+            said = database.translation(error, "reading").message
             yield finding("error", source, f"{what} is not SQL over its columns: {said}")

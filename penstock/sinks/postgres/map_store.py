@@ -30,7 +30,7 @@ from penstock.process.postgres_url import (
     unmasked,
 )
 from penstock.process.sqlite_file import translated
-from penstock.sinks.postgres.settings import MapEntry, PostgresSinkSettings, TableOptions
+from penstock.sinks.tables.settings import MapEntry, TableOptions, TableSinkSettings
 
 Kind = Literal["db", "url", "tbl"]
 # A row as JSON has it: its `id`, its values, and `db_name` of what belongs to a `db`.
@@ -96,7 +96,7 @@ class MapContent:
     problems: tuple[str, ...] = ()
     broken: tuple[tuple[str, Kind, str], ...] = ()
 
-    def over(self, before: PostgresSinkSettings, backends: Iterable[Any]) -> "MapContent":
+    def over(self, before: TableSinkSettings, backends: Iterable[Any]) -> "MapContent":
         """The same, where rows that are broken say what they said in these settings of the sink and
         of backends."""
         tables = {(each.backend, name): options for each in before.map
@@ -327,7 +327,7 @@ class MapStore(Closes):
             connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
 
 
-def map_store(settings: PostgresSinkSettings) -> MapStore | None:
+def map_store(settings: TableSinkSettings) -> MapStore | None:
     """The file of the map, if it is in one; does no I/O."""
     return MapStore(Path(settings.map_file)) if settings.map_file else None
 

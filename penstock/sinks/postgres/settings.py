@@ -1,191 +1,36 @@
-"""What a pipeline file may say about a PostgreSQL destination, and its map of tables."""
+"""What a pipeline file may say about a PostgreSQL destination."""
 
-import re
-import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
-from penstock.model.change import Images, OnError
-from penstock.model.settings import Duration, Settings
 from penstock.process.postgres_url import PostgresUrl
-from penstock.process.sqlite_file import path_of
-from penstock.tables.drift import SchemaChanges
+from penstock.sinks.tables.settings import MapEntry, MappedTable, TableSinkSettings
 from penstock.tables.history import HistoryColumns
-from penstock.tables.ledger import LedgerRow, State, TargetLedger
-
-# The name is what users write; pydantic has a method of that name, which nothing here calls.
-warnings.filterwarnings("ignore", message='Field name "schema" in "(PostgresSinkSettings|_Table)"')
-
-# How a table is kept: as it is at the source, without deletes, or every version of its rows.
-Kind = Literal["clone", "append", "history"]
 
 
-class TableOptions(Settings):
-    """How one table of the map is written; each option has a default."""
-
-    type: Kind = "clone"
-    target: str = ""
-    """`schema.table` or `table`; default: the source's name, in the sink's `schema`."""
-    columns: tuple[str, ...] | None = None
-    """The columns that are written; default: all that the target has, too."""
-    filter: str = ""
-    """SQL over the source's columns: rows for which it is not true are not in the target."""
-    set: dict[str, str] = Field(default_factory=dict)
-    """Column of the target -> SQL over the source's columns; only these are written then."""
-    partitions: str = ""
-    """A regular expression over names in the source's schema: all go into this one target."""
-    existing: Literal["refuse", "keep", "replace"] = "refuse"
-    """Rows of the source that are there before the first load: it waits, adds to them (by their
-    key), or replaces them."""
-    create: bool = False
-    """Make the target, with the source's columns and key, if it is missing."""
-    schema_changes: SchemaChanges | None = None
-    """What happens where the source's columns change: the target follows (`add`), keeps its own
-    (`ignore`), or the table waits for an operator (`ask`). Default: `add` for a target that
-    penstock made, else `ignore`."""
-
-    @field_validator("partitions")
-    @classmethod
-    def _is_a_pattern(cls, value: str) -> str:
-        try:
-            re.compile(value)
-        except re.error as error:
-            raise ValueError(f"no regular expression: {error}") from None
-        return value
-
-
-class MapEntry(Settings):
-    """The tables of one backend: `table` or `schema.table` -> options."""
-
-    backend: str
-    tables: dict[str, TableOptions] = Field(default_factory=dict)
-
-    @field_validator("tables", mode="before")
-    @classmethod
-    def _defaults(cls, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {name: {} if options is None else options for name, options in value.items()}
-        return value
-
-
-class CommitSettings(Settings):
-    """When a worker commits: whichever is reached first."""
-
-    rows: int = Field(default=20_000, ge=1)
-    wait: Duration = Field(default=0.2, ge=0)  # seconds that a change may wait for more
-
-
-class MappedTable(Settings):
-    """A table of the map, with its names in full."""
-
-    backend: str
-    schema_name: str
-    table: str
-    target_schema: str
-    target: str
-    options: TableOptions
-    periods: HistoryColumns | None = None
-    """The columns of a `history`; None for other types."""
-
-    @property
-    def source(self) -> str:
-        """`schema.table` at the source."""
-        return f"{self.schema_name}.{self.table}"
-
-    @property
-    def full_target(self) -> str:
-        """`schema.table` at the destination."""
-        return f"{self.target_schema}.{self.target}"
-
-    def enter(self, ledger: TargetLedger, cursor: Any, sid: str, *, initial: bool) -> LedgerRow:
-        """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
-        source = self.backend, sid, self.schema_name, self.table
-        state: State = "loading" if initial else "live"
-        return ledger.enter(cursor, source, self.full_target, state)
-
-
-class PostgresSinkSettings(Settings):
+class PostgresSinkSettings(TableSinkSettings):
     """One destination database. Constructing it does no I/O."""
-
-    images: ClassVar[Images] = "text"
 
     type: Literal["postgres"] = "postgres"
     connection: PostgresUrl = Field(min_length=1)
     """`postgresql://user:password@host:port/database?key=value`, as libpq reads it."""
     schema: str = Field(default="public", min_length=1)  # type: ignore[assignment]
     """Where targets are that name no schema."""
-    map_file: str = ""
-    """The path of `map: sqlite:///FILE`; `map` is then what the file says, as it was read last."""
-    map: tuple[MapEntry, ...] = ()
-    workers: int = Field(default=2, ge=1, le=64)
-    """Connections that apply changes; tables are divided among them by their target's name."""
-    commit: CommitSettings = CommitSettings()
-    history: HistoryColumns = HistoryColumns()
-    """What the columns are called that tables of the type `history` have besides."""
     ledger: str = Field(default="penstock", min_length=1)
     """The schema with what is known of each table: its place, its state, its dead letters."""
+    history: HistoryColumns = HistoryColumns()
+    """What the columns are called that tables of the type `history` have besides."""
     replica_role: bool = False
     """Set `session_replication_role`, so that triggers and foreign keys of targets do not run."""
 
-    initial: bool = False
-    """Whether changes of a table wait until its rows were loaded; `penstock run` says."""
-    # What becomes of a change that cannot be stored; `penstock run` has one for each backend.
-    on_error: OnError = "stop"
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_in_a_file(cls, data: Any) -> Any:
-        if isinstance(data, dict) and isinstance(url := data.get("map"), str):
-            path = path_of(url)
-            if path is None:
-                raise ValueError("map: write a list, or sqlite:///FILE")
-            return data | {"map": (), "map_file": str(path)}
-        return data
-
-    @model_validator(mode="after")
-    def _is_one_table_each(self) -> "PostgresSinkSettings":
-        if not self.map and not self.map_file:
-            raise ValueError("map is missing: a list of backends with their tables")
-        seen: set[tuple[str, str]] = set()
-        for table in self.tables():
-            key = table.backend, table.source
-            if key in seen:
-                raise ValueError(
-                    f"map: {table.source} of the backend {table.backend} is there twice"
-                )
-            seen.add(key)
-        return self
-
-    def tables(self, backend: str | None = None) -> Sequence[MappedTable]:
-        """The tables of the map, of one backend or all."""
-        return [
-            table for entry in self.map if backend in (None, entry.backend)
-            for table in self._mapped(entry)
-        ]  # fmt: skip
+    @property
+    def default_schema(self) -> str:
+        """See `TableSinkSettings`."""
+        return self.schema
 
     def _mapped(self, entry: MapEntry) -> Iterator[MappedTable]:
-        for name, options in entry.tables.items():
-            schema, table = _split(name, "public")
-            target_schema, target = _split(options.target or table, self.schema)
-            yield MappedTable(
-                backend=entry.backend, schema_name=schema, table=table,
-                target_schema=target_schema, target=target, options=options,
-                periods=self.history if options.type == "history" else None,
-            )  # fmt: skip
-
-
-def _split(name: str, schema: str) -> tuple[str, str]:
-    """`schema.table` -> both; the first dot separates."""
-    before, dot, after = name.partition(".")
-    return (before, after) if dot else (schema, name)
-
-
-def wanted(settings: PostgresSinkSettings, backend: str) -> Sequence[str]:
-    """The tables that are followed of a backend: `schema.table`, and `schema.~pattern` of those
-    with `partitions`."""
-    return [
-        f"{each.schema_name}.~{each.options.partitions}" if each.options.partitions else each.source
-        for each in settings.tables(backend)
-    ]
+        for table in super()._mapped(entry):
+            periods = self.history if table.options.type == "history" else None
+            yield table.model_copy(update={"periods": periods})

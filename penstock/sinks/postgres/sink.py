@@ -1,54 +1,23 @@
-"""The PostgreSQL sink: changes in, rows of its tables out, each commit with its ledger rows."""
+"""The PostgreSQL sink: a sink of tables, and its preflight."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from collections.abc import Sequence
 
-import pyarrow as pa
-
-from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Decode, Progress, Receipt, Record
-from penstock.sinks.poison.stored_letters import find_letter
 from penstock.sinks.postgres.check import check, check_tables
-from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.load import PostgresTableLoad, unfinished
-from penstock.sinks.postgres.set_aside import TableLetters
+from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.write import TableWrite
-from penstock.tables.ledger import TableRecord, TargetLedger
+from penstock.sinks.tables.sink import TableSink
 
 
-class PostgresSink:
+class PostgresSink(TableSink):
     """A `penstock.sinks.Sink` of rows; see `settings` for what it can do."""
 
+    settings: PostgresSinkSettings
+
     def __init__(self, settings: PostgresSinkSettings) -> None:
-        self.settings = settings
-
-    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
-        """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
-        return TableWrite(self.settings, progress).run(changes)
-
-    def prepare(self) -> None:
-        """Makes the ledger. Raises SettingsError, Unavailable."""
-        with self._reading("making the ledger") as cursor:
-            TargetLedger(self.settings.ledger).make(cursor)
-
-    def records(
-        self, backend: str, partitions: Sequence[PartitionId]
-    ) -> Mapping[PartitionId, Record]:
-        """See `ReportsPositions`: the ledger knows which sources it has something of; how far each
-        is, it knows by table."""
-        with self._reading("reading the ledger") as cursor:
-            ledger = TargetLedger(self.settings.ledger)
-            ledger.make(cursor)
-            begun = ledger.begun(cursor, backend)
-        return {name: Record(begun=name in begun) for name in partitions}
-
-    def last(self, backend: str) -> None:
-        """See `ReportsPositions`: databases do not come and go."""
+        super().__init__(settings, PostgresDatabase(settings))
 
     def check(self) -> Sequence[Finding]:
         """See `Sink.check`."""
@@ -62,105 +31,3 @@ class PostgresSink:
     ) -> Sequence[Finding]:
         """See `LoadsTables`."""
         return list(check_tables(self.settings, backend, schemas, partitions))
-
-    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            yield from (kept.listed() for kept in aside.stored())
-
-    def dead_letter(self, id: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            return find_letter(aside, id).whole()
-
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            return aside.replay(id, decode)
-
-    def tables(self) -> Sequence[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            return aside.tables()
-
-    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            return aside.resume(backend, table)
-
-    @contextmanager
-    def _set_aside(self) -> Iterator[TableLetters]:
-        with self._reading("reading the ledger") as cursor:
-            yield TableLetters(self.settings, cursor)
-
-    def enter(
-        self, backend: str, partition: PartitionId, *, initial: bool
-    ) -> Sequence[Mapping[str, Any]]:
-        """See `LoadsTables`."""
-        with self._reading("making the ledger") as cursor:
-            ledger = TargetLedger(self.settings.ledger)
-            ledger.make(cursor)
-            for table in self.settings.tables(backend):
-                table.enter(ledger, cursor, str(partition), initial=initial)
-            return [each.described() for each in self._mapped(cursor, backend, partition)]
-
-    def _mapped(self, cursor: Any, backend: str, partition: PartitionId) -> Sequence[TableRecord]:
-        """The tables of a partition that are in the map."""
-        known = {table.source for table in self.settings.tables(backend)}
-        found = TargetLedger(self.settings.ledger).tables(cursor, (backend, str(partition)))
-        return [each for each in found if each.table in known]
-
-    def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
-        """See `LoadsTables`."""
-        with self._reading("changing the ledger") as cursor:
-            tables = [each.id for each in self._mapped(cursor, backend, partition)]
-            return TargetLedger(self.settings.ledger).load_after(cursor, tables, losses)
-
-    def leave(
-        self, backend: str, partitions: Collection[PartitionId] | None
-    ) -> Sequence[Mapping[str, Any]]:
-        """See `LoadsTables`."""
-        with self._reading("changing the ledger") as cursor:
-            ledger = TargetLedger(self.settings.ledger)
-            ledger.make(cursor)
-            tables = self.settings.tables(backend)
-            kept = [(each.schema_name, each.table, each.full_target) for each in tables]
-            gone = ledger.leave(cursor, backend, kept, partitions)
-            return [each.described() for each in ledger.tables(cursor) if each.id in gone]
-
-    def unfinished(self) -> Sequence[PostgresTableLoad]:
-        """See `LoadsTables`."""
-        with self._reading("reading the ledger") as cursor:
-            return unfinished(self.settings, cursor)
-
-    def reload(
-        self, table: str, partition: str | None, backend: str | None = None
-    ) -> Sequence[str]:
-        """See `LoadsTables`."""
-        with self._reading("changing the ledger") as cursor:
-            ledger = TargetLedger(self.settings.ledger)
-            ledger.make(cursor)
-            found = {
-                id: f"{schema}.{name} of {db}/{sid}"
-                for (db, sid, schema, name), id in ledger.known(cursor)
-                if table in (f"{schema}.{name}", name)
-                and partition in (None, sid)
-                and backend in (None, db)
-            }
-            if not found:
-                raise SettingsError(
-                    f"the ledger has no table {table}" + (f" of {partition}" if partition else ""),
-                    hint="write `table` or `schema.table` of the source, and its sid",
-                )
-            for id in found:
-                ledger.load_anew(cursor, id)
-        return [*found.values()]
-
-    @contextmanager
-    def _reading(self, doing: str) -> Iterator[Any]:
-        with (
-            closing(connect(self.settings)) as connection,
-            translated(doing),
-            connection.transaction(),
-        ):
-            yield connection.cursor()

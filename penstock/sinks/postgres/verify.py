@@ -13,15 +13,12 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.connect import set_session
-from penstock.sinks.postgres.settings import MappedTable
-from penstock.sinks.postgres.source_table import staged_table
+from penstock.sinks.postgres.database import PostgresDatabase, set_session
+from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
-from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import META, SID
-from penstock.tables.staging import find_destination
 from penstock.tables.verify import CompareSide, Difference, differences, row_text
 
 _ROUNDS = 5  # looks at rows that change all the time
@@ -51,11 +48,11 @@ class TableComparison:
         schemas: Sequence[TableSchema],
         sid: str,
         settle: Callable[[], None],
-        ledger: str = "penstock",
+        database: PostgresDatabase,
     ) -> None:
         set_session(source)
         self._source, self._target, self._table = source, target, table
-        self._ledger = ledger
+        self._database = database
         self._sid, self._settle = sid, settle
         schema, names = schemas[0], [each["name"] for each in schemas[0].columns]
         columns = _SQL(", ").join(map(sql.Identifier, names))
@@ -72,13 +69,13 @@ class TableComparison:
                 for each in schema.columns
             ),
         )  # fmt: skip
-        found = find_destination(target, table.target_schema, table.target)
+        found = database.find(target, table.target_schema, table.target)
         if found is None:
             raise SettingsError(
                 f"there is no table {table.target_schema}.{table.target} at the destination",
                 hint="start the pipeline first, or create it",
             )
-        self._staged = staged_table(table, sid, relation, found, 0)
+        self._staged = database.staged(table, sid, relation, found)
         self._mapping = self._staged.mapping
         order = found.columns if self._mapping.computed else relation.names
         self._names = [name for name in order if name in self._staged.written]
@@ -118,7 +115,7 @@ class TableComparison:
         keys = [each.key for each in found]
         with self._target.transaction():
             cursor = self._target.cursor()
-            TargetLedger(self._ledger).lock_table(
+            self._database.ledger.lock_table(
                 cursor, (self._table.backend, self._sid, self._table.schema_name, self._table.table)
             )
             extra = self._target_side().only([one.key for one in found if one.kind == "extra"])

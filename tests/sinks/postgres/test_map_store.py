@@ -10,7 +10,7 @@ import pytest
 
 from penstock.model.errors import RefusedEdit, SettingsError
 from penstock.sinks.postgres.map_store import MapStore
-from penstock.sinks.postgres.settings import MapEntry, TableOptions
+from penstock.sinks.tables.settings import MapEntry, TableOptions
 
 URL = "postgresql://cdc:s3cret@eu.example:5432/shop?sslmode=require"
 

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from penstock.cli import main
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.connect import connect
+from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.postgres.verify import TableComparison, Verdict
@@ -56,10 +56,17 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
                 map=[{"backend": "shop", "tables": {"items": options}}],  # type: ignore[list-item]
             )
             PostgresSink(settings).prepare()
-            opened.append(connect(settings))
+            database = PostgresDatabase(settings)
+            opened.append(database.connect())
             (table,) = settings.tables()
             return TableComparison(
-                source, opened[-1], table=table, schemas=schemas, sid="eu", settle=settle
+                source,
+                opened[-1],
+                table=table,
+                schemas=schemas,
+                sid="eu",
+                settle=settle,
+                database=database,
             )
 
         yield make

@@ -19,13 +19,14 @@ from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import error_letter
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.source_table import SourceTable
-from penstock.sinks.postgres.table_map import TableMap
-from penstock.sinks.postgres.tracker import Tracker
-from penstock.sinks.postgres.worker import Chunk, Work, Worker, WorkerReport
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.sinks.tables.source_table import SourceTable
+from penstock.sinks.tables.table_map import TableMap
+from penstock.sinks.tables.tracker import Tracker
+from penstock.sinks.tables.worker import Chunk, Work, Worker, WorkerReport
 from penstock.tables.lines import SourceRelation
 
 T = TypeVar("T")
@@ -51,12 +52,12 @@ class _Tail:
 class TableWrite:
     """One call of `write`. `_relations`: of the partition's lines, by their table's number."""
 
-    def __init__(self, settings: PostgresSinkSettings, progress: Progress) -> None:
+    def __init__(
+        self, settings: TableSinkSettings, database: TableDatabase, progress: Progress
+    ) -> None:
         self._settings, self._progress = settings, progress
-        self._workers = [
-            Worker(settings, number, settings.on_error) for number in range(settings.workers)
-        ]
-        self._map = TableMap(settings)
+        self._workers = [Worker(settings, database, number) for number in range(settings.workers)]
+        self._map = TableMap(settings, database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._tails: dict[PartitionId, _Tail] = {}
@@ -102,7 +103,7 @@ class TableWrite:
     def _take(self, batch: pa.RecordBatch, now: float) -> None:
         if images_of(batch.schema) != "text":
             raise SettingsError(
-                "a sink of type postgres takes rows as lines of COPY, and these are not",
+                "a sink of tables takes rows as lines of COPY, and these are not",
                 hint="use it in a pipeline file, without a transform, with a backend of type"
                 " postgres",
             )

@@ -17,22 +17,21 @@ from penstock.model.position import PartitionId
 from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.source_table import BY_HAND
-from penstock.sinks.postgres.table_map import TableMap
-from penstock.tables.ledger import TargetLedger
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.sinks.tables.source_table import BY_HAND
+from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.lines import SourceRelation, changes_of
 
 
 class TableLetters:
     """The `StoredLetters` of a destination; all that is done is in the transaction of `cursor`, and
-    raises psycopg's errors."""
+    raises the driver's errors."""
 
-    def __init__(self, settings: PostgresSinkSettings, cursor: Any) -> None:
-        self._settings, self._cursor = settings, cursor
-        self._ledger = TargetLedger(settings.ledger)
-        self._ledger.make(cursor)
-        self.name = f"{settings.ledger}.dead_letter"
+    def __init__(self, settings: TableSinkSettings, database: TableDatabase, cursor: Any) -> None:
+        self._settings, self._database, self._cursor = settings, database, cursor
+        self._ledger = database.ledger
+        self.name = self._ledger.letters_table
 
     def stored(self) -> Iterator[StoredLetter]:
         """All, oldest first."""
@@ -51,7 +50,7 @@ class TableLetters:
         Rejected and SettingsError."""
         kept = find_letter(self, id)
         batch, letter = kept.change(decode).batch, kept.letter
-        with TableMap(self._settings) as tables:
+        with TableMap(self._settings, self._database) as tables:
             table = tables.find(
                 letter.backend, PartitionId(letter.partition), letter.schema, letter.collection
             )
@@ -66,9 +65,9 @@ class TableLetters:
                 f"{table.name} is suspended or loading", hint="replay the letter after that"
             )
         relation = SourceRelation.of(orjson.loads(document))
-        staged = table.staged(self._cursor, self._ledger, relation, 0, lines_are="letters")
+        staged = table.staged(self._cursor, self._database, relation, 0, lines_are="letters")
         staged.make(self._cursor)
-        table.apply(self._cursor, staged, changes_of(batch))
+        table.apply(self._cursor, self._database, staged, changes_of(batch))
         self._ledger.remove_letter(self._cursor, kept.id)
         return {
             "id": kept.id, "event_id": letter.event_id, "target": table.target, "duplicate": False,

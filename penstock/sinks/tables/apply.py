@@ -6,15 +6,13 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any
 
-import psycopg
-
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.sinks.poison.faults import sift
-from penstock.sinks.postgres.connect import translated, translation
-from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
-from penstock.sinks.postgres.table_map import LETTER
-from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.table_map import LETTER
+from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staging import StagedTable
 
@@ -34,9 +32,9 @@ class Applier:
     """Used in transactions of its connection. `_staged`: temporary tables of its session, by table,
     relation, and what the ledger has of its columns."""
 
-    def __init__(self, connection: Any, ledger: TargetLedger, on_error: OnError) -> None:
-        self.connection = connection
-        self._ledger, self._on_error = ledger, on_error
+    def __init__(self, database: TableDatabase, on_error: OnError) -> None:
+        self.connection = database.connect()
+        self._database, self._on_error = database, on_error
         self._staged: dict[tuple[int, SourceRelation, str], StagedTable] = {}
         self._made = 0  # of these, ever
 
@@ -52,7 +50,10 @@ class Applier:
             others = {key: one for key, one in self._staged.items() if key[0] != table.id}
             is_staged = len(others) < len(self._staged)
             try:
-                with translated(f"writing to {table.target}"), self.connection.transaction():
+                with (
+                    self._database.translated(f"writing to {table.target}"),
+                    self.connection.transaction(),
+                ):
                     staged = self._stage(cursor, table, row, relation)
                     return self._sifted(
                         cursor, table, staged, (relation, changes), is_between=is_between
@@ -72,8 +73,8 @@ class Applier:
         found = self._staged.get(key)
         if found is None:
             self._made += 1
-            found = table.staged(cursor, self._ledger, relation, self._made)
-            now = self._ledger.lock(cursor, [table.id])[table.id].columns
+            found = table.staged(cursor, self._database, relation, self._made)
+            now = self._database.ledger.lock(cursor, [table.id])[table.id].columns
             if now != row.columns:  # the target may have been altered, for other tables as well
                 self._staged.clear()
             found.make(cursor)  # outside of the savepoints
@@ -94,9 +95,9 @@ class Applier:
         def write(some: Sequence[LineChange]) -> tuple[()]:
             try:
                 with self.connection.transaction():
-                    table.apply(cursor, staged, some, is_between=is_between)
-            except psycopg.Error as error:
-                found = translation(error, f"writing to {table.target}")
+                    table.apply(cursor, self._database, staged, some, is_between=is_between)
+            except self._database.error as error:
+                found = self._database.translation(error, f"writing to {table.target}")
                 if is_between and isinstance(found, Rejected):
                     raise BeginAnew from error  # a newer row may be in the way
                 raise found from error
@@ -111,7 +112,9 @@ class Applier:
                 at = changes.index(change)
                 return Applied(_operations(changes[:at]), rest=changes[at:], error=error)
             letter = table.letter(relation, change, error)
-            self._ledger.keep_letters(cursor, [(letter.event_id, letter.body(LETTER).decode())])
+            self._database.ledger.keep_letters(
+                cursor, [(letter.event_id, letter.body(LETTER).decode())]
+            )
             letters[letter.reason] += 1
         bad = Counter(change.operation for (change,), _ in refused)
         return Applied(_operations(changes) - bad, letters)

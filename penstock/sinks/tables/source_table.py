@@ -1,32 +1,27 @@
 """A table of one source, and how its changes become rows of its target."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
 from zlib import crc32
 
-import psycopg
 from psycopg import sql
 
 from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks.poison.dead_letter import Letter, row_letter
-from penstock.sinks.postgres.settings import MappedTable
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Move, RowFold
-from penstock.tables.history import LAST, StagedHistory, open_index
-from penstock.tables.ledger import TargetLedger, reason_of
+from penstock.tables.history import LAST, StagedHistory
+from penstock.tables.ledger import reason_of
 from penstock.tables.lines import UNSENT, LineChange, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping
-from penstock.tables.staging import StagedTable, find_destination, type_at
+from penstock.tables.staged import SID, Destination
+from penstock.tables.staging import StagedTable
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
-
-
-# An ALTER TABLE that does not come out right by being tried again at once.
-_REFUSED = re.compile("55|22|23|42|2B|0A")
 
 
 class BeginAnew(Exception):
@@ -69,18 +64,20 @@ class SourceTable:
         return crc32(self.target.encode()) % workers
 
     def staged(
-        self, cursor: Any, ledger: TargetLedger, relation: SourceRelation, number: int, *,
+        self, cursor: Any, database: TableDatabase, relation: SourceRelation, number: int, *,
         lines_are: Literal["changes", "rows", "letters"] = "changes",
     ) -> StagedTable:  # fmt: skip
         """How lines of the relation are written. The target follows the source's columns before:
         changes come after those with the columns that the ledger has; all rows of the source come
-        as they are now; letters may be of any time. Raises SettingsError, and psycopg's errors."""
-        mapped, known = self.mapped, ledger.columns(cursor, self.id)
-        found = find_destination(cursor, mapped.target_schema, mapped.target)
+        as they are now; letters may be of any time. Raises SettingsError, and the driver's
+        errors."""
+        mapped, ledger = self.mapped, database.ledger
+        known, name = ledger.columns(cursor, self.id), (mapped.target_schema, mapped.target)
+        found = database.find(cursor, *name)
         if found is None and mapped.options.create and (lines_are == "rows" or not known.columns):
-            self.create(cursor, relation)
+            database.create(cursor, relation, name, periods=mapped.periods)
             known = KnownColumns(is_made=True)
-            found = find_destination(cursor, mapped.target_schema, mapped.target)
+            found = database.find(cursor, *name)
         if found is None:
             anew = f"create it, then `penstock reload FILE {mapped.source}`"
             raise SettingsError(
@@ -90,25 +87,27 @@ class SourceTable:
         if not mapped.options.set:
             if lines_are != "letters":
                 now = self._follow(
-                    cursor, ledger, relation, found, known, is_all=lines_are == "rows"
+                    cursor, database, relation, found, known, is_all=lines_are == "rows"
                 )
                 if now != known:
                     ledger.keep_columns(cursor, self.id, now)
-                    found = find_destination(cursor, mapped.target_schema, mapped.target) or found
+                    found = database.find(cursor, *name) or found
                 known = now
             relation = known.labelled(relation)
         columns = [each.target for each in known.columns if each.target is not None]
-        staged = staged_table(mapped, self.sid, relation, found, number, columns=columns or None)
+        staged = database.staged(
+            mapped, self.sid, relation, found, number=number, columns=columns or None
+        )
         if problem := unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
 
     def _follow(
-        self, cursor: Any, ledger: TargetLedger, relation: SourceRelation, found: Destination,
+        self, cursor: Any, database: TableDatabase, relation: SourceRelation, found: Destination,
         known: KnownColumns, *, is_all: bool,
     ) -> KnownColumns:  # fmt: skip
         """Alters the target as the source was, where it may; returns what is known then."""
-        mapped, periods = self.mapped, self.mapped.periods
+        mapped, periods, ledger = self.mapped, self.mapped.periods, database.ledger
         is_made = known.is_made or ledger.is_made(cursor, self.target)
         policy = mapped.options.schema_changes or ("add" if is_made else "ignore")
         is_of_sid = SID in found.columns
@@ -120,7 +119,7 @@ class SourceTable:
         }
         changes = ColumnChanges(
             relation=relation, known=known, destination=found, policy=policy,
-            types={column.name: type_at(cursor, column) for column in relation.columns},
+            types={column.name: database.type_at(cursor, column) for column in relation.columns},
             wanted=mapped.options.columns, reserved=reserved,
             is_shared=is_shared, is_trusted=is_all or known.is_resumed,
             is_emptied=is_all and not is_shared and mapped.options.type == "clone",
@@ -135,9 +134,13 @@ class SourceTable:
         if changes.statements and policy != "add":
             raise SettingsError(
                 f"{self.name}: {', '.join(changes.reasons)}",
-                hint=" ".join(f"{each.as_string(cursor)};" for each in changes.statements),
+                hint=" ".join(f"{each.as_string(None)};" for each in changes.statements),
             )
-        self._alter(cursor, changes.statements)
+        if changes.statements:
+            try:
+                database.alter(cursor, self.target, changes.statements)
+            except SettingsError as error:
+                raise SettingsError(f"{self.name}: {error.message}", hint=error.hint) from None
         for names in changes.renames:
             ledger.rename_column(cursor, self.target, names)
         only = {SID: self.sid} if is_of_sid else {}
@@ -158,13 +161,14 @@ class SourceTable:
     def apply(
         self,
         cursor: Any,
+        database: TableDatabase,
         staged: StagedTable,
         changes: Sequence[LineChange],
         *,
         is_between: bool = False,
     ) -> None:
         """Applies changes in the transaction of the cursor; `is_between` the points of its rows,
-        some of which may be newer. Raises psycopg's errors,
+        some of which may be newer. Raises the driver's errors,
         Rejected, BeginAnew."""
         if staged.mapping.has_expressions:
             changes = [_with_meta(one) for one in changes]
@@ -178,8 +182,10 @@ class SourceTable:
             try:
                 with cursor.connection.transaction():
                     staged.copy(cursor, lines)
-            except psycopg.errors.UniqueViolation:
-                pass  # some are there: below they replace the rows with their keys
+            except database.error as error:
+                if not database.is_conflict(error):
+                    raise
+                # Some are there: below they replace the rows with their keys.
             else:
                 return
         keeps = self.mapped.options.type == "append"
@@ -191,24 +197,6 @@ class SourceTable:
             # The row with the old key may be gone, with the values that the change lacks.
             raise BeginAnew
         staged.apply(cursor, steps)
-
-    def _alter(self, cursor: Any, statements: Sequence[sql.Composed]) -> None:
-        if statements:
-            # All that comes after us waits as well, and other tables do.
-            cursor.execute("SET LOCAL lock_timeout = '5s'")
-            for statement in statements:
-                try:
-                    cursor.execute(statement)
-                except psycopg.Error as error:
-                    state = error.sqlstate or ""
-                    if not _REFUSED.match(state):
-                        raise
-                    what = type(error).__name__  # its message may have a row's values
-                    raise SettingsError(
-                        f"{self.name}: {self.target} cannot be altered: {what} ({state})",
-                        hint=f"{statement.as_string(cursor)}; is tried again, or do it by hand",
-                    ) from None
-            cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
 
     def _refuse_emptied(self) -> None:
         """One partition was truncated, and the target does not know which rows are of it: they are
@@ -243,52 +231,6 @@ class SourceTable:
             ],
         }  # fmt: skip
         return row_letter(values, "text", reason_of(error), error.message)
-
-    def create(self, cursor: Any, relation: SourceRelation, *, has_sid: bool = False) -> None:
-        """Makes the target with the source's columns and key, and what a history has besides (and
-        any other, if it `has_sid`, the source's name); types that this database lacks are text.
-        Raises psycopg's errors."""
-        kinds = {column.name: type_at(cursor, column) for column in relation.columns}
-        key = [relation.columns[number].name for number in relation.key]
-        if has_sid or self.mapped.periods is not None:
-            kinds = {SID: "text"} | kinds
-            key = [SID, *key] if key else []
-        if (periods := self.mapped.periods) is not None:
-            kinds |= periods.kinds
-            key = [*key, periods.start] if key else []
-        parts = [
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in kinds.items()
-        ]
-        if key:
-            names = sql.SQL(", ").join(map(sql.Identifier, key))
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
-        cursor.execute(
-            sql.SQL("CREATE TABLE {} ({})").format(
-                sql.Identifier(self.mapped.target_schema, self.mapped.target),
-                sql.SQL(", ").join(parts),
-            )
-        )
-        if periods is not None:
-            cursor.execute(
-                open_index(self.mapped.target_schema, self.mapped.target, key[:-1], periods)
-            )
-
-
-def staged_table(
-    mapped: MappedTable, sid: str, relation: SourceRelation, found: Destination, number: int, *,
-    columns: Sequence[str] | None = None,
-) -> StagedTable:  # fmt: skip
-    """How lines of a relation are written to a destination, which was found; to these of its
-    columns, if not to those of the map."""
-    mapping = RowMapping(
-        sid=sid if SID in found.columns else None, source=sid,
-        columns=mapped.options.columns if columns is None else columns,
-        computed=mapped.options.set, filter=mapped.options.filter,
-    )  # fmt: skip
-    if mapped.periods is None:
-        return StagedTable(relation, found, mapping, number)
-    return StagedHistory(relation, found, mapping, number, mapped.periods)
 
 
 def unfit(staged: StagedTable) -> SettingsError | None:

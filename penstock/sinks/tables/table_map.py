@@ -7,10 +7,9 @@ from typing import Any
 from penstock.model.position import PartitionId
 from penstock.process.closing import Closes
 from penstock.sinks.poison.dead_letter import Letter
-from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.source_table import SourceTable
-from penstock.tables.ledger import TargetLedger
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
+from penstock.sinks.tables.source_table import SourceTable
 
 LETTER = 1 << 20  # bytes of a dead letter at most
 
@@ -18,8 +17,8 @@ LETTER = 1 << 20  # bytes of a dead letter at most
 class TableMap(Closes):
     """Finds tables; one that comes for the first time gets its row of the ledger."""
 
-    def __init__(self, settings: PostgresSinkSettings) -> None:
-        self._settings, self._ledger = settings, TargetLedger(settings.ledger)
+    def __init__(self, settings: TableSinkSettings, database: TableDatabase) -> None:
+        self._settings, self._database = settings, database
         self._named: dict[tuple[str, str, str], MappedTable] = {}
         self._patterns: defaultdict[str, list[tuple[re.Pattern[str], MappedTable]]]
         self._patterns = defaultdict(list)
@@ -46,9 +45,10 @@ class TableMap(Closes):
 
     def keep_letter(self, letter: Letter) -> None:
         """Stores a dead letter. Raises Unavailable, SettingsError."""
-        with translated("storing a dead letter"), self._opened().transaction():
+        with self._database.translated("storing a dead letter"), self._opened().transaction():
             text = letter.body(LETTER).decode()
-            self._ledger.keep_letters(self._connection.cursor(), [(letter.event_id, text)])
+            cursor = self._connection.cursor()
+            self._database.ledger.keep_letters(cursor, [(letter.event_id, text)])
 
     def close(self) -> None:
         """Disconnects."""
@@ -72,14 +72,15 @@ class TableMap(Closes):
     def _enter(self, mapped: MappedTable, sid: str) -> SourceTable:
         key = mapped.backend, mapped.source, sid
         if key not in self._entered:
-            with translated("reading the ledger"), self._opened().transaction():
+            with self._database.translated("reading the ledger"), self._opened().transaction():
                 cursor = self._connection.cursor()
-                self._ledger.make(cursor)
-                row = mapped.enter(self._ledger, cursor, sid, initial=self._settings.initial)
+                ledger, initial = self._database.ledger, self._settings.initial
+                ledger.make(cursor)
+                row = mapped.enter(ledger, cursor, sid, initial=initial)
             self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)
         return self._entered[key]
 
     def _opened(self) -> Any:
         if self._connection is None or self._connection.closed:
-            self._connection = connect(self._settings)
+            self._connection = self._database.connect()
         return self._connection

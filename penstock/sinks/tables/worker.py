@@ -15,17 +15,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.sinks.postgres.apply import Applier
-from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
-from penstock.sinks.postgres.tracker import HandedOver
+from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.tracker import HandedOver
 from penstock.tables.drift import KnownColumns
-from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
 
 
@@ -120,10 +119,9 @@ class Worker:
     `_pending`: work in its order.
     """
 
-    def __init__(self, settings: PostgresSinkSettings, number: int, on_error: OnError) -> None:
+    def __init__(self, settings: TableSinkSettings, database: TableDatabase, number: int) -> None:
         self.failure: PenstockError | None = None
-        self._settings, self._on_error = settings, on_error
-        self._ledger = TargetLedger(settings.ledger)
+        self._settings, self._database = settings, database
         self._pending: deque[Work] = deque()
         self._rows = 0  # that are pending
         self._report = WorkerReport()
@@ -234,11 +232,11 @@ class Worker:
         begun, counted = time.monotonic(), WorkerReport(commits=1)
         chunks = [chunk for work in works for chunk in work.chunks]
         if self._applier is None:
-            self._applier = Applier(connect(self._settings), self._ledger, self._on_error)
-        connection = self._applier.connection
-        with translated("writing"), connection.transaction():
+            self._applier = Applier(self._database, self._settings.on_error)
+        connection, ledger = self._applier.connection, self._database.ledger
+        with self._database.translated("writing"), connection.transaction():
             cursor = connection.cursor()
-            rows = self._ledger.lock(cursor, {chunk.table.id for chunk in chunks})
+            rows = ledger.lock(cursor, {chunk.table.id for chunk in chunks})
             for table, same in _by_table(chunks).items():
                 row = rows.get(table.id)
                 if row is None:
@@ -254,13 +252,13 @@ class Worker:
                     if is_live:
                         rest = self._apply(cursor, (table, row), relation, changes, report)
                     if rest:
-                        self._ledger.hold(cursor, row.id, relation, rest)
+                        ledger.hold(cursor, row.id, relation, rest)
                     is_live, at = is_live and not rest, changes[-1].committed_at
                     report.lag = time.time() - at / 1e6 if is_live and at is not None else None
                 if row.is_new(report.place):
                     counted.tables[table] = report
             if counted.tables:
-                self._ledger.advance(
+                ledger.advance(
                     cursor, {table.id: one.place for table, one in counted.tables.items()}
                 )
         counted.seconds = time.monotonic() - begun
@@ -282,12 +280,12 @@ class Worker:
         try:
             done = self._applier.apply(cursor, table, row, relation, changes)
         except BeginAnew:
-            self._ledger.load_anew(cursor, row.id)
+            self._database.ledger.load_anew(cursor, row.id)
             return changes
         report.applied += done.applied
         report.letters += done.letters
         if done.error is not None:
-            self._ledger.enter_state(cursor, row.id, "waiting", done.error)
+            self._database.ledger.enter_state(cursor, row.id, "waiting", done.error)
         return done.rest
 
 

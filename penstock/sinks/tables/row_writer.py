@@ -8,21 +8,18 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
-import psycopg
-
 from penstock.model.change import OnError
 from penstock.model.errors import Rejected, Unavailable
 from penstock.sinks import Part, Progress
 from penstock.sinks.poison.faults import sift
-from penstock.sinks.postgres.connect import translated, translation
-from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
-from penstock.sinks.postgres.table_map import LETTER
-from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.table_map import LETTER
+from penstock.tables.ledger import LedgerRow, LoadPart
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staging import StagedTable
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
-_CONFLICTS = ("23505", "23P01")  # another row is in the way
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,18 +41,18 @@ class LoadedRows:
         return f"{self.relation.schema}.{self.relation.table}"
 
 
-class PostgresRowWriter:
+class TableRowWriter:
     """See `RowWriter`."""
 
     def __init__(
-        self, connection: Any, ledger: TargetLedger, loaded: LoadedRows, on_error: OnError,
+        self, connection: Any, database: TableDatabase, loaded: LoadedRows, on_error: OnError,
         progress: Progress,
     ) -> None:  # fmt: skip
         labels, self.prefix = loaded.staged.form(merges=loaded.merges)
         names = loaded.relation.names
         of_labels = dict(zip(loaded.staged.relation.names[-len(names) :], names, strict=True))
         self.columns = [of_labels[label] for label in labels]
-        self._connection, self._ledger, self._loaded = connection, ledger, loaded
+        self._connection, self._database, self._loaded = connection, database, loaded
         # A history is compared as a whole.
         is_divided = not (loaded.merges and loaded.table.mapped.periods is not None)
         self._isolates = on_error == "dead-letter" and is_divided
@@ -63,10 +60,10 @@ class PostgresRowWriter:
 
     def write(self, part: Part, pieces: Iterable[bytes]) -> None:
         """See `RowWriter`. Raises BeginAnew where a row of another point may be in the way."""
-        loaded, ledger = self._loaded, self._ledger
+        loaded, ledger = self._loaded, self._database.ledger
         mark = LoadPart(loaded.source, part[0], "", loaded.identity)
         letters: Counter[str] = Counter()
-        with translated("loading rows"), self._connection.transaction():
+        with self._database.translated("loading rows"), self._connection.transaction():
             cursor = self._connection.cursor()
             # Another one that loads the same part waits here.
             if not ledger.mark(cursor, loaded.row.id, mark):
@@ -98,10 +95,10 @@ class PostgresRowWriter:
         try:
             with self._connection.transaction():
                 return loaded.staged.load(cursor, pieces, merges=loaded.merges)
-        except psycopg.Error as error:
-            if loaded.row.last_point and error.sqlstate in _CONFLICTS:
+        except self._database.error as error:
+            if loaded.row.last_point and self._database.is_conflict(error):
                 raise BeginAnew from error
-            raise translation(error, "loading rows") from error
+            raise self._database.translation(error, "loading rows") from error
 
     def _set_aside(
         self, cursor: Any, refused: Sequence[tuple[Sequence[bytes], Rejected]]
@@ -122,7 +119,7 @@ class PostgresRowWriter:
             )  # fmt: skip
             letters.append(loaded.table.letter(relation, change, error))
         texts = [(each.event_id, each.body(LETTER).decode()) for each in letters]
-        self._ledger.keep_letters(cursor, texts)
+        self._database.ledger.keep_letters(cursor, texts)
         return Counter(each.reason for each in letters)
 
 

@@ -18,13 +18,13 @@ from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import Part, Progress, RowsPoint, ignore
-from penstock.sinks.postgres.apply import Applier
-from penstock.sinks.postgres.connect import connect, translated
-from penstock.sinks.postgres.row_writer import LoadedRows, PostgresRowWriter
-from penstock.sinks.postgres.settings import MappedTable, PostgresSinkSettings
-from penstock.sinks.postgres.source_table import BeginAnew, SourceTable
-from penstock.sinks.postgres.table_map import TableMap
-from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
+from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.row_writer import LoadedRows, TableRowWriter
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.table_map import TableMap
+from penstock.tables.ledger import LedgerRow, TableRecord
 from penstock.tables.lines import (
     CatalogColumn,
     RelationColumn,
@@ -35,18 +35,18 @@ from penstock.tables.lines import (
 from penstock.tables.staging import StagedTable
 
 
-class PostgresTableLoad:
+class LedgerLoad:
     """See `TableLoad`."""
 
     def __init__(
-        self, settings: PostgresSinkSettings, mapped: MappedTable, record: TableRecord,
-        row: LedgerRow,
+        self, settings: TableSinkSettings, database: TableDatabase, mapped: MappedTable,
+        record: TableRecord, row: LedgerRow,
     ) -> None:  # fmt: skip
         self.described, self.loaded = record.described(), 0
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=row.id)
-        self._settings, self._row = settings, row
-        self._ledger = TargetLedger(settings.ledger)
-        self._map = TableMap(settings)
+        self._settings, self._database, self._row = settings, database, row
+        self._ledger = database.ledger
+        self._map = TableMap(settings, database)
 
     @property
     def backend(self) -> str:
@@ -74,7 +74,7 @@ class PostgresTableLoad:
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
         """See `TableLoad`."""
-        with self._transaction("reading the ledger") as cursor:
+        with self._database.transaction("reading the ledger") as cursor:
             row = self._locked(cursor)
             parts = self._ledger.parts(cursor, row.id)
             self.loaded = sum(part.rows for part in parts)
@@ -96,14 +96,14 @@ class PostgresTableLoad:
         # What was read at another point would be in the way, or there twice.
         is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
         parts = [ranges] if is_whole else [[one] for one in ranges]
-        with self._transaction("preparing the target") as cursor:
+        with self._database.transaction("preparing the target") as cursor:
             is_first = not any(one.is_done for one in self._ledger.parts(cursor, self._row.id))
             staged = self._staged(cursor, point)
-        with self._transaction("preparing the target") as cursor:
+        with self._database.transaction("preparing the target") as cursor:
             # Before the ledger's row is locked: workers wait for that.
             if is_first and not keeps and staged.has_rows(cursor):
                 self._clear(cursor, staged)
-        with self._transaction("planning a load") as cursor:
+        with self._database.transaction("planning a load") as cursor:
             row = self._locked(cursor)
             if is_first:
                 self._ledger.forget_parts(cursor, row.id)
@@ -131,12 +131,12 @@ class PostgresTableLoad:
     @contextmanager
     def writer(
         self, point: RowsPoint, on_error: OnError = "stop", progress: Progress = ignore
-    ) -> Iterator[PostgresRowWriter]:
+    ) -> Iterator[TableRowWriter]:
         """See `TableLoad`."""
         # A history that is not ours gets rows beside its own.
         merges = self._keeps(point) and (self._row.is_ours or self._table.mapped.periods is None)
-        with closing(connect(self._settings)) as connection:
-            with translated("preparing the target"), connection.transaction():
+        with closing(self._database.connect()) as connection:
+            with self._database.translated("preparing the target"), connection.transaction():
                 cursor = connection.cursor()
                 (row,) = self._ledger.lock(cursor, [self._row.id]).values()
                 identity = next(
@@ -150,19 +150,19 @@ class PostgresTableLoad:
                 cursor=point.cursor, identity=identity, merges=merges,
             )  # fmt: skip
             try:
-                yield PostgresRowWriter(connection, self._ledger, loaded, on_error, progress)
+                yield TableRowWriter(connection, self._database, loaded, on_error, progress)
             except BeginAnew:
                 self.discard()
                 raise Unavailable(f"the load of {self.name} begins anew") from None
 
     def discard(self) -> None:
         """See `TableLoad`."""
-        with self._transaction("beginning anew") as cursor:
+        with self._database.transaction("beginning anew") as cursor:
             self._ledger.load_anew(cursor, self._row.id)
 
     def finish(self) -> bool:
         """See `TableLoad`."""
-        with self._transaction("ending a load") as cursor:
+        with self._database.transaction("ending a load") as cursor:
             row = self._locked(cursor)
             parts = self._ledger.parts(cursor, row.id)
             is_whole = bool(parts) and all(part.is_done for part in parts)
@@ -173,8 +173,8 @@ class PostgresTableLoad:
 
     def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         """See `TableLoad`."""
-        with closing(connect(self._settings)) as connection:
-            applier = Applier(connection, self._ledger, on_error)
+        applier = Applier(self._database, on_error)
+        with closing(applier.connection):
             try:
                 while self._settle_some(applier, progress):
                     pass
@@ -185,7 +185,10 @@ class PostgresTableLoad:
     def _settle_some(self, applier: Applier, progress: Progress) -> bool:
         """Applies some of the changes that were held; whether there may be more."""
         applied, letters = Counter[str](), Counter[str]()
-        with translated("applying held changes"), applier.connection.transaction():
+        with (
+            self._database.translated("applying held changes"),
+            applier.connection.transaction(),
+        ):
             cursor = applier.connection.cursor()
             row = self._locked(cursor)
             if row.state == "live" or not row.has_rows:
@@ -208,7 +211,7 @@ class PostgresTableLoad:
 
     def wait(self, error: PenstockError) -> None:
         """See `TableLoad`."""
-        with self._transaction("storing why a table waits") as cursor:
+        with self._database.transaction("storing why a table waits") as cursor:
             row = self._locked(cursor)
             if row.state != "live":
                 self._ledger.enter_state(cursor, row.id, "waiting", error)
@@ -217,7 +220,7 @@ class PostgresTableLoad:
         relation = _relation(point)
         if self._table.mapped.options.partitions:  # each has numbers of its own
             relation = replace(relation, catalog=None)
-        return self._table.staged(cursor, self._ledger, relation, 0, lines_are="rows")
+        return self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
 
     def _clear(self, cursor: Any, staged: StagedTable) -> None:
         if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
@@ -230,22 +233,15 @@ class PostgresTableLoad:
             raise SettingsError(f"the ledger has no row of {self.name} any more")
         return found[self._row.id]
 
-    @contextmanager
-    def _transaction(self, doing: str) -> Iterator[Any]:
-        with (
-            closing(connect(self._settings)) as connection,
-            translated(doing),
-            connection.transaction(),
-        ):
-            yield connection.cursor()
 
-
-def unfinished(settings: PostgresSinkSettings, cursor: Any) -> Sequence[PostgresTableLoad]:
-    """The tables of the map that are not live. Raises psycopg's errors."""
+def unfinished(
+    settings: TableSinkSettings, database: TableDatabase, cursor: Any
+) -> Sequence[LedgerLoad]:
+    """The tables of the map that are not live. Raises the driver's errors."""
     tables = {(each.backend, each.source): each for each in settings.tables()}
     return [
-        PostgresTableLoad(settings, mapped, record, row)
-        for record, row in TargetLedger(settings.ledger).unfinished(cursor)
+        LedgerLoad(settings, database, mapped, record, row)
+        for record, row in database.ledger.unfinished(cursor)
         if (mapped := tables.get((record.backend, record.table))) is not None
     ]
 

@@ -1,0 +1,127 @@
+"""The destination: connections, what its errors mean, how its tables are made and altered."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import psycopg
+from psycopg import sql
+
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.tables.database import TableDatabase
+from penstock.tables.history import HistoryColumns, StagedHistory
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.lines import SourceRelation
+from penstock.tables.staged import Destination, RowMapping
+from penstock.tables.staging import SESSION, StagedTable, find_destination, type_at
+
+_PATIENCE = 10  # seconds to connect
+# How lines are read, whatever the database, the role or the environment prefer.
+READS = {
+    "client_encoding": "UTF8", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres",
+    "TimeZone": "UTC", "bytea_output": "hex", "extra_float_digits": "3", "array_nulls": "on",
+    "xmloption": "content", "standard_conforming_strings": "on", "lc_monetary": "C",
+    "check_function_bodies": "off",
+}  # fmt: skip
+# Of one row: it breaks a constraint, does not fit its type, or is too large.
+_OF_ROWS = re.compile("22...|23...|54000|54001|P0001")
+_CONFLICTS = ("23505", "23P01")  # another row is in the way
+# An ALTER TABLE that does not come out right by being tried again at once.
+_REFUSED = re.compile("55|22|23|42|2B|0A")
+_OF_SETUP = re.compile("28...|3D...|3F...|42...|0A...|2B...|55000")
+
+
+class PostgresDatabase(TableDatabase):
+    """See `TableDatabase`."""
+
+    error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
+
+    def __init__(self, settings: PostgresSinkSettings) -> None:
+        self._settings, self.ledger = settings, TargetLedger(settings.ledger)
+
+    def connect(self) -> Any:
+        """See `TableDatabase`."""
+        settings = self._settings
+        session = {**READS, **SESSION}
+        if settings.replica_role:
+            session["session_replication_role"] = "replica"
+        with self.translated("connecting"):
+            connection = psycopg.connect(
+                settings.connection.get_secret_value(), autocommit=True, connect_timeout=_PATIENCE,
+                application_name="penstock sink", keepalives_idle=10, keepalives_interval=5,
+                keepalives_count=3, tcp_user_timeout=30_000,
+            )  # fmt: skip
+            try:
+                set_session(connection, session)
+            except psycopg.errors.InsufficientPrivilege as error:
+                connection.close()
+                raise SettingsError(
+                    "the role may not set session_replication_role at the destination",
+                    hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL"
+                    " 15 and later), or leave sink.replica_role out",
+                ) from error
+        return connection
+
+    def translation(self, error: Any, doing: str) -> PenstockError:
+        """See `TableDatabase`."""
+        state, diagnosis = error.sqlstate or "", error.diag
+        if _OF_ROWS.fullmatch(state):
+            said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
+            about = [
+                f"{kind} {name}" for kind, name in (
+                    ("constraint", diagnosis.constraint_name), ("column", diagnosis.column_name),
+                    ("table", diagnosis.table_name),
+                ) if name
+            ]  # fmt: skip
+            return Rejected(f"the destination refuses a row: {', '.join([said, *about])} ({state})")
+        message = f"{doing} at the destination: {_first_line(error)} ({state or 'no connection'})"
+        if _OF_SETUP.fullmatch(state):
+            return SettingsError(
+                message, hint="look at the target, its columns and the role's rights"
+            )
+        return Unavailable(message)
+
+    def is_conflict(self, error: Any) -> bool:
+        """See `TableDatabase`."""
+        return error.sqlstate in _CONFLICTS
+
+    def staged_rows(
+        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int,
+        periods: HistoryColumns | None,
+    ) -> StagedTable:  # fmt: skip
+        """See `TableDatabase`."""
+        if periods is None:
+            return StagedTable(relation, found, mapping, number)
+        return StagedHistory(relation, found, mapping, number, periods)
+
+    def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
+        """See `TableDatabase`."""
+        # All that comes after us waits as well, and other tables do.
+        cursor.execute("SET LOCAL lock_timeout = '5s'")
+        for statement in statements:
+            try:
+                cursor.execute(statement)
+            except psycopg.Error as error:
+                state = error.sqlstate or ""
+                if not _REFUSED.match(state):
+                    raise
+                what = type(error).__name__  # its message may have a row's values
+                raise SettingsError(
+                    f"{target} cannot be altered: {what} ({state})",
+                    hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
+                ) from None
+        cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
+
+
+def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
+    """Gives a connection these settings; by default those by which texts of values are alike.
+    Raises psycopg's errors."""
+    marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
+    connection.execute(
+        f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
+    )
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (error.diag.message_primary or str(error)).strip().partition("\n")[0][:300]
