@@ -163,39 +163,33 @@ class Following(Protocol):
         `Feed.follow` does, PositionLost (follow again: that finds what is lost), Malformed or
         SettingsError.
         """
-        ...
 
     @property
     def drained(self) -> bool:
         """Whether the partition has ended and `read` has returned all of it (a closed shard, a
         split feed range, a snapshot chunk). Its children may start when this is durable. A
         partition without an end (a slot, a change stream) is never drained."""
-        ...
 
     def keep_alive(self) -> Sequence[Page]:
         """Keeps the connection while the buffer is full; called every few seconds. A source that
         can only be kept alive by reading returns what came; the others return nothing."""
-        ...
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable (None: nothing is yet). Its mark
         may be newer than the last one for the same place: an idle source advances. None: it is not
         known, and what is stored already stays, place and mark. Places are asked for in their
         order; after `close`, of what was read until then, in any order."""
-        ...
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """Everything up to the bookmark is durable, and the bookmark is stored: the source may
         forget that much, and no more. Only notes it; the reading thread sends it with its next
         `read` or `keep_alive`. A bookmark without a mark: nothing stores marks, so that whatever
         is durable may be acknowledged at once."""
-        ...
 
     @property
     def begins(self) -> str:
         """Where in the source's own terms this following began; the end of a gap before it. Empty
         until it is known: some know it with the first change, or when there is none."""
-        ...
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON for the status page: `connected`; where the source knows them `current` (its
@@ -209,11 +203,9 @@ class Following(Protocol):
         and idle token), for `max_gap`; `at_risk` (why history may soon be lost);
         `throttled` (the source refused the last call because calls are too many); `details`, in the
         source's own terms."""
-        ...
 
     def close(self) -> None:
         """Closes the connection; sends the last acknowledgement first, if it can."""
-        ...
 
 
 class Feed(Protocol):
@@ -230,12 +222,10 @@ class Feed(Protocol):
     @property
     def backend(self) -> str:
         """The pipeline's name for this source: part of every event id."""
-        ...
 
     @property
     def on_gap(self) -> GapPolicy:
         """What the settings say to do about lost changes."""
-        ...
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
         """The partitions there are now; `known` are the bookmarks of those that the caller knows,
@@ -244,7 +234,6 @@ class Feed(Protocol):
         of a key range). The listing may be stale: a partition that is left out twice, some seconds
         apart, is followed all the same, and following says whether it is lost. Does I/O; raises as
         `Following.read` does."""
-        ...
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
@@ -253,7 +242,6 @@ class Feed(Protocol):
         call: the caller stores the bookmarks before anything is read. Idempotent where the source
         remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
         cannot give."""
-        ...
 
     def follow(
         self,
@@ -270,16 +258,13 @@ class Feed(Protocol):
         it makes anew what is needed, and follows after them all. It keeps nothing of what it found
         between two calls: a pickled copy finds the same.
         """
-        ...
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """A pure decoder of this feed's pages. Pickles. Unless `on_error` is `stop`, a change that
         can't be read is a change with the operation ERROR, and the rest of its page as ever."""
-        ...
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
-        ...
 
     # What most feeds leave as it is.
 
@@ -330,13 +315,11 @@ class Feed(Protocol):
         """From now on followings record each schema that the source announces, in the thread that
         reads, and return pages with changes of it only afterwards; for a source that announces the
         schema of a table before its changes. A pickled copy records nothing."""
-        return
 
     def number_columns(self) -> None:
         """From now on pages of followings say, where the source has tables, what its catalogue has
         of their columns: so that one with another name is told from a new one. A pickled copy does
         not."""
-        return
 
     @property
     def checks_bookmarks(self) -> bool:
@@ -372,7 +355,6 @@ class Feed(Protocol):
     def verify(self, history: str) -> None:
         """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
         source. No I/O."""
-        return
 
     def record_reader(self, on_error: OnError = "stop") -> RecordReader | None:
         """What makes the iterator's records of pages, with Python values that the images of a
@@ -386,11 +368,9 @@ class KnowsReader(Protocol):
 
     def holders(self) -> Sequence[Holder]:
         """Who reads now, for each partition that is being read. Does I/O; raises Unavailable."""
-        ...
 
     def evict(self, holder: Holder) -> None:
         """Ends that reader's connection: it lost its lease and does not let go. Does I/O."""
-        ...
 
 
 @runtime_checkable
@@ -400,11 +380,9 @@ class HasSources(Protocol):
     @property
     def sources(self) -> Set[PartitionId]:
         """Those of the settings."""
-        ...
 
     def of(self, partition: str) -> Feed:
         """The feed of one source. Raises SettingsError."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

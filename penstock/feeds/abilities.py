@@ -18,7 +18,6 @@ class PacesReads(Protocol):
     @property
     def next_in(self) -> float | None:
         """Seconds until the next `read` is worth it; None: the source had nothing new."""
-        ...
 
 
 @runtime_checkable
@@ -28,7 +27,6 @@ class EstimatesLag(Protocol):
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
-        ...
 
 
 class AnnouncedSchemas(Protocol):
@@ -36,11 +34,9 @@ class AnnouncedSchemas(Protocol):
 
     def record(self, schema: TableSchema) -> None:
         """A schema, before the changes of it. What this raises, the `read` of a following does."""
-        ...
 
     def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
         """The documents that were stored of a table, the oldest first. Raises Unavailable."""
-        ...
 
 
 class RowSource(Protocol):
@@ -53,7 +49,6 @@ class RowSource(Protocol):
         """A connection, as a function: the pages of a range, of at most so many rows and about so
         many bytes. Does I/O; both raise Unavailable, SettingsError; Unavailable soon after
         `is_stopped` returns True."""
-        ...
 
 
 @runtime_checkable
@@ -63,19 +58,16 @@ class ReadsLines(Protocol):
     @property
     def is_by_key(self) -> bool:
         """Whether rows do not leave its ranges as long as their key stays."""
-        ...
 
     @property
     def count(self) -> int | None:
         """About how many rows there are, where that is known."""
-        ...
 
     def lines(
         self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
     ) -> AbstractContextManager[Callable[[Any], Iterator[tuple[bytes, int]]]]:
         """As `opened`: the lines of a range with these columns, each after the prefix, some at a
         time with their number."""
-        ...
 
 
 class TableSnapshot(Protocol):
@@ -85,58 +77,48 @@ class TableSnapshot(Protocol):
     @property
     def schema(self) -> TableSchema:
         """The table, as it is at the point."""
-        ...
 
     @property
     def lsn(self) -> str:
         """The point in the source's own terms."""
-        ...
 
     @property
     def position(self) -> str:
         """A place, as text: a change is contained if its place is before it; only then, where it
         `is_exact`."""
-        ...
 
     @property
     def is_exact(self) -> bool:
         """Whether the rows are those at the point. Else they are of it or later: changes after it
         may be in them already, and are applied once more. So rows have a key, and a change has the
         whole row, or deletes it: then the last change of each leaves it as it is at the source."""
-        ...
 
     @property
     def mark(self) -> str:
         """What `written_since` of a later snapshot needs; "" where ranges of two snapshots of the
         table do not add up, because rows move between them."""
-        ...
 
     def written_since(self, ranges: Sequence[Any], mark: str) -> Sequence[Any] | None:
         """None where the source has got another history since the snapshot with this mark. Else
         ranges with those rows of `ranges` (of `plan`, in its order) that were written since the
         that snapshot. What was read then, these, and the other ranges have every row of this
         snapshot, besides some that are gone, which the log says. No I/O."""
-        ...
 
     @property
     def source(self) -> RowSource:
         """Reads its ranges."""
-        ...
 
     def plan(self, rows: int, size: int) -> Sequence[Any]:
         """Ranges (plain JSON) that are together the table: of at most `rows` rows or about `size`
         bytes each, where the source can tell. Does I/O."""
-        ...
 
     @property
     def counted(self) -> int | None:
         """How many rows `plan` counted at the point; None where it did not count."""
-        ...
 
     def verify(self, known: Bookmarks) -> None:
         """Raises Unavailable where positions of changes that come after these bookmarks can't be
         compared with `position`: the source has got another history since it was taken. No I/O."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,7 +169,6 @@ class TakesSnapshots(Protocol):
         raises Unavailable, and SettingsError for a table that can't be read, and for a condition or
         a column that the source refuses; it and `plan` raise Unavailable soon after the wait
         `is_stopped`."""
-        ...
 
 
 class Collection(Protocol):
@@ -200,21 +181,17 @@ class Collection(Protocol):
     def identity(self, change: Mapping[str, Any]) -> str:
         """The text of the key of a change, as `rows` has it, by its `key` or `document_id`. May ask
         once for the names of the key."""
-        ...
 
     def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """The key in an image of a change, for a layout whose messages have no other; None if it
         is not there."""
-        ...
 
     def count(self) -> int:
         """How many documents there are."""
-        ...
 
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Identity and document: all of them, or at most so many by chance. Values are those of
         messages, or the driver's that `compare.same` knows."""
-        ...
 
 
 @runtime_checkable
@@ -223,7 +200,6 @@ class ReadsCollections(Protocol):
 
     def collection(self, name: str) -> Collection:
         """By the name that people write: `schema.table`, `database.collection`. No I/O."""
-        ...
 
 
 class NativeRecord(NamedTuple):

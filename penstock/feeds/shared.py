@@ -72,12 +72,10 @@ class SettingsFeed(Feed, Generic[S]):
 
     @property
     def backend(self) -> str:
-        """See `feeds.Feed`."""
         return self.settings.name
 
     @property
     def on_gap(self) -> GapPolicy:
-        """See `feeds.Feed`."""
         return self.settings.on_gap
 
 
@@ -90,7 +88,6 @@ class PolledFeed(SettingsFeed[P]):
 
     @property
     def polled(self) -> bool:
-        """See `feeds.Feed`."""
         return self.settings.polled
 
     def asked(self, at: At) -> At:

@@ -41,16 +41,13 @@ class LeaseStore(Protocol):
 
     def get(self, name: str) -> Lease | None:
         """The row as it is now, or None."""
-        ...
 
     def list(self, prefix: str) -> Sequence[Lease]:
         """All rows whose name starts with `prefix`, by name."""
-        ...
 
     def put(self, lease: Lease) -> Lease:
         """Writes the row if it still has `lease.revision` ("": if it does not exist) and returns
         it with its new revision; raises LeaseLost otherwise. Durable when it returns."""
-        ...
 
     def put_all(self, leases: Sequence[Lease]) -> Sequence[Lease | LeaseLost]:
         """Writes many rows in one durable write, each as `put` does.
@@ -59,15 +56,12 @@ class LeaseStore(Protocol):
         that another owner changed: the other rows are written all the same. Writes nothing when
         it raises; after Unavailable it may have written all.
         """
-        ...
 
     def delete(self, lease: Lease) -> None:
         """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        ...
 
     def close(self) -> None:
         """Lets go of the store; a store that was closed opens again when used."""
-        ...
 
 
 def open_store(url: str) -> LeaseStore:

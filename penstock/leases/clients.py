@@ -34,14 +34,12 @@ class ClientStore(ABC, Generic[C]):
         """See LeaseStore."""
 
     def put(self, lease: Lease) -> Lease:
-        """See LeaseStore."""
         (found,) = self.put_all([lease])
         if isinstance(found, LeaseLost):
             raise found
         return found
 
     def close(self) -> None:
-        """See LeaseStore."""
         with self._lock:
             kept, self._made = self._kept(), None
             if kept is not None:
@@ -56,7 +54,6 @@ class ClientStore(ABC, Generic[C]):
         return True
 
     def _client(self) -> C:
-        """The client of this process."""
         with self._lock:
             kept = self._kept()
             if kept is None or not self._is_usable(kept):

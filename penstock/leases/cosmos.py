@@ -59,7 +59,6 @@ class CosmosStore(ClientStore[Any]):
         return f"CosmosStore({self._database}/{self._name})"
 
     def get(self, name: str) -> Lease | None:
-        """See LeaseStore."""
         with self._rows() as rows:
             try:
                 return _lease(rows.read_item(_id(name), partition_key=_id(name)))
@@ -77,7 +76,6 @@ class CosmosStore(ClientStore[Any]):
         )
 
     def put(self, lease: Lease) -> Lease:
-        """See LeaseStore."""
         with self._rows() as rows:
             return _put(rows, lease)
 
@@ -96,7 +94,6 @@ class CosmosStore(ClientStore[Any]):
             return list(pool.map(written, leases))
 
     def delete(self, lease: Lease) -> None:
-        """See LeaseStore."""
         if not lease.revision:
             if self.get(lease.name) is not None:
                 raise changed(lease.name)

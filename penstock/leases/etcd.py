@@ -41,7 +41,6 @@ class EtcdStore(ClientStore[EtcdGateway]):
         return f"EtcdStore({self._address.prefix!r})"
 
     def get(self, name: str) -> Lease | None:
-        """See LeaseStore."""
         with self._gateway() as gateway:
             answer = gateway.read("/v3/kv/range", {"key": self._key(name)})
         found = answer.get("kvs", [])
@@ -73,7 +72,6 @@ class EtcdStore(ClientStore[EtcdGateway]):
         return found
 
     def delete(self, lease: Lease) -> None:
-        """See LeaseStore."""
         key = self._key(lease.name)
         answer = self._send(
             {

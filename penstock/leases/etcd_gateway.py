@@ -104,7 +104,6 @@ class EtcdGateway:
         self._pool = _pool(address)
 
     def close(self) -> None:
-        """Closes the connections."""
         self._pool.clear()
 
     def read(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:

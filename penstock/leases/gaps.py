@@ -99,8 +99,6 @@ class Gaps:
         return self._change(partition, note)
 
     def announced(self, partition: str, identity: str) -> None:
-        """Notes that the gap was published."""
-
         def note(row: GapRow) -> None:
             for each in row["gaps"]:
                 each["announced"] = each["announced"] or each["id"] == identity

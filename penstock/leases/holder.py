@@ -143,7 +143,6 @@ class LeaseHolder:
         return is_held and self._clock() - (renewed or 0.0) < self._term
 
     def has(self, name: str) -> bool:
-        """Whether the lease is among those that are `held`."""
         return name in self._renewed and name not in self._rows.lost
 
     def forget(self, names: Collection[str]) -> None:

@@ -27,11 +27,9 @@ class MemoryStore:
         return cls()
 
     def get(self, name: str) -> Lease | None:
-        """The row as it is now, or None."""
         return self._rows.get(name)
 
     def list(self, prefix: str) -> List[Lease]:
-        """All rows whose name starts with `prefix`, by name."""
         with self._lock:
             return [row for name, row in sorted(self._rows.items()) if name.startswith(prefix)]
 
@@ -44,7 +42,6 @@ class MemoryStore:
             return row
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
-        """Writes each row that still has its revision."""
         return [self._outcome(lease) for lease in leases]
 
     def delete(self, lease: Lease) -> None:

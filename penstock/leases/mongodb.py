@@ -58,13 +58,11 @@ class MongoStore(ClientStore[MongoClient[_Json]]):
         return f"MongoStore({self._database}.{NAME})"
 
     def get(self, name: str) -> Lease | None:
-        """See LeaseStore."""
         with self._rows() as rows:
             found = rows.find_one({"_id": name})
         return None if found is None else _lease(found)
 
     def list(self, prefix: str) -> List[Lease]:
-        """See LeaseStore."""
         with self._rows() as rows:
             found = list(rows.find({"_id": {"$gte": prefix, "$lt": f"{prefix}\U0010ffff"}}))
         return sorted(map(_lease, found), key=lambda lease: lease.name)
@@ -96,7 +94,6 @@ class MongoStore(ClientStore[MongoClient[_Json]]):
         ]
 
     def delete(self, lease: Lease) -> None:
-        """See LeaseStore."""
         with self._rows() as rows:
             found = rows.delete_one({"_id": lease.name, "revision": number_of(lease.revision)})
             if found.deleted_count or (not lease.revision and self.get(lease.name) is None):

@@ -50,13 +50,11 @@ class BucketStore(ClientStore[Opened]):
         """The bucket over an open connection; it is made unless it is there."""
 
     def get(self, name: str) -> Lease | None:
-        """See LeaseStore."""
         with self._bucket() as bucket:
             found = bucket.get(key_of([name]))
             return None if found is None else lease_of(found)
 
     def list(self, prefix: str) -> List[Lease]:
-        """See LeaseStore."""
         with self._bucket() as bucket:
             rows = [lease_of(entry) for entry in bucket.entries()]
         return sorted(
@@ -80,7 +78,6 @@ class BucketStore(ClientStore[Opened]):
         ]
 
     def delete(self, lease: Lease) -> None:
-        """See LeaseStore."""
         with self._bucket() as bucket:
             key = key_of([lease.name])
             found = bucket.get(key)

@@ -69,7 +69,6 @@ class OwnedRows:
             self.lost.difference_update(found)
 
     def drop(self, names: Iterable[str]) -> None:
-        """These rows are not ours any more; writes nothing."""
         with self.lock:
             for name in names:
                 self._rows.pop(name, None)
@@ -111,7 +110,6 @@ class OwnedRows:
                 self.drop([name])
 
     def state(self, row: Lease) -> Lease:
-        """The row with what is `stated`."""
         stated = self.stated
         return replace(row, properties={**row.properties, **stated}) if stated else row
 

@@ -71,12 +71,10 @@ class RowStore(ClientStore[C]):
         """Runs statements in one transaction; the rows of each answer."""
 
     def get(self, name: str) -> Lease | None:
-        """The row as it is now, or None."""
         rows = self._run(self.statements["get"], {"name": name})
         return _lease(rows[0]) if rows else None
 
     def list(self, prefix: str) -> List[Lease]:
-        """All rows whose name starts with `prefix`, by name."""
         # Sorted here: databases sort text by their locale.
         return [
             _lease(row) for row in sorted(self._run(self.statements["list"], {"prefix": prefix}))

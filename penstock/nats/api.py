@@ -102,7 +102,6 @@ class JetStream:
         self._may_ask_directly = True
 
     def account(self) -> Mapping[str, Any]:
-        """Limits and use of the account."""
         return self._call("INFO", {})
 
     def stream(self, name: str, asked: Mapping[str, Any] | None = None) -> Mapping[str, Any] | None:
@@ -114,7 +113,6 @@ class JetStream:
         return self._call(f"STREAM.CREATE.{config['name']}", config)
 
     def update(self, config: Mapping[str, Any]) -> Mapping[str, Any]:
-        """STREAM.UPDATE."""
         return self._call(f"STREAM.UPDATE.{config['name']}", config)
 
     def purge(self, stream: str, subject: str) -> None:
@@ -186,7 +184,6 @@ class JetStream:
         return self._get(stream, {"seq": sequence, "next_by_subj": subject})
 
     def message(self, stream: str, sequence: int) -> Stored | None:
-        """The message with this sequence."""
         return self._get(stream, {"seq": sequence})
 
     def consumer(self, stream: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -129,7 +129,6 @@ class DictionaryBucket:
         self._bucket = Bucket(connection, _BUCKET)
 
     def get(self, id: str) -> bytes | None:
-        """One dictionary."""
         found = self._bucket.get(f"id.{id}")
         return None if found is None else found.value
 
@@ -139,7 +138,6 @@ class DictionaryBucket:
         return [TableDictionary(**orjson.loads(entry.value or b"")) for entry in found]
 
     def newest(self, stream: str) -> Dictionaries:
-        """The dictionary of each table of a stream."""
         tables = self.tables(stream)
         found = self._bucket.lasts([f"id.{one.id}" for one in tables])
         return {

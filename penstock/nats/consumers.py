@@ -98,7 +98,6 @@ class PullConsumer:
         return found
 
     def rest(self) -> list[Delivered]:
-        """All that there is for the consumer now."""
         found: list[Delivered] = []
         while self.pending or self._wanted:
             if not self._wanted:

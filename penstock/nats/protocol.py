@@ -114,7 +114,6 @@ class RawHeaders(Mapping[str, str]):
         self._raw = raw
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The value of a header."""
         _, found, rest = self._raw.rpartition(_line_of(name))
         if not found:
             return default

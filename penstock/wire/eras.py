@@ -46,7 +46,6 @@ class EraDecoder(DecoderAround):
     """
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """See `page.Decoder`."""
         era = era_of(page.first.cursor)
         if not era:
             return self.decoder.decode(page)
@@ -66,7 +65,6 @@ class SourceDecoder(DecoderAround):
         return type(self), (self.decoder, self._sid)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """See `page.Decoder`."""
         return [self._named(batch) for batch in self.decoder.decode(page)]
 
     def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:

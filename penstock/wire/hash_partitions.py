@@ -31,7 +31,6 @@ class HashingDecoder(DecoderAround):
         return HashingDecoder, (self.decoder, self.count)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """See `page.Decoder`."""
         return [routed(batch, self.count) for batch in self.decoder.decode(page)]
 
 

@@ -51,7 +51,6 @@ class RowDecoder:
         return [pa.RecordBatch.from_arrays(columns, schema=schema(self._images))]
 
     def _tenant_of(self, *images: Row | None) -> str | None:
-        """Of the last image that has it."""
         if self._tenant is None:
             return None
         values = [image[self._tenant] for image in images if image and self._tenant in image]
@@ -73,7 +72,6 @@ class RowDecoder:
 
 
 def as_json(value: Any) -> str:
-    """JSON text."""
     return orjson.dumps(value).decode()
 
 

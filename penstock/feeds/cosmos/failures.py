@@ -62,7 +62,6 @@ class Refused(Exception):
 
 
 def failure(status: int, sub_status: int, message: str, subject: str) -> PenstockError:
-    """A refusal of the service, as ours."""
     kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or _otherwise(status)
     if status in (401, 403) and "date" in message.lower() and "expired" in message.lower():
         kind, hint = Unavailable, _CLOCK

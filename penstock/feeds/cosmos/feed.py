@@ -59,7 +59,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return Listing(lineages=lineages(physical, known), history=self.history)
 
     def verify(self, history: str) -> None:
-        """See `feeds.Feed`."""
         found = self._client.identity().rid
         if history and history != found:
             raise InvalidStream(
@@ -149,7 +148,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         *,
         despite: Sequence[Gap] = (),
     ) -> CosmosFollowing:
-        """See `feeds.Feed`."""
         key_range = KeyRange.of(partition)
         client, passed = self._client, {each.cause for each in despite}
         served = ServedRange(
@@ -177,7 +175,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return following
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """See `feeds.Feed`."""
         return moved(saved, stored)
 
     def _anew(
@@ -220,12 +217,10 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return max(0, answer.newest - first + 1) if first else 1
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        """See `feeds.Feed`."""
         tenant, keeps_system = self.settings.tenant, self.settings.system_properties
         return CosmosDecoder(self.backend, tenant, images, on_error, keeps_system)
 
     def check(self) -> Sequence[Finding]:
-        """See `feeds.Feed`."""
         found = checked(self._findings())
         if all(each.level != "error" for each in found):
             found += self._check_start()
@@ -268,12 +263,10 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return []
 
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
-        """See `shared.PolledFeed`."""
         self.follow(partition, bookmark).read(0.0)
         return True
 
     def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
-        """See `shared.PolledFeed`."""
         mark_of(bookmark, KeyRange.of(partition))
         if bookmark.place is not None:
             lsn_of(bookmark.place)

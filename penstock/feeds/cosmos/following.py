@@ -71,7 +71,6 @@ class CosmosFollowing:
 
     @property
     def next_in(self) -> float | None:
-        """See `feeds.PacesReads`."""
         return None if self._pace.is_idle else max(0.0, self._pace.not_before - time.monotonic())
 
     def _call(self) -> Page | None:
@@ -191,11 +190,9 @@ class CosmosFollowing:
         return self._drained
 
     def keep_alive(self) -> Sequence[Page]:
-        """See `feeds.Following`: there is nothing to keep."""
         return ()
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
-        """See `feeds.Following`."""
         return self._boundaries.bookmark(place)
 
     def acknowledge(self, bookmark: Bookmark) -> None:
@@ -227,7 +224,6 @@ class CosmosFollowing:
         }
 
     def close(self) -> None:
-        """See `feeds.Following`: connections belong to the client."""
         self._closed = True
         self._boundaries.keep()
 
@@ -283,13 +279,11 @@ class _PageSize:
         self._steady = 0  # pages of this size
 
     def answered(self) -> None:
-        """A page came."""
         self._steady += 1
         if self._steady >= _STEADY and self.most < self._items:
             self.most, self._steady = min(2 * self.most, self._items), 0
 
     def halve(self) -> None:
-        """A page was too large."""
         self.most, self._steady = self.most // 2, 0
 
 

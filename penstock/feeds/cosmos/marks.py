@@ -39,7 +39,6 @@ class FeedMark:
     cuts: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """The mark of a bookmark."""
         found: dict[str, Any] = {"rid": self.rid, "range": list(self.range)}
         if self.etag is not None:
             found["etag"] = self.etag
@@ -50,7 +49,6 @@ class FeedMark:
         return found | ({CUTS: list(self.cuts)} if self.cuts else {})
 
     def to_text(self) -> str:
-        """As a change carries it."""
         return orjson.dumps(self.to_json()).decode()
 
     def inside(self) -> "FeedMark":
@@ -152,7 +150,6 @@ class PageBoundaries:
         self._is_kept = True
 
     def note(self, last: Place, before: FeedMark, after: FeedMark, created: float) -> None:
-        """A page was read."""
         with self._lock:
             self._pages.append(_Boundary(last, before, after, created))
 

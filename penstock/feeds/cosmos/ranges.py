@@ -26,7 +26,6 @@ class KeyRange(NamedTuple):
 
     @property
     def name(self) -> PartitionId:
-        """The partition."""
         return PartitionId(f"{self.min or '0'}-{self.max}")
 
     @classmethod

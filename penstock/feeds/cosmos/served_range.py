@@ -66,7 +66,6 @@ class ServedRange:
         return failure(refused.status, refused.sub_status, refused.message, subject)
 
     def _refusal_of_now(self) -> Refused | None:
-        """The refusal of a read that needs no history."""
         try:
             self.client.page(self.key_range, None, 1)
         except Refused as refused:

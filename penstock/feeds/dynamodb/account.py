@@ -29,7 +29,6 @@ class CallPace:
         self._window = _SECOND / min(1.0, most)
 
     def due(self) -> float:
-        """When the next call may be made."""
         full = len(self._recent) == self._recent.maxlen
         return self._recent[0] + self._window if full else 0.0
 
@@ -97,7 +96,6 @@ class Account:
             self._sleep(at - now)
 
     def shard(self, arn: str, shard: str) -> KnownShard:
-        """What is known of one shard."""
         with self._lock:
             known = self._shards.setdefault((arn, shard), KnownShard())
             self._shards.move_to_end((arn, shard))

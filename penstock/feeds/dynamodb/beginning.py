@@ -43,7 +43,6 @@ class ShardBeginning:
     read: float = 0.0
 
     def to_mark(self) -> dict[str, Any]:
-        """The mark of a bookmark without a place."""
         if not self.pinned:
             return {"iterator": self.iterator}
         mark: dict[str, Any] = {"from": "trim_horizon" if self.since is None else self.since}

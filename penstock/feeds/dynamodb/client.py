@@ -180,7 +180,6 @@ class StreamsClient:
         return str(answer["ShardIterator"])
 
     def latest(self, arn: str, shard: str) -> str:
-        """A LATEST iterator."""
         with translating(self._subject):
             return self.iterator(arn, shard, "LATEST")
 

@@ -82,7 +82,6 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
 
 
 def code_of(error: boto.ClientError) -> str:
-    """The service's error code."""
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
@@ -92,7 +91,6 @@ def kind_of(error: boto.ClientError) -> type[PenstockError]:
 
 
 def failure(error: boto.ClientError, subject: str) -> PenstockError:
-    """A refusal of the service, as ours."""
     kind, hint = _known(error)
     message = error.response.get("Error", {}).get("Message", "")
     return kind(f"{subject}: {code_of(error)} {message}".strip(), hint=hint)

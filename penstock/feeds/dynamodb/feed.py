@@ -71,7 +71,6 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return Listing(lineages=lineages(trees, known), history=self._streams.history)
 
     def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
-        """See `feeds.Feed`."""
         trees = self._streams.children(of)
         if trees is None:
             return None
@@ -85,7 +84,6 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return self._streams.history
 
     def verify(self, history: str) -> None:
-        """See `feeds.Feed`."""
         table = history.partition(":table/")[2].partition("/stream/")[0]
         name, stream = self.settings.table_name, self.settings.stream
         if table != name or (stream and history != stream):
@@ -184,15 +182,12 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return {"state": state, "message": text, "at_risk": ""}
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        """See `feeds.Feed`."""
         return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
 
     def record_reader(self, on_error: OnError = "stop") -> RecordReader:
-        """See `feeds.Feed`."""
         return native_reader(on_error)
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.Feed`."""
         return [describe_table(self.settings).schema]
 
     def snapshot(
@@ -216,18 +211,15 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return DynamodbTable(self.settings)
 
     def check(self) -> Sequence[Finding]:
-        """See `feeds.Feed`."""
         return checked(findings(self.settings))
 
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
-        """See `shared.PolledFeed`."""
         try:
             return self.follow(partition, bookmark).look_ahead()
         except HistoryLost:  # one answer may be wrong
             return self.follow(partition, bookmark).look_ahead()
 
     def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:
-        """See `shared.PolledFeed`."""
         beginning_of(bookmark)
         if bookmark.place is not None:
             sequence_number(bookmark.place)

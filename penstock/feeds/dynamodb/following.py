@@ -92,7 +92,6 @@ class DynamodbFollowing:
         return None
 
     def _due(self) -> float:
-        """When the next call may be."""
         return max(self._walk.tip.not_before, self._known.pace.due(self._shard.settings.reads))
 
     def look_ahead(self) -> bool:
@@ -104,7 +103,6 @@ class DynamodbFollowing:
         return not self._known.pace.is_throttled
 
     def end(self) -> None:
-        """There is nothing to read."""
         self._drained = True
         self._begin_at("end")
 
@@ -236,7 +234,6 @@ class DynamodbFollowing:
         return self.read(0.0)
 
     def bookmark(self, place: Place | None) -> Bookmark:
-        """See `feeds.Following`."""
         walk = self._walk
         if place is None:
             return Bookmark(None, walk.beginning.to_mark())
@@ -276,7 +273,6 @@ class DynamodbFollowing:
         }
 
     def close(self) -> None:
-        """See `feeds.Following`: there is nothing to close."""
         self._closed = True
 
 

@@ -93,12 +93,10 @@ class DynamodbTable:
         return sorted(describe_table(self._settings).keys)
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """See `feeds.Collection`."""
         known = change.get("document_id")
         return str(known) if known is not None else document_id(dict(change["key"]))
 
     def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """See `feeds.Collection`."""
         names = self._keys
         return {name: image[name] for name in names} if image.keys() >= {*names} else None
 
@@ -108,7 +106,6 @@ class DynamodbTable:
             return sum(page["Count"] for page in self._pages(Select="COUNT"))
 
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """See `feeds.Collection`."""
         with translating(f"reading {self.name}"):
             keys = self._keys
             seen: set[str] = set()

@@ -25,7 +25,6 @@ class StreamShard:
 
     @property
     def is_open(self) -> bool:
-        """Whether records may still come."""
         return self.last is None
 
     @classmethod
@@ -65,7 +64,6 @@ class ShardTree:
 
     @property
     def leaves(self) -> list[StreamShard]:
-        """Those without a child."""
         return [each for each in self.ordered if not self._children.get(each.id)]
 
     @property
@@ -88,7 +86,6 @@ def partition_of(label: str, shard: str) -> PartitionId:
 
 
 def label_of(partition: PartitionId) -> str:
-    """The stream's label."""
     return partition.rpartition("/")[0]
 
 

@@ -21,7 +21,6 @@ _UPDATE = "aws dynamodb update-table --table-name {} --stream-specification Stre
 
 
 def how_to_enable(table: str) -> str:
-    """The command that enables a table's stream."""
     return _UPDATE.format(table, "true,StreamViewType=NEW_AND_OLD_IMAGES")
 
 

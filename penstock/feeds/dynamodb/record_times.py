@@ -39,7 +39,6 @@ class ReadThrough:
         self._empty = 0
 
     def found_nothing(self, now: float) -> None:
-        """A page was empty."""
         if not self._empty:
             self._empty_since = now
         self._empty += 1
@@ -69,11 +68,9 @@ class RecordTimes:
 
     @property
     def newest(self) -> float:
-        """Of all that was read."""
         return self._pages[-1].last_created
 
     def note(self, last: Place, first_created: float, last_created: float) -> None:
-        """A page was read."""
         with self._lock:
             self._pages.append(_PageAges(last, first_created, last_created))
             if len(self._pages) > _PAGES:

@@ -91,7 +91,6 @@ class DynamodbSettings(Settings):
 
     @property
     def at(self) -> At:
-        """`start` as `Feed.begin` takes it."""
         return _start(self.start)
 
     @property

@@ -46,7 +46,6 @@ class ServedShard:
 
     @property
     def label(self) -> str:
-        """The stream's."""
         return label_of(self.partition)
 
     def lost(self, cause: str, after: Place | None) -> HistoryLost:

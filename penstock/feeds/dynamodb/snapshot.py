@@ -120,7 +120,6 @@ class DynamodbRowSource:
     def opened(
         self, is_stopped: Callable[[], bool]
     ) -> Iterator[Callable[[Segment, int, int], Iterator[Page]]]:
-        """See `feeds.RowSource`."""
         yield TableScan(self.settings, self.keys, is_stopped).pages
 
 
@@ -168,7 +167,6 @@ class DynamodbSnapshot:
         return () if mark == self.mark else None
 
     def plan(self, rows: int, size: int) -> Sequence[Segment]:
-        """See `feeds.TableSnapshot`."""
         table = self._table
         wanted = max(-(-table.size // size), -(-table.items // rows), 1)
         count = min(wanted, _MOST_SEGMENTS)

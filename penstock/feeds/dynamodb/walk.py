@@ -60,12 +60,10 @@ class ShardPace:
         return max(self._not_before, recent[-reads] + _WINDOW if full else 0.0)
 
     def reads(self, now: float) -> None:
-        """A call was made, and answered or not."""
         with self._lock:
             self._recent = [each for each in self._recent if each > now - _WINDOW] + [now]
 
     def answered(self) -> None:
-        """The service took the call."""
         self.is_throttled = False
         self._not_before = 0.0
         self._waits = delays(first=0.5)

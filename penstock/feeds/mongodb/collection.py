@@ -23,7 +23,6 @@ class MongoCollection:
         self.namespace, self.name = database, collection
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """See `feeds.Collection`."""
         known = change.get("document_id")
         return str(known) if known is not None else document_text(untyped(change["key"]["_id"]))
 
@@ -39,12 +38,10 @@ class MongoCollection:
         return None
 
     def count(self) -> int:
-        """See `feeds.Collection`."""
         with connect(self._settings) as client, translating("counting documents"):
             return int(self._of(client).count_documents({}))
 
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """See `feeds.Collection`."""
         with connect(self._settings) as client, translating("reading a collection"):
             found = self._of(client)
             by_chance = [{"$sample": {"size": most}}]

@@ -81,7 +81,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return delays(first=1.0, limit=30.0)
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
-        """See `feeds.Feed`."""
         return Listing(lineages=[Lineage(partition=PARTITION)])
 
     def begin(self, at: At = None) -> Bookmarks:
@@ -165,7 +164,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return MongoFollowing(self.settings, PARTITION, stream, beginning, self._losses)
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-        """See `feeds.Feed`."""
         return moved(self.settings, saved, stored)
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:
@@ -202,7 +200,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return self._catching_up.status()
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        """See `feeds.Feed`."""
         settings = self.settings
         return ChangeStreamDecoder(
             ChangeStreamDecoding(
@@ -219,7 +216,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return collections(self.settings)
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.Feed`."""
         return schemas_of(self.settings)
 
     def snapshot(
@@ -239,7 +235,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return MongoCollection(self.settings, name)
 
     def check(self) -> Sequence[Finding]:
-        """See `feeds.Feed`."""
         return check(self.settings)
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:

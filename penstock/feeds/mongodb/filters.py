@@ -31,7 +31,6 @@ class Filter:
 
     @classmethod
     def of(cls, settings: MongoSettings) -> "Filter":
-        """What the settings say."""
         return cls(
             every=settings.database == ALL,
             listed=tuple(sorted(settings.collections)),
@@ -44,7 +43,6 @@ class Filter:
         return {name: list(names) for name, names in named.items() if names}
 
     def from_json(self, found: Mapping[str, Any]) -> "Filter":
-        """Another one of the same database."""
         return Filter(
             every=self.every,
             listed=tuple(found.get("collections", ())),
@@ -116,7 +114,6 @@ class StoredStretch:
     time: int
 
     def to_json(self) -> dict[str, Any]:
-        """As marks have it."""
         return {"filter": self.filter.to_json(), "until": self.until, "time": self.time}
 
 
@@ -130,7 +127,6 @@ class Replay:
 
     @classmethod
     def of(cls, settings: MongoSettings, mark: Mark | None) -> "Replay":
-        """What a mark says."""
         now = Filter.of(settings)
         stretches: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
         found = [
@@ -142,12 +138,10 @@ class Replay:
         return cls(now=now, stored=tuple(found))
 
     def mark(self) -> dict[str, Any]:
-        """What marks have of it."""
         stored = [each.to_json() for each in self.stored]
         return {"filter": self.now.to_json()} | ({"replay": stored} if stored else {})
 
     def match(self) -> dict[str, Any]:
-        """The stage to read with."""
         return either([self.now, *(each.filter for each in self.stored)])
 
     def read(self, payload: bytes, found: Sequence[ChangeEvent]) -> "Reread":

@@ -52,7 +52,6 @@ class MongoFollowing:
         self._window = OplogWindow(settings)
 
     def read(self, timeout: float) -> Sequence[Page]:
-        """See `feeds.Following`."""
         if not self._connected:
             raise Unavailable(f"the following of {self._pages.partition} was closed")
         try:
@@ -94,7 +93,6 @@ class MongoFollowing:
 
     @property
     def drained(self) -> bool:
-        """See `feeds.Following`: a change stream has no end."""
         return False
 
     def keep_alive(self) -> Sequence[Page]:
@@ -103,7 +101,6 @@ class MongoFollowing:
         return ()
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
-        """See `feeds.Following`."""
         return self._pages.tokens.bookmark(place)
 
     def acknowledge(self, bookmark: Bookmark) -> None:
@@ -118,7 +115,6 @@ class MongoFollowing:
         return self._beginning.begins
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Following`."""
         tokens, confirmed = self._pages.tokens, self._confirmed
         last, at = tokens.last, self._pages.cluster_time(confirmed)
         lag = self._lag.seconds(at, is_stored=self._is_stored(last))
@@ -144,7 +140,6 @@ class MongoFollowing:
         return last is None or (self._confirmed is not None and self._confirmed >= last)
 
     def close(self) -> None:
-        """See `feeds.Following`."""
         self._connected = False
         self._window.close()
         self._pages.tokens.close()

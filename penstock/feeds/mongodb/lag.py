@@ -153,7 +153,6 @@ class OplogWindow(Closes):
         self._failures = 0
 
     def open(self) -> None:
-        """Begins to ask; idempotent."""
         if not self._is_open:
             self._is_open = True
             weakref.finalize(self, self._closed.set)
@@ -171,7 +170,6 @@ class OplogWindow(Closes):
         return EVERY * (_RARER if self.unknown else 1)
 
     def close(self) -> None:
-        """Asks no more."""
         self._closed.set()
 
 

@@ -94,7 +94,6 @@ class ReadTokens:
         return self._newest
 
     def read(self, places: Sequence[tuple[int, int]], tokens: Sequence[bytes], last: Place) -> None:
-        """A page was read."""
         with self._lock:
             self._pages.append(_Read(places, tokens, self.also))
             self._last = self._at = last
@@ -185,7 +184,6 @@ class StreamPages:
         self._held = b""
 
     def take(self, reply: Reply) -> Taken:
-        """The pages of a reply."""
         payload = self._held + reply.payload
         run = events(payload)
         self._held = payload[run.end :]

@@ -71,7 +71,6 @@ class MongoRowSource:
     def opened(
         self, is_stopped: Callable[[], bool] = lambda: False
     ) -> Iterator[Callable[[IdRange, int, int], Iterator[Page]]]:
-        """See `feeds.RowSource`."""
         what = f"reading documents of {self.rows.database}.{self.rows.collection}"
         with closing(connect(self.settings)) as client, self.pin.session(client) as session:
 
@@ -181,7 +180,6 @@ class MongoSnapshot:
 
     @property
     def is_exact(self) -> bool:
-        """See `feeds.TableSnapshot`."""
         return False
 
     @property
@@ -214,7 +212,6 @@ class MongoSnapshot:
         return list(id_ranges(found, count=count, rows=rows, size=size))
 
     def verify(self, known: Bookmarks) -> None:
-        """See `feeds.TableSnapshot`."""
         if self._era_of(known) != self._era:
             raise Unavailable(
                 "changes go on in another history since the snapshot began",

@@ -85,7 +85,6 @@ class Limits:
         self.tolerance = Tolerance()
 
     def answered(self) -> None:
-        """A `getMore` was answered."""
         self.seconds = self._first
         self.tolerance.succeeded()
 

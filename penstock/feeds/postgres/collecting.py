@@ -73,7 +73,6 @@ class Collector:
 
     @property
     def full(self) -> bool:
-        """Whether the page has reached one of its limits."""
         page, limits = self.page, self.limits
         return page.count >= limits.rows or page.size >= limits.size
 

@@ -44,7 +44,6 @@ class PostgresTable:
         self._key: list[str] = []
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """See `feeds.Collection`."""
         key = change.get("key")
         if key is None and change.get("document_id") is not None:
             names, text = self._primary_key(), str(change["document_id"])
@@ -53,17 +52,14 @@ class PostgresTable:
         return _text(key or {})
 
     def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """See `feeds.Collection`."""
         names = self._primary_key()
         return {name: image[name] for name in names} if all(n in image for n in names) else None
 
     def count(self) -> int:
-        """See `feeds.Collection`."""
         found = self._rows(sql.SQL("SELECT count(*) FROM {}").format(self._table))
         return int(next(iter(found))["count"])
 
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """See `feeds.Collection`."""
         query = sql.SQL("SELECT * FROM {}").format(self._table)
         if most is not None:
             query += sql.SQL(" ORDER BY random() LIMIT {}").format(sql.Literal(most))

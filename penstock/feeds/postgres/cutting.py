@@ -54,7 +54,6 @@ class KeyColumn:
 
     @property
     def quoted(self) -> sql.Identifier:
-        """In SQL."""
         return sql.Identifier(self.name)
 
     def compared(self, sign: str, value: sql.Composable) -> sql.Composed:
@@ -63,7 +62,6 @@ class KeyColumn:
         return sql.SQL("{} {} {}").format(self.quoted, operator, value)
 
     def value(self, text: str) -> sql.Composed:
-        """A value of its type."""
         return sql.SQL("{}::{}").format(sql.Literal(text), sql.SQL(self.kind))
 
 
@@ -95,7 +93,6 @@ def rows_in_range(rows: int, size: int, *, count: int, weight: int) -> int:
 
 
 def count_query(table: Published) -> sql.Composed:
-    """How many rows there are."""
     return sql.SQL("SELECT pg_catalog.count(*) FROM {}{}").format(table.quoted, _where([], table))
 
 

@@ -159,7 +159,6 @@ def is_wrong_statement(error: PenstockError) -> bool:
 
 
 def translated(error: psycopg.Error, subject: str) -> PenstockError:
-    """psycopg's exception as ours."""
     state = error.sqlstate
     if state is None and isinstance(error, (psycopg.ProgrammingError, psycopg.NotSupportedError)):
         state = "P0000"  # a call that the driver itself refused

@@ -76,7 +76,8 @@ from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
 class PostgresFeed(SettingsFeed[PostgresSettings]):
-    """The implementation of `feeds.Feed` for PostgreSQL 13 to 18. It is its settings."""
+    """The implementation of `feeds.Feed` for PostgreSQL 13 to 18, and of `KnowsReader`. It is its
+    settings."""
 
     selects_rows = True
 
@@ -255,7 +256,6 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return {"state": "unknown_types", "message": "; ".join(unknown)} if unknown else {}
 
     def holders(self) -> Sequence[Holder]:
-        """See `feeds.KnowsReader`."""
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
         if slot is None or slot.active_pid is None:
@@ -276,7 +276,6 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             )
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        """See `feeds.Feed`."""
         settings = self.settings
         # Penstock's own publication has no other tables, and a pattern may match any.
         is_open = settings.is_managed or any(map(pattern_of, settings.tables))
@@ -300,15 +299,12 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             return followed_tables(connection, self.settings)
 
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
-        """See `feeds.Feed`."""
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
     def number_columns(self) -> None:
-        """See `feeds.Feed`."""
         self._memory.numbers = True
 
     def schemas(self) -> Sequence[TableSchema]:
-        """See `feeds.Feed`."""
         with closing(SideConnection(self.settings)) as side:
             return schemas_of(side.rows, self.settings)
 
@@ -328,7 +324,6 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return PostgresTable(self.settings, name)
 
     def check(self) -> Sequence[Finding]:
-        """See `feeds.Feed`."""
         return checked(findings(self.settings))
 
 

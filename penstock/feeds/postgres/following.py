@@ -111,7 +111,6 @@ class PostgresFollowing:
         self._transport: Transport = start(begin.connection, command)
 
     def read(self, timeout: float) -> Sequence[Page]:
-        """See `feeds.Following`."""
         try:
             return self._read(time.monotonic() + timeout)
         except PenstockError as error:
@@ -163,11 +162,9 @@ class PostgresFollowing:
 
     @property
     def drained(self) -> bool:
-        """See `feeds.Following`: a slot never ends."""
         return False
 
     def keep_alive(self) -> Sequence[Page]:
-        """See `feeds.Following`."""
         now = time.monotonic()
         self._silence.heard(now)  # nobody listened
         try:
@@ -196,7 +193,6 @@ class PostgresFollowing:
         )
 
     def acknowledge(self, bookmark: Bookmark) -> None:
-        """See `feeds.Following`."""
         place, mark = bookmark.place, bookmark.mark
         if place is not None:
             self._progress.note(place)
@@ -268,7 +264,6 @@ class PostgresFollowing:
         return f"{self._pages}/{progress.received}{idle}"
 
     def close(self) -> None:
-        """See `feeds.Following`."""
         if self._connected:
             try:
                 self._report(time.monotonic())

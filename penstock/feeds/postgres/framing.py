@@ -69,7 +69,6 @@ class Framer:
 
     @property
     def between(self) -> bool:
-        """Whether the last transaction that began is over."""
         return self.collector.transaction is BETWEEN
 
     @property

@@ -85,7 +85,6 @@ class OpenPage:
         self._first = first
 
     def put(self, piece: bytes) -> None:
-        """Whole CopyData messages, as they came."""
         if piece:
             self._parts.append(piece)
             self.size += len(piece)
@@ -134,7 +133,6 @@ class PageTimer:
         self._cut_at = now
 
     def cut(self, now: float) -> None:
-        """A page was cut, for whatever reason."""
         self._cut_at = now
 
     def due_in(self, now: float, *, holds: bool, between: bool) -> float:

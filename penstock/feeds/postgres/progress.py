@@ -140,7 +140,6 @@ class LogProgress:
             self._noted = place
 
     def take_noted(self) -> None:
-        """Acknowledges what was noted since."""
         if self._noted is not None and self._noted is not self._acknowledged:
             self.acknowledged(self._noted)
 
@@ -161,7 +160,6 @@ class LogProgress:
         return self.durable if self.allowed is None else min(self.durable, self.allowed)
 
     def due(self, now: float) -> bool:
-        """Whether a report should be sent now."""
         waited = now - self._reported_at
         return (
             self._asked

@@ -73,7 +73,6 @@ class _Table:
 
 
 def create_statement(settings: PostgresSettings) -> str:
-    """The SQL that makes the publication these settings want."""
     what: sql.Composable = sql.SQL("FOR ALL TABLES")
     if settings.tables:
         what = sql.SQL("FOR TABLE {}").format(_listed(settings.table_names))

@@ -50,7 +50,6 @@ class RowPages:
     taken_at: int
 
     def page(self, payload: bytes, count: int) -> Page:
-        """A page of Insert messages."""
         oid = int.from_bytes(self.relation[1:5], "big")
         context = Context(
             commit_lsn=self.lsn,

@@ -166,8 +166,6 @@ ORDER BY a.attnum
 
 
 class _Row(NamedTuple):
-    """A column of a published table."""
-
     schema: str
     table: str
     oid: int

@@ -111,7 +111,6 @@ class PostgresSettings(Settings):
 
     @property
     def partition(self) -> PartitionId:
-        """Ours, of one source."""
         return PartitionId(self.sid or self.slot)
 
     @property
@@ -134,7 +133,6 @@ class PostgresSettings(Settings):
 
     @property
     def each(self) -> "tuple[PostgresSettings, ...]":
-        """The settings of each source."""
         return tuple(
             self.model_copy(
                 update={

@@ -133,7 +133,6 @@ def forks(connection: Ordinary, timeline: int) -> dict[int, int]:
 
 
 def find_slot(connection: Ordinary, name: str) -> Slot | None:
-    """The slot of that name, if there is one."""
     with translating("reading the replication slots"):
         return connection.cursor(row_factory=class_row(Slot)).execute(_FIND, (name,)).fetchone()
 
@@ -149,7 +148,6 @@ def create_slot(connection: Ordinary, name: str, *, failover: bool = False) -> N
 
 
 def drop_slot(connection: Ordinary, name: str) -> None:
-    """Drops the slot."""
     with translating(f"dropping the slot {name}"):
         connection.execute("SELECT pg_catalog.pg_drop_replication_slot(%s)", (name,))
 

@@ -122,7 +122,7 @@ WHERE c.relkind <> 'p' AND (c.oid = %s::oid OR c.oid IN (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PostgresRowSource:
-    """Reads ranges of one snapshot, in any process that reaches the server. Pickles."""
+    """A `feeds.ReadsLines` of one snapshot, in any process that reaches the server. Pickles."""
 
     settings: PostgresSettings
     snapshot: str  # the exported one's name
@@ -133,7 +133,6 @@ class PostgresRowSource:
 
     @property
     def is_by_key(self) -> bool:
-        """See `feeds.ReadsLines`."""
         return bool(self.table.key)
 
     @contextmanager
@@ -154,7 +153,6 @@ class PostgresRowSource:
     def lines(
         self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
     ) -> Iterator[Callable[[TableRange], Iterator[tuple[bytes, int]]]]:
-        """See `feeds.ReadsLines`."""
         table = replace(self.table, columns=tuple(columns))
         with self._opened(is_stopped) as connection:
 
@@ -363,13 +361,11 @@ class PostgresSnapshot:
 
     @property
     def lsn(self) -> str:
-        """See `feeds.TableSnapshot`."""
         lsn = self._lsn
         return f"{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}"
 
     @property
     def position(self) -> str:
-        """See `feeds.TableSnapshot`."""
         return f"{self._era}{format_lsn(self._lsn)}:0"
 
     @property
@@ -387,7 +383,6 @@ class PostgresSnapshot:
         return written_since(ranges, int(xid)) if xid.isdigit() else None
 
     def verify(self, known: Bookmarks) -> None:
-        """See `feeds.TableSnapshot`."""
         if self._era_of(known) != self._era:
             raise Unavailable(
                 "the server's history became another one during the snapshot",

@@ -43,7 +43,8 @@ _THREADS = 16  # connections that are made at once: each may take its whole time
 
 
 class PostgresSources(SettingsFeed[PostgresSettings]):
-    """The implementation of `feeds.Feed` for several PostgreSQL sources."""
+    """The implementation of `feeds.Feed`, `HasSources` and `KnowsReader` for several PostgreSQL
+    sources."""
 
     selects_rows = True
     has_common_order = False  # positions are of several logs
@@ -54,11 +55,9 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 
     @property
     def sources(self) -> Set[PartitionId]:
-        """See `feeds.HasSources`."""
         return self._feeds.keys()
 
     def of(self, partition: str) -> PostgresFeed:
-        """The feed of one source. Raises SettingsError."""
         found = self._feeds.get(PartitionId(partition))
         if found is None:
             raise SettingsError(
@@ -83,7 +82,6 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def follow(
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
-        """See `feeds.Feed`."""
         try:
             feed = self.of(partition)
             if bookmark == START:  # it could not be reached at the first start, or is new
@@ -93,13 +91,11 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
             raise _named(partition, error) from error
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
-        """See `feeds.Feed`."""
         return SourcesDecoder(
             {sid: feed.decoder(images, on_error) for sid, feed in self._feeds.items()}
         )
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`."""
         found = {sid: status for sid, feed in self._feeds.items() if (status := feed.status())}
         if not found:
             return {}
@@ -107,11 +103,9 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         return {**next(iter(found.values())), "message": message}
 
     def holders(self) -> Sequence[Holder]:
-        """See `feeds.KnowsReader`."""
         return [one for each in self._ask(PostgresFeed.holders).values() for one in each]
 
     def evict(self, holder: Holder) -> None:
-        """See `feeds.KnowsReader`."""
         self.of(holder.partition).evict(holder)
 
     def tables(self) -> Sequence[tuple[str, str]]:
@@ -127,12 +121,10 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         return list(found.values())
 
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
-        """See `feeds.Feed`."""
         for each in self._feeds.values():
             each.announce_schemas(announced)
 
     def number_columns(self) -> None:
-        """See `feeds.Feed`."""
         for each in self._feeds.values():
             each.number_columns()
 
@@ -155,7 +147,6 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         return next(iter(self._feeds.values())).collection(name)
 
     def check(self) -> Sequence[Finding]:
-        """See `feeds.Feed`."""
         return [
             replace(each, subject=f"source {sid}: {each.subject}")
             for sid, findings in self._ask(PostgresFeed.check).items()
@@ -188,7 +179,6 @@ class SourceFollowing:
         return getattr(self._following, name)
 
     def read(self, timeout: float) -> Sequence[Page]:
-        """See `feeds.Following`."""
         try:
             return self._following.read(timeout)
         except (SettingsError, Unavailable) as error:
@@ -222,5 +212,4 @@ def _named(sid: str, error: PenstockError) -> Unavailable:
 
 
 def build(settings: PostgresSettings) -> Feed:
-    """The feed of these settings."""
     return PostgresSources(settings) if settings.sources else PostgresFeed(settings)

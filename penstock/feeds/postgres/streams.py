@@ -94,7 +94,6 @@ class StreamedTransaction:
         return piece
 
     def close(self) -> None:
-        """Forgets everything."""
         self._parts.clear()
         self.held = 0
         if self._file is not None:

@@ -101,7 +101,6 @@ class Run:
 
     @property
     def last(self) -> Place:
-        """The place of the last change."""
         return self._place(self.count - 1)
 
     def done(self, place: Place) -> int:

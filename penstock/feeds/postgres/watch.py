@@ -86,7 +86,6 @@ class SideWork:
         self.watch.refresh(now)
 
     def close(self) -> None:
-        """Closes the connection."""
         self._side.close()
 
 

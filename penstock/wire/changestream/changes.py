@@ -70,7 +70,6 @@ class Reader:
     flatten: bool = False
 
     def pack(self, image: Any) -> bytes:
-        """A map as an image."""
         if self.images == "json":
             return orjson.dumps(image, default=base64_of)
         return ormsgpack.packb(image)

@@ -210,7 +210,6 @@ class Placer:
         self.time, self.ordinal = time, ordinal
 
     def next(self, time: int) -> tuple[int, int]:
-        """The next event's time and ordinal."""
         if time > self.time:
             self.time, self.ordinal = time, 0
         else:

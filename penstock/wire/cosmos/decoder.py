@@ -34,7 +34,6 @@ class CosmosDecoder(RowDecoder):
         self._system = system
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """See `page.Decoder`."""
         context = DocumentContext.of(page)
         rows = [self._row(place, each, context) for place, each in read_documents(page, context)]
         if rows:

@@ -36,7 +36,6 @@ class DocumentContext(NamedTuple):
     skip: int = 0
 
     def pack(self) -> bytes:
-        """As a page carries it."""
         return orjson.dumps(self._asdict())
 
     @classmethod

@@ -35,7 +35,6 @@ class DynamodbDecoder(RowDecoder):
         self._expired = self._pack({"expired": True})
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """See `page.Decoder`."""
         table = PageContext.of(page).table
         rows = [self._row(each, table) for each in read_records(page)]
         return self._batches(page, rows, ordinal=0, collection=table)

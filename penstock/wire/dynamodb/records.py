@@ -27,7 +27,6 @@ class PageContext(msgspec.Struct, frozen=True):
     skip: int = 0
 
     def pack(self) -> bytes:
-        """As a page carries it."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -62,7 +61,6 @@ class RecordHead(msgspec.Struct):
 
     @property
     def created_at(self) -> datetime:
-        """The same time."""
         return datetime.fromtimestamp(self.created, UTC)
 
 
@@ -96,7 +94,6 @@ class StreamRecord(RecordHead, kw_only=True):
 
     @property
     def keys(self) -> Item:
-        """The key."""
         return self.dynamodb.Keys
 
     @property
@@ -106,7 +103,6 @@ class StreamRecord(RecordHead, kw_only=True):
 
     @property
     def old(self) -> Item | None:
-        """The item before it."""
         return self.dynamodb.OldImage
 
     @property

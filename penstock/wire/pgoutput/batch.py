@@ -52,7 +52,6 @@ class Constants:
     relations: list[RowLayout | None] = field(default_factory=lambda: [None])
 
     def add_unit(self, lsn: int, xid: int | None, committed_at: int | None) -> int:
-        """A new unit's index."""
         self.cursors.append(format_lsn(lsn))
         self.transactions.append(None if xid is None else str(xid))
         self.committed_at.append(committed_at)

@@ -31,7 +31,6 @@ class ByteReader:
         self._lenient = lenient
 
     def take(self, size: int) -> bytes:
-        """The next `size` bytes."""
         at = self._at
         if size < 0 or at + size > len(self._data):
             left = len(self._data) - at
@@ -81,7 +80,6 @@ class ByteReader:
             raise Malformed("a name is not UTF-8") from None
 
     def rest(self) -> bytes:
-        """Everything that is left."""
         return self.take(len(self._data) - self._at)
 
     def end(self) -> None:

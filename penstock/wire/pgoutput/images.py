@@ -27,31 +27,27 @@ class RowImages(Protocol):
 
     def row(self, row: dict[str, Any], /) -> bytes:
         """The image of a row, as far as it was sent."""
-        ...
 
     def key(self, key: dict[str, Any], /) -> bytes:
         """The image of all columns of the key."""
-        ...
 
     def values(self, row: Mapping[str, Any]) -> list[Any]:
         """What the document id or the tenant is made of, as `layout.key_text` takes it."""
-        ...
 
 
 class Maps:
-    """A row is a map of column name to value."""
+    """`RowImages` that are maps of column name to value."""
 
     def __init__(self, cells: Cells, pack: Pack) -> None:
         self.cells = cells
         self.row = self.key = pack
 
     def values(self, row: Mapping[str, Any]) -> list[Any]:
-        """See `RowImages`."""
         return list(row.values())
 
 
 class Lines:
-    r"""A row is a line of COPY's text format without its end: all columns in the relation's order,
+    r"""`RowImages` that are lines of COPY's text format without their end: all columns in the relation's order,
     parted by tabs. Null is `\N`, and `\U` a column that was not sent, or (of a K tuple) is no key.
     `identifying` are the columns whose text is converted as well: the key's, the tenant's."""
 
@@ -62,15 +58,12 @@ class Lines:
         self._key = [name for name in self._names if name in key]
 
     def row(self, row: dict[str, Any]) -> bytes:
-        """See `RowImages`."""
         return _line(row, self._names)
 
     def key(self, key: dict[str, Any]) -> bytes:
-        """See `RowImages`."""
         return _line(key, self._key)
 
     def values(self, row: Mapping[str, Any]) -> list[Any]:
-        """See `RowImages`."""
         return [
             None if value is None else self._converters.get(name, text)(value.encode())
             for name, value in row.items()

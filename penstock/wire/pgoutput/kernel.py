@@ -258,7 +258,6 @@ class Kernel:
 
 
 def _take_over(state: _ScanState, scan: Scan) -> None:
-    """Passes the state of the kernel to `scan`."""
     for number in range(len(scan.constants.cursors), state.units):
         unit = state.all_units[number]
         inside = bool(unit.inside)

@@ -74,7 +74,6 @@ class Diagnosis(NamedTuple):
 
 
 def explain(message: Message, layout: RowLayout) -> Diagnosis:
-    """Why a row message could not be read."""
     table = f"{layout.relation.namespace}.{layout.relation.name}"
     if layout.fault is not None:
         what = f"the relation {table} can't be decoded: {layout.fault.message}"

@@ -240,7 +240,6 @@ class Scan:
         return explain(message, layout)
 
     def _broken(self, index: int, at: int, stop: int, layout: RowLayout) -> None:
-        """The next row can't be read."""
         found = self._explain(at, stop, layout)
         if self._poison is None:
             raise found.error from None
@@ -331,7 +330,6 @@ class Scan:
         ))  # fmt: skip
 
     def _place(self, message: LogicalMessage) -> tuple[int, int]:
-        """The unit and the ordinal of a logical message."""
         unit, ordinal = self.unit, self.ordinal
         if not message.transactional:
             if not message.lsn:
