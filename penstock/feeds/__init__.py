@@ -169,10 +169,12 @@ class Following(Protocol):
         """Whether the partition has ended and `read` has returned all of it (a closed shard, a
         split feed range, a snapshot chunk). Its children may start when this is durable. A
         partition without an end (a slot, a change stream) is never drained."""
+        return False
 
     def keep_alive(self) -> Sequence[Page]:
         """Keeps the connection while the buffer is full; called every few seconds. A source that
         can only be kept alive by reading returns what came; the others return nothing."""
+        return ()
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable (None: nothing is yet). Its mark

@@ -9,14 +9,25 @@ record.
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field, field_validator
 
 from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, finding
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
+from penstock.model.settings import Settings, Start
+
+
+def _split(value: Any) -> Any:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    return value
+
+
+# Options of a Spark reader are text: `public.a, public.b` is a list of two.
+Names = Annotated[tuple[str, ...], BeforeValidator(_split)]
 
 
 def _refuse(value: Any) -> Any:
@@ -38,27 +49,41 @@ _HOLE = "hole"
 _HINT = "load the data anew; on_gap: continue goes on with what the source still has"
 
 
-class _Settings(Protocol):
-    @property
-    def name(self) -> str: ...
+class BackendSettings(Settings):
+    """What each feed's settings have."""
+
+    name: str = Field("default", pattern=r"^[^\s:]+$")
+    """The backend: part of every event id and of subjects, so it must not change later."""
+    on_gap: GapPolicy = "fail"
+
+
+class PolledSettings(BackendSettings):
+    """What the settings of a feed have whose partitions any number of readers may poll."""
+
+    start: Start = ""
+    polled: bool = True
+    """Whether Spark's tasks read the partitions in open micro-batches; if not, the reader
+    process."""
+
+    @classmethod
+    def begins_at(cls, start: str | dict[str, Any]) -> At:
+        """`start` as `Feed.begin` takes it. Raises ValueError."""
+        raise NotImplementedError
+
+    @field_validator("start")
+    @classmethod
+    def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
+        cls.begins_at(value)
+        return value
 
     @property
-    def on_gap(self) -> GapPolicy: ...
+    def at(self) -> At:
+        """Where a first start begins."""
+        return self.begins_at(self.start)
 
 
-class _PolledSettings(_Settings, Protocol):
-    @property
-    def polled(self) -> bool: ...
-
-    @property
-    def start(self) -> str | dict[str, Any]: ...
-
-    @property
-    def at(self) -> At: ...
-
-
-S = TypeVar("S", bound=_Settings)
-P = TypeVar("P", bound=_PolledSettings)
+S = TypeVar("S", bound=BackendSettings)
+P = TypeVar("P", bound=PolledSettings)
 
 
 class SettingsFeed(Feed, Generic[S]):

@@ -243,10 +243,10 @@ class Connection:
         if not self.collect(take, timeout or self._settings.timeout):
             raise Unavailable(f"{self.address} does not answer on {subject}")
 
-    def subscribe(self, subject: str, queue: str = "") -> None:
-        """Messages under the subject (may have wildcards) come out of `receive` from now on; in a
-        queue group each goes to one member. Raises Unavailable, SettingsError."""
-        self.send(protocol.sub(subject, next(self._numbers), queue))
+    def subscribe(self, subject: str) -> None:
+        """Messages under the subject (may have wildcards) come out of `receive` from now on. Raises
+        Unavailable, SettingsError."""
+        self.send(protocol.sub(subject, next(self._numbers)))
         self.ping()
 
     def check(self) -> None:

@@ -68,10 +68,8 @@ def connect(options: Mapping[str, Any]) -> bytes:
     return b"CONNECT " + orjson.dumps(options) + b"\r\n"
 
 
-def sub(subject: str, sid: int, queue: str = "") -> bytes:
-    """SUB; of the members of a queue group one gets each message."""
-    group = f"{queue} " if queue else ""
-    return f"SUB {subject} {group}{sid}\r\n".encode()
+def sub(subject: str, sid: int) -> bytes:
+    return f"SUB {subject} {sid}\r\n".encode()
 
 
 def pub(subject: str, reply: str, payload: bytes) -> bytes:

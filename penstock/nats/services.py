@@ -1,7 +1,4 @@
-"""Services: programs that answer requests under a subject. Members of a queue group share them.
-
-Who asks uses `Connection.request`; `asked` raises Unavailable when nobody listens.
-"""
+"""Services: programs that answer requests under a subject, and who asks them."""
 
 from collections.abc import Callable
 
@@ -28,18 +25,13 @@ class Responder:
     the request is not for us."""
 
     def __init__(
-        self,
-        connection: Connection,
-        subject: str,
-        answer: Callable[[Msg], bytes | None],
-        queue: str = "",
+        self, connection: Connection, subject: str, answer: Callable[[Msg], bytes | None]
     ) -> None:
         self._connection, self._subject, self._answer = connection, subject, answer
-        self._queue = queue
 
     def start(self) -> None:
         """Requests come here from now on. Raises Unavailable, SettingsError."""
-        self._connection.subscribe(self._subject, self._queue)
+        self._connection.subscribe(self._subject)
 
     def serve(self, timeout: float) -> int:
         """Answers what comes within so many seconds, and returns how many requests there were at

@@ -35,37 +35,6 @@ def test_a_service_that_is_silent_is_unavailable(
         asked(connect(), subject, b"?", timeout=0.2)
 
 
-def test_requests_are_answered_and_shared_by_a_group(
-    connect: Callable[[], Connection], subject: str
-) -> None:
-    served: Counter[str] = Counter()
-    stop = threading.Event()
-
-    def serve(name: str, service: Responder) -> None:
-        while not stop.is_set():
-            served[name] += service.serve(0.05)
-
-    def answering(name: str) -> Callable[[Msg], bytes]:
-        return lambda message: message.payload + b" by " + name.encode()
-
-    services = {
-        name: Responder(connect(), f"{subject}.*", answering(name), queue="q") for name in "ab"
-    }
-    for service in services.values():
-        service.start()
-    threads = [threading.Thread(target=serve, args=one) for one in services.items()]
-    for thread in threads:
-        thread.start()
-    client = connect()
-    answers = [asked(client, f"{subject}.x", b"%d" % n).payload for n in range(100)]
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert [answer.split()[0] for answer in answers] == [b"%d" % n for n in range(100)]
-    assert sum(served.values()) == 100, "each request has one answer"
-    assert min(served.values()) > 10, "and both members have answered"
-
-
 def test_answers_do_not_get_lost_among_messages_of_a_subscription(
     connect: Callable[[], Connection], subject: str
 ) -> None:

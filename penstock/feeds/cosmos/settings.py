@@ -6,20 +6,18 @@ from datetime import datetime
 from typing import Any, Literal
 
 import orjson
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from penstock.feeds import At
-from penstock.feeds.shared import PolicyWithoutSnapshots, start_of
-from penstock.model.settings import Duration, Secret, Settings, Start
+from penstock.feeds.shared import PolicyWithoutSnapshots, PolledSettings, start_of
+from penstock.model.settings import Duration, Secret, Start
 
 _WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
 
 
-class CosmosSettings(Settings):
+class CosmosSettings(PolledSettings):
     """The change feed of one container (API for NoSQL)."""
 
-    name: str = Field("default", pattern=r"^[^\s:]+$")
-    """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["cosmos"] = "cosmos"
     endpoint: str = Field(pattern=r"^https?://[^/]")
     """The account: https://ACCOUNT.documents.azure.com:443/."""
@@ -41,8 +39,6 @@ class CosmosSettings(Settings):
     """What fills the column `tenant`: `none`, or `field:<property>` of the item."""
     system_properties: bool = False
     """Whether images keep _rid, _self, _etag, _attachments, _ts and _lsn."""
-    polled: bool = True
-    """Whether Spark's tasks read the ranges in open micro-batches; if not, the reader process."""
     page_items: int = Field(1000, ge=1)
     """Most items of a page; a transaction is never cut. Halved while the service refuses a page as
     too large."""
@@ -52,13 +48,6 @@ class CosmosSettings(Settings):
     """Seconds for making a connection."""
     timeout: Duration = Field(65.0, gt=0)
     """Seconds without one byte of an answer, after which a call counts as failed."""
-
-    @field_validator("start")
-    @classmethod
-    def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
-        if value:
-            _start(value)
-        return value
 
     @model_validator(mode="after")
     def _mode_has_the_start(self) -> "CosmosSettings":
@@ -84,7 +73,13 @@ class CosmosSettings(Settings):
         """`start` as `Feed.begin` takes it; None for a continuation of the SDK."""
         if not self.start:
             return "now" if self.every else "beginning"
-        return _start(self.start)
+        return self.begins_at(self.start)
+
+    @classmethod
+    def begins_at(cls, start: str | dict[str, Any]) -> At:
+        if not start or (isinstance(start, str) and sdk_token(start) is not None):
+            return None
+        return start_of(start, _WORDS, "beginning, now")
 
     @property
     def continuation(self) -> dict[str, Any] | None:
@@ -99,10 +94,3 @@ def sdk_token(text: str) -> dict[str, Any] | None:
     except (binascii.Error, ValueError):
         return None
     return found if isinstance(found, dict) and found.get("v") == "v2" else None
-
-
-def _start(value: str | dict[str, Any]) -> At:
-    """`start` as `Feed.begin` takes it; None for a continuation of the SDK. Raises ValueError."""
-    if isinstance(value, str) and sdk_token(value) is not None:
-        return None
-    return start_of(value, _WORDS, "beginning, now")

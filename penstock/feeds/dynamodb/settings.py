@@ -6,8 +6,8 @@ from typing import Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.feeds import At
-from penstock.feeds.shared import start_of
-from penstock.model.settings import Duration, Secret, Settings, Start
+from penstock.feeds.shared import PolledSettings, start_of
+from penstock.model.settings import Duration, Secret, Start
 
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
 _WORDS: dict[str, At] = {
@@ -19,11 +19,9 @@ _WORDS: dict[str, At] = {
 }
 
 
-class DynamodbSettings(Settings):
+class DynamodbSettings(PolledSettings):
     """The stream of one DynamoDB table."""
 
-    name: str = Field("default", pattern=r"^[^\s:]+$")
-    """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["dynamodb"] = "dynamodb"
     table: str = ""
     """The table. Its newest stream is followed, also after the stream was enabled again."""
@@ -49,8 +47,6 @@ class DynamodbSettings(Settings):
     of the table."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
     """What fills the column `tenant`: `none`, or `field:<attribute>` of the item."""
-    polled: bool = True
-    """Whether Spark's tasks read the shards in open micro-batches; if not, the reader process."""
     reads: int = Field(5, ge=1)
     """Most reads a second and shard. AWS allows five, from all readers together."""
     poll: Duration = Field(1.0, gt=0)
@@ -75,12 +71,6 @@ class DynamodbSettings(Settings):
             )
         return value
 
-    @field_validator("start")
-    @classmethod
-    def _is_a_start(cls, value: str | dict[str, Any]) -> str | dict[str, Any]:
-        _start(value)
-        return value
-
     @model_validator(mode="after")
     def _is_complete(self) -> "DynamodbSettings":
         if bool(self.table) == bool(self.stream):
@@ -89,17 +79,12 @@ class DynamodbSettings(Settings):
             raise ValueError("`access_key` and `secret_key` belong together")
         return self
 
-    @property
-    def at(self) -> At:
-        return _start(self.start)
+    @classmethod
+    def begins_at(cls, start: str | dict[str, Any]) -> At:
+        return start_of(start, _WORDS, "trim_horizon, latest, snapshot")
 
     @property
     def table_name(self) -> str:
         """The table, also where only a stream is given."""
         found = _ARN.fullmatch(self.stream)
         return found[1] if found else self.table
-
-
-def _start(value: str | dict[str, Any]) -> At:
-    """`start` as `Feed.begin` takes it. Raises ValueError."""
-    return start_of(value, _WORDS, "trim_horizon, latest, snapshot")

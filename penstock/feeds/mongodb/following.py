@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from penstock.feeds import Following
 from penstock.feeds.mongodb.lag import Lag, OplogWindow, time_of_mark
 from penstock.feeds.mongodb.losses import Losses
 from penstock.feeds.mongodb.pages import StreamBeginning, StreamPages
@@ -19,9 +20,10 @@ from penstock.wire.changestream.tokens import hash_of
 _SMALL = 4
 
 
-class MongoFollowing:
+class MongoFollowing(Following):
     """The implementation of `feeds.Following`; one thread reads. Tokens, lag and window may be
-    asked by any thread."""
+    asked by any thread. Only reading keeps a cursor alive: one that the server gives up after ten
+    minutes is opened again at its token."""
 
     def __init__(
         self,
@@ -90,15 +92,6 @@ class MongoFollowing:
         self._is_over = taken.is_over or not reply.cursor
         self._invalidations += not taken.is_over and not reply.cursor
         return taken.pages
-
-    @property
-    def drained(self) -> bool:
-        return False
-
-    def keep_alive(self) -> Sequence[Page]:
-        """See `feeds.Following`: only reading would keep a cursor. One that the server gives up
-        after ten minutes is opened again at its token."""
-        return ()
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         return self._pages.tokens.bookmark(place)

@@ -9,7 +9,8 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, mo
 from pymongo.errors import PyMongoError
 from pymongo.uri_parser import parse_uri
 
-from penstock.model.settings import Duration, Secret, Settings, Size
+from penstock.feeds.shared import BackendSettings, Names
+from penstock.model.settings import Duration, Secret, Size
 
 # In place of a database's name.
 ALL = "*"
@@ -20,13 +21,6 @@ _WORDS = ("now", "snapshot", "beginning")  # of `start`
 _TENANT = re.compile(r"none|database|collection_prefix|field:[^.]+(\.[^.]+)*")
 _TOKEN = re.compile(r"[0-9A-Fa-f]{16,}")
 _DATABASE = re.compile(r"[^/\\. \"$*\0]{1,63}")
-
-
-def _names(value: Any) -> Any:
-    """Options of a Spark reader are text: `users, orders` is a list of two."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
 
 
 def _word(value: Any) -> Any:
@@ -42,15 +36,10 @@ def _database_of(url: str) -> str:
     return "" if name == "admin" else name
 
 
-Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
-
-
-class MongoSettings(Settings):
+class MongoSettings(BackendSettings):
     """A database of a MongoDB replica set or sharded cluster, or all of them, followed through one
     change stream."""
 
-    name: str = Field("default", pattern=r"^[^\s:]+$")
-    """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["mongodb"] = "mongodb"
     connection: Secret
     """`mongodb://user:password@host:port,host:port/?replicaSet=...` or `mongodb+srv://...`, with

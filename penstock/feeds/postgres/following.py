@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock.feeds import HistoryLost
+from penstock.feeds import Following, HistoryLost
 from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
 from penstock.feeds.postgres.connect import Ordinary, address
 from penstock.feeds.postgres.failures import is_internal
@@ -60,7 +60,7 @@ def history_lost(
     return lost(verdict.cause, after, detail, policy=settings.on_gap, hint=hint)
 
 
-class PostgresFollowing:
+class PostgresFollowing(Following):
     """The implementation of `feeds.Following` for a replication slot.
 
     One thread reads; `acknowledge` and `status` may be called from any.
@@ -159,10 +159,6 @@ class PostgresFollowing:
         # Not where so much comes that a window, perhaps of one segment, would be the limit.
         backlog = self._flow >= _BACKLOG and size < _WORTH / 2
         return 2 * _PATIENCE if backlog else _PATIENCE / 4
-
-    @property
-    def drained(self) -> bool:
-        return False
 
     def keep_alive(self) -> Sequence[Page]:
         now = time.monotonic()

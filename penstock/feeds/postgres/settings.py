@@ -2,23 +2,17 @@
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from penstock.feeds.shared import BackendSettings, Names
 from penstock.model.position import PartitionId
 from penstock.model.settings import Duration, Secret, Settings, Size
 from penstock.process.postgres_url import PostgresUrl, server_name
 
 _SLOT = re.compile(r"[a-z0-9_]{1,63}")
 _TENANT = re.compile(r"none|database|field:.+")
-
-
-def _split(value: Any) -> Any:
-    """Options of a Spark reader are text: `public.a, public.b` is a list of two."""
-    if isinstance(value, str):
-        return tuple(part.strip() for part in value.split(",") if part.strip())
-    return value
 
 
 def split_table(table: str) -> tuple[str, str]:
@@ -45,11 +39,9 @@ class PostgresSource(Settings):
     """As the backend's `connection`."""
 
 
-class PostgresSettings(Settings):
+class PostgresSettings(BackendSettings):
     """PostgreSQL databases, each followed through one logical replication slot."""
 
-    name: str = Field("default", pattern=r"^[^\s:]+$")
-    """The backend: part of every event id and of subjects, so it must not change later."""
     type: Literal["postgres"] = "postgres"
     connection: PostgresUrl = Secret("")
     """`postgresql://user:password@host:port/database`; everything that libpq knows may follow as
@@ -68,7 +60,7 @@ class PostgresSettings(Settings):
     Default: the name of the slot; penstock makes it, and keeps it to `tables`."""
     create_publication: bool = False
     """Create the publication if missing, for `tables`, or for all tables if there are none."""
-    tables: Annotated[tuple[str, ...], BeforeValidator(_split)] = ()
+    tables: Names = ()
     """Narrows the publication to these `schema.table`s (a bare name is in `public`);
     `schema.~PATTERN` are all tables of the schema whose name is matched. A publication that is not
     penstock's still sends the others: to save that, narrow the publication itself."""
