@@ -16,7 +16,7 @@ from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED, BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
 from penstock.feeds.cosmos.served_range import CAUSES as CAUSES_OF_COSMOS
-from penstock.feeds.dynamodb.shard import CAUSES as CAUSES_OF_DYNAMODB
+from penstock.feeds.dynamodb.streams import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN
 from penstock.leases import open_store

@@ -16,7 +16,7 @@ from penstock.model.errors import InvalidStream
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.reader import PartitionReader
 from penstock.stream import Stream
-from penstock.wire.dynamodb.records import place_of
+from penstock.wire.dynamodb.decoder import place_of
 from tests.dynamodb.consumers import Iterator as Consumer
 from tests.dynamodb.consumers import some, until
 from tests.dynamodb.server import StreamsServer, settings_of

@@ -17,7 +17,7 @@ from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.reader import PartitionReader
-from penstock.wire.dynamodb.records import place_of
+from penstock.wire.dynamodb.decoder import place_of
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of

@@ -19,7 +19,7 @@ from penstock.model.position import Bookmark, PartitionId, Place, bookmarks_from
 from penstock.reading.roster import openings, superseded
 from penstock.stream import Stream
 from penstock.stream.side_by_side import THREADS, SideBySide
-from penstock.wire.dynamodb.records import place_of
+from penstock.wire.dynamodb.decoder import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.stream.taking import PATIENCE, ids, saved, some
 from tests.waiting import until

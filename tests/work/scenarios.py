@@ -17,9 +17,8 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
-from penstock.feeds.postgres.collecting import Collector, PageLimits
+from penstock.feeds.postgres.collecting import Collector, KnownRelation, PageLimits
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.microbatch.late import Attempt, SideChannel

@@ -23,7 +23,7 @@ from penstock.feeds.cosmos.marks import FeedMark
 from penstock.feeds.cosmos.ranges import KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.model.errors import Malformed, SettingsError
-from penstock.wire.cosmos.documents import Document
+from penstock.wire.cosmos.decoder import Document
 
 # Statuses that decide how reading goes on, before the SDK acts on them; 400/1024 it would answer by
 # reading another container of the same name.

@@ -29,8 +29,7 @@ from penstock.model.errors import (
 from penstock.model.finding import Finding, finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
-from penstock.wire.cosmos.decoder import CosmosDecoder
-from penstock.wire.cosmos.documents import in_order, lsn_of
+from penstock.wire.cosmos.decoder import CosmosDecoder, in_order, lsn_of
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
 _BACKUP = (

@@ -13,7 +13,7 @@ from penstock.model.errors import PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Place
 from penstock.process.backoff import delays
-from penstock.wire.cosmos.documents import Document, DocumentContext, in_order, lsn_of
+from penstock.wire.cosmos.decoder import Document, DocumentContext, in_order, lsn_of
 
 # Seconds for which a range may be gone while no children of it are listed.
 GONE = 120.0

@@ -24,14 +24,12 @@ from penstock.feeds import (
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.feeds.dynamodb.items import DynamodbTable, describe_table
 from penstock.feeds.dynamodb.lineage import ShardTree, label_of, lineages, partition_of, start_of
 from penstock.feeds.dynamodb.native import native_reader
 from penstock.feeds.dynamodb.preflight import findings
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.feeds.dynamodb.shard import ServedShard
-from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot
-from penstock.feeds.dynamodb.streams import DISABLED, TableStreams
+from penstock.feeds.dynamodb.streams import DISABLED, ServedShard, TableStreams
+from penstock.feeds.dynamodb.table import DynamodbSnapshot, DynamodbTable, describe_table
 from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import InvalidStream, SettingsError
@@ -39,8 +37,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.wire.dynamodb.decoder import DynamodbDecoder
-from penstock.wire.dynamodb.records import sequence_number
+from penstock.wire.dynamodb.decoder import DynamodbDecoder, sequence_number
 
 # Seconds that the service's clocks may differ among each other, when "now" becomes a time.
 _SKEW = 60.0

@@ -18,12 +18,12 @@ from penstock.feeds.dynamodb.failures import (
     failure,
 )
 from penstock.feeds.dynamodb.record_times import RecordTimes
-from penstock.feeds.dynamodb.shard import ServedShard
+from penstock.feeds.dynamodb.streams import ServedShard
 from penstock.feeds.dynamodb.walk import TO_THE_TIP, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Place
-from penstock.wire.dynamodb.records import Answer, PageContext, place_of, sequence_number
+from penstock.wire.dynamodb.decoder import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
 # shard without new records is renewed; how far clocks may differ at most: requests are refused

@@ -11,7 +11,7 @@ from penstock.feeds import NativeRecord, RecordReader
 from penstock.model.change import OnError
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
-from penstock.wire.dynamodb.records import (
+from penstock.wire.dynamodb.decoder import (
     PageContext,
     StreamRecord,
     Unread,

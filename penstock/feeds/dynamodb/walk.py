@@ -14,7 +14,7 @@ from penstock.feeds.dynamodb.beginning import LIFETIME, ShardBeginning, is_befor
 from penstock.feeds.dynamodb.record_times import ReadThrough
 from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.wire.dynamodb.records import RecordHead, place_of
+from penstock.wire.dynamodb.decoder import RecordHead, place_of
 
 # Empty pages of one walk after which a shard is read at the pace of its tip. That they are the tip
 # is a guess, for the pace alone: an empty page says nothing about the next one.

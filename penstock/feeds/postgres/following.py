@@ -6,12 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from penstock.feeds import Following, HistoryLost
-from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits
+from penstock.feeds.postgres.collecting import Collector, Diverged, PageLimits, PageTimer
 from penstock.feeds.postgres.connect import Ordinary, address
 from penstock.feeds.postgres.failures import is_internal
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.history import CAUSES, HistoryVerdict, KnownHistory, diverged, known_of
-from penstock.feeds.postgres.pages import PageTimer
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot, replication_command

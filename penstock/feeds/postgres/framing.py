@@ -8,10 +8,9 @@ import struct
 
 from penstock.feeds.postgres.collecting import ENDLESS, MESSAGE, Collector
 from penstock.feeds.postgres.failures import backend_error, failure
-from penstock.feeds.postgres.pages import BETWEEN, Transaction
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams, TransactionDelivery
-from penstock.feeds.postgres.walk import PADDING, NativeWalk, rows_ahead
+from penstock.feeds.postgres.walk import BETWEEN, PADDING, NativeWalk, Transaction, rows_ahead
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX

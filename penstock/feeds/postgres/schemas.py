@@ -12,8 +12,8 @@ from itertools import groupby
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.connect import database_name
-from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import FIRST_OWN, Ask, needed, types_of
 from penstock.model.errors import Malformed

@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock.feeds import AnnouncedSchemas
+from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.connect import SideConnection
-from penstock.feeds.postgres.pages import KnownRelation
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, Type, decode_message, schema_version
 

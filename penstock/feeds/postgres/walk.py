@@ -5,9 +5,9 @@ In the native library where there is one, which takes whole transactions in one 
 
 import ctypes
 import struct
+from dataclasses import dataclass
 from typing import Any, Self
 
-from penstock.feeds.postgres.pages import Transaction
 from penstock.model.position import Place
 from penstock.native import held_library
 from penstock.wire.pgoutput.frames import from_pg_time
@@ -21,6 +21,25 @@ PADDING = bytes(_HEAD.size)
 _TABLES = 64
 _TRANSACTIONS = 512
 _TRANSACTION = struct.Struct("=QQQ")
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """A transaction that is known to commit: at LSN `lsn`, `committed_at` in microseconds."""
+
+    lsn: int
+    committed_at: int
+    xid: int
+    streamed: bool = False
+
+    @property
+    def cursor(self) -> str:
+        """What its changes' places start with."""
+        return format_lsn(self.lsn)
+
+
+# What a page that starts with a non-transactional message starts in.
+BETWEEN = Transaction(0, 0, 0)
 
 
 def rows_ahead(  # noqa: PLR0917 - the hot loop: keywords cost

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.feeds import AnnouncedSchemas
+from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.connect import SideConnection
-from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.schemas import announced, numbered_columns
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot

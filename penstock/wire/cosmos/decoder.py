@@ -1,8 +1,16 @@
-"""Pages of Cosmos DB's change feed -> changes. Pure."""
+"""Pages of Cosmos DB's change feed -> documents, in the order of their places -> changes. Pure.
 
+A page's payload is the answer's body, untouched. A place is the LSN (of the transaction), `/`, and
+the item's `_rid`: inside a transaction the feed has no order of its own. In latest-version mode an
+item is once in it; which items a replay gives again is not certain, so nothing is counted. In
+all-versions mode, a log, the ordinal counts the versions of one item inside a transaction; versions
+of one `id` share the first one's `_rid`, so that a delete stays before the create after it.
+"""
+
+import hashlib
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
@@ -11,8 +19,134 @@ from penstock.model.change import Images, OnError
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import Place
-from penstock.wire.cosmos.documents import Document, DocumentContext, key_of, read_documents
 from penstock.wire.row_decoder import Row, RowDecoder, as_json
+
+Document = dict[str, Any]
+_DIGITS = 20
+
+
+class DocumentContext(NamedTuple):
+    """What a page's context says. `paths` are those of the partition key; the first `skip` changes
+    are not part of the page. `mark` is JSON text of the feed's mark at a change inside the page,
+    and `end` of that at the last one."""
+
+    database: str
+    container: str
+    paths: tuple[str, ...]
+    every: bool
+    mark: str
+    end: str
+    skip: int = 0
+
+    def pack(self) -> bytes:
+        return orjson.dumps(self._asdict())
+
+    @classmethod
+    def of(cls, page: Page) -> "DocumentContext":
+        """Raises Malformed."""
+        try:
+            found = orjson.loads(page.context)
+            return cls(**{**found, "paths": tuple(found["paths"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise Malformed("the context of a page of Cosmos DB is not readable") from error
+
+
+def values_at(document: Document, paths: Sequence[str]) -> dict[str, Any]:
+    """The values of a partition key by their dotted names; None where an item has none."""
+    found: dict[str, Any] = {}
+    for path in paths:
+        value: Any = document
+        names = path.strip("/").split("/")
+        for name in names:
+            value = value.get(name) if isinstance(value, dict) else None
+        found[".".join(names)] = value
+    return found
+
+
+def key_of(document: Document, paths: Sequence[str], *, every: bool) -> dict[str, Any]:
+    """Partition key and `id`, of an item or of a version; raises Malformed."""
+    found = document
+    if every:
+        metadata = document.get("metadata") or {}
+        found = document.get("current") or document.get("previous") or {}
+        if not found:  # a delete without its previous image names both in its metadata
+            names = [".".join(path.strip("/").split("/")) for path in paths]
+            given = metadata.get("partitionKey") or {}
+            values = []
+            for path, name in zip(paths, names, strict=True):
+                if path.strip("/") not in given and name not in given:
+                    raise Malformed(f"a delete has no value of the partition key {name}")
+                values.append(given.get(path.strip("/"), given.get(name)))
+            return _key(dict(zip(names, values, strict=True)), metadata.get("id"))
+    return _key(values_at(found, paths), found.get("id"))
+
+
+def _key(values: dict[str, Any], identity: Any) -> dict[str, Any]:
+    if not isinstance(identity, str):
+        raise Malformed("a change has no id")
+    return {**values, "id": identity}
+
+
+def in_order(
+    documents: Sequence[Document], paths: Sequence[str], *, every: bool
+) -> list[tuple[Place, Document]]:
+    """Each document with its place, sorted; raises Malformed for one without LSN or `_rid`."""
+    try:
+        placed = _versions(documents, paths) if every else [
+            (Place(_cursor(each["_lsn"], each["_rid"]), 0), each) for each in documents
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise Malformed("a document of the change feed has no LSN or no _rid") from error
+    placed.sort(key=lambda each: each[0])
+    return placed
+
+
+def _versions(documents: Sequence[Document], paths: Sequence[str]) -> list[tuple[Place, Document]]:
+    names: dict[tuple[int, bytes], str] = {}
+    counts: dict[str, int] = {}
+    placed = []
+    for each in documents:
+        lsn = each["metadata"]["lsn"]
+        key = _digest(each, paths)
+        image = each.get("current") or each.get("previous") or {}
+        name = names.setdefault((lsn, key), image.get("_rid") or f"~{key.hex()}")
+        cursor = _cursor(lsn, name)
+        ordinal = counts.get(cursor, 0)
+        counts[cursor] = ordinal + 1
+        placed.append((Place(cursor, ordinal), each))
+    return placed
+
+
+def _digest(document: Document, paths: Sequence[str]) -> bytes:
+    try:
+        key: Any = key_of(document, paths, every=True)
+    except Malformed:  # the decoder says what is wrong with it
+        key = document
+    return hashlib.blake2b(orjson.dumps(key), digest_size=8).digest()
+
+
+def _cursor(lsn: Any, rid: Any) -> str:
+    if not isinstance(lsn, int) or not 0 <= lsn < 10**_DIGITS or not isinstance(rid, str):
+        raise ValueError("not an LSN and a resource id")
+    return f"{lsn:0{_DIGITS}d}/{rid}"
+
+
+def lsn_of(place: Place) -> int:
+    """The LSN of a place; raises Malformed."""
+    digits = place.cursor[:_DIGITS]
+    if not digits.isdecimal() or place.cursor[_DIGITS : _DIGITS + 1] != "/":
+        raise Malformed(f"{place} is not a place of Cosmos DB's change feed")
+    return int(digits)
+
+
+def read_documents(page: Page, context: DocumentContext) -> list[tuple[Place, Document]]:
+    """A page's documents in order; raises Malformed."""
+    try:
+        documents = orjson.loads(page.payload)["Documents"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise Malformed("a page of Cosmos DB is not an answer of the change feed") from error
+    return in_order(documents, context.paths, every=context.every)[context.skip :]
+
 
 # What the service adds to each item; "System properties of an item", Microsoft Learn.
 _SYSTEM = frozenset({"_rid", "_self", "_etag", "_attachments", "_ts", "_lsn"})

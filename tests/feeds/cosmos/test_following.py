@@ -17,7 +17,7 @@ from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.roster import openings
-from penstock.wire.cosmos.documents import key_of
+from penstock.wire.cosmos.decoder import key_of
 from tests.cosmos.container import StoredContainer
 from tests.cosmos.reading import feed_of, ids_of, only, read_pages, rows_of
 from tests.cosmos.server import CosmosServer

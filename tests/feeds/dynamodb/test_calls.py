@@ -12,9 +12,15 @@ from hypothesis import strategies as st
 from penstock.config.load import parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
-from penstock.feeds.dynamodb.account import DESCRIBES, LISTS, Account, CallPace
 from penstock.feeds.dynamodb.beginning import beginning_of
-from penstock.feeds.dynamodb.client import account_of, client_of
+from penstock.feeds.dynamodb.client import (
+    DESCRIBES,
+    LISTS,
+    Account,
+    CallPace,
+    account_of,
+    client_of,
+)
 from penstock.feeds.dynamodb.walk import TO_THE_TIP, ShardPace, Tip
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId

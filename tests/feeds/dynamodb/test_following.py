@@ -14,8 +14,7 @@ from penstock.feeds.dynamodb.beginning import beginning_of
 from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
-from penstock.wire.dynamodb.decoder import DynamodbDecoder
-from penstock.wire.dynamodb.records import place_of
+from penstock.wire.dynamodb.decoder import DynamodbDecoder, place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 from tests.feeds.dynamodb.walking import name

@@ -17,7 +17,7 @@ from penstock.feeds.dynamodb.record_times import (
     RecordTimes,
 )
 from penstock.model.position import START, Bookmark
-from penstock.wire.dynamodb.records import place_of
+from penstock.wire.dynamodb.decoder import place_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 from tests.feeds.dynamodb.walking import Walking, name

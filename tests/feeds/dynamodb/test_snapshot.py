@@ -8,8 +8,7 @@ import pytest
 
 from penstock.feeds import SnapshotWait, TakesSnapshots
 from penstock.feeds.dynamodb import DynamodbFeed, snapshot
-from penstock.feeds.dynamodb.items import page_of, read_scan
-from penstock.feeds.dynamodb.snapshot import DynamodbSnapshot, ReadPace
+from penstock.feeds.dynamodb.table import DynamodbSnapshot, ReadPace, page_of, read_scan
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from tests.dynamodb.server import StreamsServer, settings_of
 

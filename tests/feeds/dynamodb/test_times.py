@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.feeds.dynamodb.account import ServerClock
 from penstock.feeds.dynamodb.beginning import ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.client import StreamsClient, client_of
+from penstock.feeds.dynamodb.client import ServerClock, StreamsClient, client_of
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard, Stream
 from tests.feeds.dynamodb.walking import Walking, name

@@ -2,12 +2,10 @@
 
 from typing import Any
 
-from penstock.feeds.dynamodb.account import Account
 from penstock.feeds.dynamodb.beginning import ShardBeginning
-from penstock.feeds.dynamodb.client import StreamsClient
+from penstock.feeds.dynamodb.client import Account, StreamsClient
 from penstock.feeds.dynamodb.following import DynamodbFollowing
-from penstock.feeds.dynamodb.shard import ServedShard
-from penstock.feeds.dynamodb.streams import TableStreams
+from penstock.feeds.dynamodb.streams import ServedShard, TableStreams
 from penstock.feeds.dynamodb.walk import KnownShard
 from penstock.model.position import START, PartitionId
 from tests.dynamodb.server import StreamsServer, settings_of

@@ -16,8 +16,13 @@ from pymongo.monitoring import CommandListener, CommandStartedEvent
 from penstock.feeds import SnapshotWait, TableSnapshot, TakesSnapshots
 from penstock.feeds.mongodb import MongoFeed, snapshot
 from penstock.feeds.mongodb.feed import PARTITION
-from penstock.feeds.mongodb.rows import DocumentPages, documents, id_element
-from penstock.feeds.mongodb.snapshot import MongoSnapshot, id_ranges
+from penstock.feeds.mongodb.snapshot import (
+    DocumentPages,
+    MongoSnapshot,
+    documents,
+    id_element,
+    id_ranges,
+)
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.position import Bookmark, Place
 from tests.mongo import Shop, follow, pages

@@ -1,8 +1,7 @@
 """A framer with everything around it, and small streams for it."""
 
-from penstock.feeds.postgres.collecting import Collector, PageLimits
+from penstock.feeds.postgres.collecting import Collector, KnownRelation, PageLimits
 from penstock.feeds.postgres.framing import Framer
-from penstock.feeds.postgres.pages import KnownRelation
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
 from penstock.model.page import Page

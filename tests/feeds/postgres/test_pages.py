@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from penstock.feeds.postgres.pages import PageTimer
+from penstock.feeds.postgres.collecting import PageTimer
 
 SPACING = 0.002
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds.postgres import PostgresSettings
-from penstock.feeds.postgres.pages import KnownRelation
+from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.schemas import relation_in
 from penstock.feeds.postgres.watch import SchemaAnnouncer
 from penstock.model.errors import PenstockError, SettingsError, Unavailable

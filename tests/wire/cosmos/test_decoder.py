@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
-from penstock.wire.cosmos.decoder import CosmosDecoder
-from penstock.wire.cosmos.documents import DocumentContext, in_order, lsn_of
+from penstock.wire.cosmos.decoder import CosmosDecoder, DocumentContext, in_order, lsn_of
 
 CONTEXT = DocumentContext("shop", "orders", ("/pk",), False, '{"m":1}', '{"m":2}')
 

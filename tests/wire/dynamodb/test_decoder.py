@@ -15,8 +15,8 @@ from penstock.feeds.dynamodb.native import native_reader
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
-from penstock.wire.dynamodb.decoder import DynamodbDecoder
-from penstock.wire.dynamodb.records import (
+from penstock.wire.dynamodb.decoder import (
+    DynamodbDecoder,
     PageContext,
     StreamRecord,
     place_of,
