@@ -317,11 +317,13 @@ class Feed(Protocol):
         """From now on followings record each schema that the source announces, in the thread that
         reads, and return pages with changes of it only afterwards; for a source that announces the
         schema of a table before its changes. A pickled copy records nothing."""
+        return
 
     def number_columns(self) -> None:
         """From now on pages of followings say, where the source has tables, what its catalogue has
         of their columns: so that one with another name is told from a new one. A pickled copy does
         not."""
+        return
 
     @property
     def checks_bookmarks(self) -> bool:
@@ -357,6 +359,7 @@ class Feed(Protocol):
     def verify(self, history: str) -> None:
         """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
         source. No I/O."""
+        return
 
     def record_reader(self, on_error: OnError = "stop") -> RecordReader | None:
         """What makes the iterator's records of pages, with Python values that the images of a

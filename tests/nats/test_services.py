@@ -2,14 +2,12 @@
 
 import threading
 import uuid
-from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
 from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
-from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder, asked
 
 pytestmark = pytest.mark.live

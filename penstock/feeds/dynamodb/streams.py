@@ -1,5 +1,5 @@
-"""The streams of one table, as far as they are there; a shard of one as a bookmark names it, and what
-it can have lost after that, as gaps.
+"""The streams of one table, as far as they are there; a shard of one as a bookmark names it, and
+what it can have lost after that, as gaps.
 
 ListStreams is evidence of what there is, never of what there is not: a stream that is known and not
 listed is described by its ARN, which differs from the others' in its label only.

@@ -16,7 +16,6 @@ from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context, TypeEntry
-from penstock.wire.pgoutput.lsn import format_lsn
 from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type
 
 

@@ -47,8 +47,9 @@ class Maps:
 
 
 class Lines:
-    r"""`RowImages` that are lines of COPY's text format without their end: all columns in the relation's order,
-    parted by tabs. Null is `\N`, and `\U` a column that was not sent, or (of a K tuple) is no key.
+    r"""`RowImages` that are lines of COPY's text format without their end: all columns in the
+    relation's order, parted by tabs. Null is `\N`, and `\U` a column that was not sent, or (of a K
+    tuple) is no key.
     `identifying` are the columns whose text is converted as well: the key's, the tenant's."""
 
     def __init__(self, cells: Cells, key: Sequence[str], identifying: Sequence[str | None]) -> None:
