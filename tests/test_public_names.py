@@ -46,6 +46,25 @@ def test_every_error_pickles_with_its_data(name: str) -> None:
     assert str(again) == "what happened (what to do)"
 
 
+def test_no_file_takes_the_package_for_the_distribution() -> None:
+    """`penstock` on the package index is another project; ours is penstock-cdc."""
+    wrong = re.compile(
+        r"""penstock\[[a-z{]|pip install [^`#\n]*['"` ]penstock(?![\w-])"""
+        r"""|\b(?:distribution|version|metadata|requires)\(["']penstock["']\)"""
+    )
+    root = Path(__file__).parents[1]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=root, capture_output=True, text=True, check=True
+    )
+    found = [
+        f"{name}: {match[0]}"
+        for name in listed.stdout.split("\0")
+        if name and Path(name) != Path("tests/test_public_names.py")
+        for match in wrong.finditer((root / name).read_bytes().decode("utf-8", "replace"))
+    ]
+    assert found == ["penstock/cli/preflight.py: version('penstock')"]
+
+
 def documented() -> set[str]:
     page = Path(__file__).parents[1] / "docs" / "reference" / "python.md"
     rows = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("| `")]

@@ -80,15 +80,15 @@ class _Commands(click.Group):
         except PenstockError as error:
             _fail(error)
         except ModuleNotFoundError as error:
-            if installed_by(error.name or "", distribution("penstock")) is None:
+            if installed_by(error.name or "", distribution("penstock-cdc")) is None:
                 raise
             _fail(_missing(ctx.invoked_subcommand or "penstock", error))
 
 
 def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
     module = error.name or "?"
-    wanted = installed_by(module, distribution("penstock"))
-    hint = f"pip install '{wanted}'" if wanted else "install penstock again"
+    wanted = installed_by(module, distribution("penstock-cdc"))
+    hint = f"pip install '{wanted}'" if wanted else "pip install --force-reinstall penstock-cdc"
     return SettingsError(
         f"`penstock {command}` needs the module {module!r}, which is not installed", hint=hint
     )
@@ -104,7 +104,7 @@ def _fail(error: PenstockError) -> NoReturn:
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="penstock", prog_name="penstock")
+@click.version_option(package_name="penstock-cdc", prog_name="penstock")
 def main() -> None:
     """Change data capture for Apache Spark: every change, in order, once.
 

@@ -8,6 +8,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -48,6 +50,7 @@ def check_machine(pipeline: Pipeline, environment: Mapping[str, str]) -> Iterato
 
 def check_host(pipeline: Deployment) -> Iterator[Finding]:
     """What a service needs without Spark."""
+    yield from check_package()
     yield check_state(pipeline.state)
     stored = check_positions(pipeline.positions)
     yield stored
@@ -56,6 +59,17 @@ def check_host(pipeline: Deployment) -> Iterator[Finding]:
     yield from check_followed_positions(pipeline)
     for port in (pipeline.ops.port, *pipeline.ops.extra_ports):
         yield check_port(pipeline.ops.bind, port, pipeline.name)
+
+
+def check_package() -> Iterator[Finding]:
+    """The package index has another project named penstock, whose modules have our names."""
+    with suppress(PackageNotFoundError):
+        yield _warning(
+            "package",
+            f"penstock {version('penstock')} is installed besides penstock-cdc: files of one have"
+            " replaced files of the other",
+            "pip uninstall penstock penstock-cdc, then pip install penstock-cdc",
+        )
 
 
 def check_java(environment: Mapping[str, str]) -> Finding:
@@ -88,7 +102,7 @@ def _path(environment: Mapping[str, str]) -> str:
 def check_spark() -> Finding:
     """PySpark is an extra; nothing is imported."""
     if find_spec("pyspark") is None:
-        return _error("spark", "PySpark is not installed", "pip install 'penstock[spark]'")
+        return _error("spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'")
     return _ok("spark", "PySpark is installed")
 
 

@@ -175,7 +175,7 @@ def _entra() -> Any:
     except ImportError:
         raise SettingsError(
             "a positions URL without a key needs azure-identity",
-            hint="pip install 'penstock[cosmos-entra]', or write the key into the URL",
+            hint="pip install 'penstock-cdc[cosmos-entra]', or write the key into the URL",
         ) from None
     return DefaultAzureCredential()
 

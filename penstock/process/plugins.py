@@ -42,7 +42,7 @@ def driver(module: str) -> Any:
         return import_module(module)
     except ModuleNotFoundError as error:
         raise _missing(
-            error, distribution("penstock"), f"this needs the module {module!r}"
+            error, distribution("penstock-cdc"), f"this needs the module {module!r}"
         ) from None
 
 

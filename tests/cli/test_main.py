@@ -76,7 +76,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
     result = _invoke(failing, monkeypatch)
     assert result.exit_code == 2
-    assert "pip install 'penstock[spark]'" in result.stderr
+    assert "pip install 'penstock-cdc[spark]'" in result.stderr
 
 
 def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
@@ -91,9 +91,9 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
         elif isinstance(node, ast.ImportFrom):
             modules.add(str(node.module).partition(".")[0])
     packages = packages_distributions()
-    always = {name for name in requires("penstock") or () if "extra ==" not in name}
+    always = {name for name in requires("penstock-cdc") or () if "extra ==" not in name}
     base = {re.split(r"[^\w-]", name)[0].lower() for name in always}
-    own = distribution("penstock")
+    own = distribution("penstock-cdc")
     for module in sorted(modules - sys.stdlib_module_names - {"penstock"}):
         brought = {name.lower().replace("_", "-") for name in packages.get(module, ())}
         assert brought & base or installed_by(module, own), f"no extra brings {module}"
@@ -109,7 +109,7 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     ],
 )  # fmt: skip
 def test_the_extra_is_the_first_that_requires_the_library(module: str, extra: str) -> None:
-    assert installed_by(module, distribution("penstock")) == f"penstock[{extra}]"
+    assert installed_by(module, distribution("penstock-cdc")) == f"penstock-cdc[{extra}]"
 
 
 def test_a_missing_module_of_no_extra_is_a_bug_and_not_hidden(

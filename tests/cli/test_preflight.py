@@ -12,6 +12,7 @@ from penstock.cli.preflight import (
     check_followed_positions,
     check_java,
     check_master,
+    check_package,
     check_partitions,
     check_port,
     check_positions,
@@ -54,6 +55,19 @@ def test_java_must_be_17_or_newer(tmp_path: Path, said: str, level: str) -> None
     found = check_java(java(tmp_path, f"echo '{said}' >&2"))
     assert found.level == level
     assert (level == "ok") == (not found.remedy)
+
+
+def test_another_project_of_the_name_penstock_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "penstock-9.1.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text("Metadata-Version: 2.1\nName: penstock\nVersion: 9.1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    (found,) = check_package()
+    assert (found.level, found.subject) == ("warning", "package")
+    assert "penstock 9.1" in found.message
+    assert found.remedy.startswith("pip uninstall penstock penstock-cdc")
 
 
 def test_no_java_is_an_error_that_says_what_to_install(tmp_path: Path) -> None:

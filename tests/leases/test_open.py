@@ -138,4 +138,4 @@ def test_a_missing_driver_of_ours_names_our_extra(
     plugin.cache_clear()
     with pytest.raises(SettingsError) as error:
         open_store(f"{scheme}://h/db")
-    assert error.value.hint == f"pip install 'penstock[{extra}]'"
+    assert error.value.hint == f"pip install 'penstock-cdc[{extra}]'"

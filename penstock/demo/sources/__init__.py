@@ -86,11 +86,11 @@ def source(kind: str) -> DemoSource:
         found: type[DemoSource] = import_module(f"{__name__}.{kind}").DEMO
     except ImportError as error:
         # What most demos need is in `demo`; `demo-KIND` has that and more.
-        extras = metadata("penstock").get_all("Provides-Extra") or ()
+        extras = metadata("penstock-cdc").get_all("Provides-Extra") or ()
         extra = f"demo-{kind}" if f"demo-{kind}" in extras else "demo"
         raise SettingsError(
             f"the demo of {kind} needs the package {error.name}",
-            hint=f"pip install 'penstock[{extra}]'",
+            hint=f"pip install 'penstock-cdc[{extra}]'",
         ) from error
     return found()
 

@@ -226,7 +226,7 @@ def credential_of(settings: CosmosSettings) -> Any:
     except ImportError:
         raise SettingsError(
             "without `key` the login is Microsoft Entra ID's, which needs azure-identity",
-            hint="pip install 'penstock[cosmos-entra]', or write `key`",
+            hint="pip install 'penstock-cdc[cosmos-entra]', or write `key`",
         ) from None
     return DefaultAzureCredential()
 
