@@ -4,6 +4,7 @@ So `penstock tail` does not import Spark, and a command whose extra is not insta
 one to install while the others work.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import distribution
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ _COMMANDS = {
         "penstock.cli.process:command",
         "Call an observer with the changes of a feed, on several hosts.",
     ),
+    "init": ("penstock.cli.init:command", "Print a pipeline file to begin with."),
     "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
     "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
@@ -70,6 +72,14 @@ class _Commands(click.Group):
             _fail(_missing(cmd_name, error))
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        near = get_close_matches(args[0], _COMMANDS, n=1)
+        if near and args[0] not in (*_COMMANDS, "class-archive"):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
@@ -110,7 +120,8 @@ def main() -> None:
 
     \b
     A first look, on embedded servers:    penstock demo
-    A pipeline of your own:               penstock check pipeline.yaml
+    A pipeline of your own:               penstock init postgres --to pipeline.yaml
+                                          penstock check pipeline.yaml
                                           penstock run pipeline.yaml
     What it publishes:                    penstock tail --stream CDC
 

@@ -27,6 +27,7 @@ _START = 180.0  # seconds until the pipeline is ready
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take
 _EXAMPLES = 5  # of what differs in the mirror
+_KEPT = 5.0  # changes a second after the verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +63,7 @@ def run(options: Options, console: Console) -> int:
             keep_log = not demo.ok
             _print(console, *demo.verdict())
             if options.keep:
-                _keep(console, shop, nats, demo.pipeline)
+                demo.keep(console, nats)
             if keep_log:
                 _print(console, f"the pipeline's log: {demo.pipeline.log_file}")
             return int(keep_log)
@@ -89,7 +90,8 @@ class _Demo:
         self.pipeline = DemoPipeline(folder, document, variables)
         self._mirror = DemoMirror(nats.url, folder / "mirror.db", source.mirrored)
         self._consumer = Consumer(nats.url, STREAM, source.keys)
-        self._workload = Workload(source.writer(options.rate), options.rate)
+        self._writer = source.writer(options.rate)
+        self._workload = Workload(self._writer, options.rate)
         self._ledger = self._workload.ledger
         self._options = options
         self._screen = screen
@@ -210,25 +212,31 @@ class _Demo:
             f"{mirrored if self._mirror.rows else ''}.",
         ]
 
-
-def _keep(console: Console, source: DemoSource, nats: Nats, pipeline: DemoPipeline) -> None:
-    """Starts the pipeline again and says how to reach everything, until Ctrl-C."""
-    pipeline.start()
-    variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
-    _print(
-        console,
-        "",
-        "Everything stays up until Ctrl-C:",
-        *(f"  {each}" for each in source.hints()),
-        f"  penstock tail --url {nats.url} --stream {STREAM}",
-        *([f"  penstock mirror {nats.url} --to sqlite:///mirror.db"] if source.mirrored else []),
-        f"  {pipeline.ops}/status",
-        # Its file names the servers by variables.
-        f"  {variables} penstock check {pipeline.file}",
-    )
-    try:
-        while True:
-            pipeline.check()
-            time.sleep(0.5)
-    except KeyboardInterrupt:
+    def keep(self, console: Console, nats: Nats) -> None:
+        """Starts the pipeline again, opens the shop at a walk and says how to reach everything,
+        until Ctrl-C."""
+        pipeline, source = self.pipeline, self._source
+        pipeline.start()
+        workload = Workload(self._writer, _KEPT)
+        workload.start()
+        variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
+        mirror = f"  penstock mirror {nats.url} --to sqlite:///mirror.db"
+        _print(
+            console,
+            "",
+            f"Everything stays up until Ctrl-C, and the shop writes {_KEPT:.0f} changes a second:",
+            *(f"  {each}" for each in source.hints()),
+            f"  penstock tail --url {nats.url} --stream {STREAM}",
+            *([mirror] if source.mirrored else []),
+            f"  {pipeline.ops}/status",
+            # Its file names the servers by variables.
+            f"  {variables} penstock check {pipeline.file}",
+        )
+        try:
+            while workload.running:
+                pipeline.check()
+                time.sleep(0.5)
+        except KeyboardInterrupt:
+            pass
+        workload.stop()
         pipeline.stop()

@@ -45,7 +45,8 @@ def beside_python(program: str, *, extra: str) -> Path:
     ours = Path(sys.executable).with_name(program)
     found = ours if ours.exists() else shutil.which(program)
     if found is None:
-        raise Unavailable(f"{program} is not installed", hint=f"pip install 'penstock-cdc[{extra}]'")
+        hint = f"pip install 'penstock-cdc[{extra}]'"
+        raise Unavailable(f"{program} is not installed", hint=hint)
     return Path(found)
 
 

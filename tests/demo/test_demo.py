@@ -19,6 +19,7 @@ from rich.console import Console
 
 from penstock.demo.run import Options, run
 from penstock.demo.sources.postgres import shop
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -112,7 +113,17 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
         assert reader.stdout is not None
         assert any((json.loads(line)["key"] or {}).get("id") == 999 for line in reader.stdout)
         reader.send_signal(signal.SIGINT)
-    assert json.load(urllib.request.urlopen(f"{ops}/status"))["name"] == "shop"
+    status = json.load(urllib.request.urlopen(f"{ops}/status"))
+    assert status["name"] == "shop"
+    until(
+        lambda: (
+            sum(
+                each["saved"]
+                for each in json.load(urllib.request.urlopen(f"{ops}/status"))["backends"]
+            )
+            > 5
+        )
+    )
     [(variables, file)] = re.findall(r"(PG_URL=\S+ NATS_URL=\S+) penstock check (\S+)", said)
     named = dict(each.split("=", 1) for each in variables.split())
     for command, expected in (("check", "0 errors"), ("positions", "shop")):

@@ -1,0 +1,142 @@
+"""`penstock init`: a pipeline file to begin with, and what its source needs.
+
+Every key of the source is there, with its description and, in a comment, its default.
+"""
+
+import ast
+import inspect
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from textwrap import wrap
+
+import click
+import yaml
+
+from penstock.model.errors import SettingsError
+from penstock.model.settings import Settings
+from penstock.process.plugins import plugin
+
+_FILE = """\
+# {title}
+# Into NATS JetStream. Look: penstock check FILE. Run: penstock run FILE.
+# ${{NAME:-DEFAULT}} is the environment variable NAME, or DEFAULT where it is not set.
+#
+# {needs}
+name: shop
+backends:
+  - {source}
+sink:
+  type: jetstream
+  url: ${{NATS_URL:-nats://localhost:4222}}
+  # The stream, which is made if it is missing, and a message's subject in it.
+  stream: SHOP
+  subject: "shop.{subject}.{{operation}}"
+  # Or json.
+  encoding: msgpack
+"""
+_VALUES = {
+    "postgres": {
+        "connection": "${PG_URL:-postgresql://penstock:change-me@localhost:5432/shop}",
+        "slot": "shop",
+        "publication": "shop",
+    },
+    "mongodb": {
+        "connection": "${MONGO_URL:-mongodb://penstock:change-me@localhost/?authSource=admin}",
+        "database": "shop",
+    },
+    "dynamodb": {"table": "orders", "region": "${AWS_REGION:-eu-central-1}"},
+    "cosmos": {
+        "endpoint": "${COSMOS_ENDPOINT:-https://localhost:8081/}",
+        "key": "${COSMOS_KEY:-Y2hhbmdlLW1l}",
+        "database": "shop",
+        "container": "orders",
+    },
+}
+_NEEDS = {
+    "postgres": """\
+Once, as a superuser in the database that is read; then restart the server:
+    ALTER SYSTEM SET wal_level = logical;
+    ALTER SYSTEM SET max_slot_wal_keep_size = '50GB';
+    CREATE ROLE penstock LOGIN REPLICATION PASSWORD 'change-me';
+    GRANT CONNECT ON DATABASE shop TO penstock;
+    CREATE PUBLICATION shop FOR TABLE customers, orders;
+    GRANT SELECT ON customers, orders TO penstock; -- for snapshots only
+And in pg_hba.conf: hostssl shop penstock 10.0.0.0/8 scram-sha-256""",
+    "mongodb": """\
+A replica set or a sharded cluster, and once, in mongosh:
+    db.getSiblingDB("admin").runCommand({createRole: "penstock", privileges: [{resource: \
+{db: "shop", collection: ""}, actions: ["find", "changeStream", "listCollections"]}, {resource: \
+{db: "local", collection: "system.replset"}, actions: ["find"]}, {resource: {db: "config", \
+collection: "version"}, actions: ["find"]}], roles: [{role: "read", db: "local"}]})
+    db.getSiblingDB("admin").runCommand({createUser: "penstock", pwd: "change-me", roles: \
+[{role: "penstock", db: "admin"}]})
+    db.getSiblingDB("admin").runCommand({replSetResizeOplog: 1, minRetentionHours: 48})""",
+    "dynamodb": """\
+Once:
+    aws dynamodb update-table --table-name orders \
+--stream-specification StreamEnabled=true,StreamViewType=NEW_AND_OLD_IMAGES
+And for penstock's role: dynamodb:ListStreams of *, dynamodb:DescribeStream, GetShardIterator and
+GetRecords of arn:aws:dynamodb:REGION:ACCOUNT:table/orders/stream/*, and for snapshots
+dynamodb:DescribeTable and Scan of arn:aws:dynamodb:REGION:ACCOUNT:table/orders.""",
+    "cosmos": """\
+The account's read-only key, or (leave `key` out) the data plane's reader role:
+    az cosmosdb sql role assignment create --account-name ACCOUNT --resource-group GROUP \
+--role-definition-name "Cosmos DB Built-in Data Reader" --scope / --principal-id PRINCIPAL""",
+}  # fmt: skip
+
+
+@click.command("init")
+@click.argument("source", type=click.Choice(list(_VALUES)))
+@click.option("--to", type=click.Path(path_type=Path), help="The file to write.")
+def command(*, source: str, to: Path | None) -> None:
+    """Print a pipeline file for SOURCE, with every key of it, and what the source needs."""
+    text = pipeline_file(source)
+    if to is None:
+        click.echo(text, nl=False)
+        return
+    try:
+        with to.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise SettingsError(f"can't write {to}: {error.strerror}", hint="name a new file") from None
+    click.echo(f"next: penstock check {to}")
+
+
+def pipeline_file(source: str) -> str:
+    """The pipeline file for a source of this type."""
+    model: type[Settings] = plugin("feeds", source).settings
+    return _FILE.format(
+        title=" ".join((model.__doc__ or "").split()),
+        needs=_NEEDS[source].replace("\n", "\n# "),
+        source="\n    ".join(_keys(model, {"name": "default", "type": source, **_VALUES[source]})),
+        subject="{collection}"
+        if source in ("postgres", "mongodb")
+        else "{source_partition}.{collection}",
+    )
+
+
+def _keys(model: type[Settings], values: Mapping[str, str]) -> list[str]:
+    """The lines of every key: those of `values` first, the others as comments."""
+    found, lines = descriptions(model), []
+    for name in sorted(model.model_fields, key=lambda name: name not in values):
+        lines += [f"# {line}" for line in wrap(found.get(name, ""), 94)]
+        if name in values:
+            lines.append(f"{name}: {values[name]}")
+        else:
+            default = yaml.safe_dump([model.model_fields[name].default], default_flow_style=True)
+            lines.append(f"# {name}: {default[1:-2]}")
+    return lines
+
+
+def descriptions(model: type[Settings]) -> Mapping[str, str]:
+    """What the text under each field of a class says."""
+    (tree,) = ast.parse(inspect.getsource(model)).body
+    assert isinstance(tree, ast.ClassDef)
+    return {
+        field.target.id: " ".join(text.value.value.split())
+        for field, text in pairwise(tree.body)
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+        and isinstance(text.value.value, str)
+    }  # fmt: skip
