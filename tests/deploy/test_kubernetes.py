@@ -1,0 +1,181 @@
+"""The chart: what it renders is valid, is what is committed, and is a pipeline that penstock takes.
+
+`python -m tests.deploy.test_kubernetes` writes deploy/kubernetes anew.
+"""
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from helm_python import Chart, HelmError, lint
+
+from penstock.config import parse_pipeline
+from tests.docs.pages import ROOT
+
+CHART = ROOT / "deploy" / "helm" / "penstock"
+FOLDER = ROOT / "deploy" / "kubernetes"
+VERSIONS = ("1.27", "1.33")
+KINDS = ("single", "ha")
+
+
+def values_of(kind: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FOLDER / kind / "values.yaml").read_text())
+    return found
+
+
+def rendered(values: dict[str, Any]) -> str:
+    with Chart.load(CHART) as chart:
+        files = chart.render(values, name="penstock", namespace="penstock")
+    texts = [text.strip() for name, text in sorted(files.items()) if name.endswith(".yaml")]
+    return "".join(f"---\n{text}\n" for text in texts if text)
+
+
+def objects(values: dict[str, Any]) -> dict[str, Any]:
+    """By kind."""
+    return {each["kind"]: each for each in yaml.safe_load_all(rendered(values))}
+
+
+def pod(values: dict[str, Any]) -> Any:
+    return objects(values)["Deployment"]["spec"]["template"]["spec"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_committed_manifests_are_what_the_chart_renders(kind: str) -> None:
+    assert (FOLDER / kind / "penstock.yaml").read_text() == rendered(values_of(kind))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_manifests_are_valid(kind: str, version: str) -> None:
+    every = list(yaml.safe_load_all((FOLDER / kind / "penstock.yaml").read_text()))
+    assert len(every) == (4 if kind == "ha" else 3)
+    for each in every:
+        kubernetes_validate.validate(each, version, strict=True)
+    broken = deepcopy(every[1])
+    broken["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, version, strict=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_pipeline_file_is_one_and_answers_by_the_names_of_the_service(kind: str) -> None:
+    text = objects(values_of(kind))["ConfigMap"]["data"]["pipeline.yaml"]
+    secrets = {"POSITIONS_URL": "postgresql://h/p", "PG_URL": "postgresql://h/d",
+               "NATS_URL": "nats://h"}  # fmt: skip
+    ops = parse_pipeline(text, environment=secrets).ops
+    assert (ops.bind, ops.port, ops.extra_ports) == ("0.0.0.0", 9090, (8080,))
+    assert "penstock.penstock.svc" in ops.hosts
+
+
+def test_the_file_may_have_more_settings_of_the_ops_server() -> None:
+    values = values_of("single")
+    values["pipeline"]["ops"] = {"stalled_after": "1m"}
+    values["ops"] = {"hosts": ["metrics.example"]}
+    ops = yaml.safe_load(objects(values)["ConfigMap"]["data"]["pipeline.yaml"])["ops"]
+    assert (ops["stalled_after"], ops["port"]) == ("1m", 9090)
+    assert ops["hosts"][-1] == "metrics.example"
+
+
+@pytest.mark.parametrize(
+    ("kind", "replicas", "requests", "limits"),
+    [("single", 1, ("500m", "512Mi"), ("1", "1Gi")), ("ha", 4, ("1", "1Gi"), ("2", "2Gi"))],
+)
+def test_replicas_and_resources(
+    kind: str, replicas: int, requests: tuple[str, str], limits: tuple[str, str]
+) -> None:
+    found = objects(values_of(kind))
+    assert found["Deployment"]["spec"]["replicas"] == replicas
+    resources = pod(values_of(kind))["containers"][0]["resources"]
+    assert tuple(resources["requests"].values()) == requests
+    assert tuple(resources["limits"].values()) == limits
+    assert ("PodDisruptionBudget" in found) == (kind == "ha")
+
+
+def test_several_pods_prefer_different_nodes() -> None:
+    (term,) = pod(values_of("ha"))["affinity"]["podAntiAffinity"].values()
+    assert [each["weight"] for each in term] == [100]
+    assert term[0]["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+    assert "affinity" not in pod(values_of("single"))
+
+
+def test_a_standby_counts_as_ready_and_liveness_asks_for_the_process_alone() -> None:
+    container = pod(values_of("ha"))["containers"][0]
+    paths = {key: value["httpGet"]["path"] for key, value in container.items() if "Probe" in key}
+    assert paths == {
+        "startupProbe": "/",
+        "livenessProbe": "/",
+        "readinessProbe": "/ready?standby=ok",
+    }
+
+
+def test_no_secret_is_in_a_manifest() -> None:
+    container = pod(values_of("single"))["containers"][0]
+    assert {each["name"] for each in container["env"]} == {"POSITIONS_URL", "PG_URL", "NATS_URL"}
+    assert all("secretKeyRef" in each["valueFrom"] for each in container["env"])
+    values = {**values_of("single"), "secretFiles": {"/etc/nats": "nats-login"}}
+    mounts = {
+        each["name"]: each["mountPath"] for each in pod(values)["containers"][0]["volumeMounts"]
+    }
+    assert mounts["secret-nats-login"] == "/etc/nats"
+    assert "Secret" not in objects(values)
+
+
+def test_a_processor_has_an_observer_and_no_sink() -> None:
+    values = {**values_of("ha"), "mode": "processor", "observer": "shop.observers:Print"}
+    del values["pipeline"]["sink"]
+    arguments = pod(values)["containers"][0]["args"]
+    assert arguments[:3] == [
+        "process", "/etc/penstock/pipeline.yaml", "--observer=shop.observers:Print",
+    ]  # fmt: skip
+    for each in yaml.safe_load_all(rendered(values)):
+        kubernetes_validate.validate(each, VERSIONS[-1], strict=True)
+
+
+def test_a_service_monitor_scrapes_the_ops_port() -> None:
+    values = {**values_of("ha"), "serviceMonitor": {"enabled": True, "labels": {"release": "p"}}}
+    found = objects(values)
+    monitor, service = found["ServiceMonitor"], found["Service"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    assert (endpoint["path"], endpoint["interval"]) == ("/metrics", "15s")
+    assert endpoint["port"] in {each["name"] for each in service["spec"]["ports"]}
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    wanted = monitor["spec"]["selector"]["matchLabels"].items()
+    assert wanted <= service["metadata"]["labels"].items()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"replica": 2},
+        {"mode": "share"},
+        {"mode": "processor"},
+        {"pipeline": {}},
+        {"pipeline": {"name": "a", "positions": "sqlite:///p.db", "backends": [{}], "sink": {}}},
+        {"pipeline": {"name": "a", "positions": "etcd://h", "backends": [{}]}},
+        {"ops": {"port": 0}},
+        {"secrets": {"PG_URL": "postgresql://user:password@host/db"}},
+    ],
+    ids=json.dumps,
+)
+def test_values_that_are_wrong_are_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(HelmError):
+        rendered({**values_of("single"), **change})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_chart_has_no_lint(kind: str) -> None:
+    found = lint(CHART, values_of(kind), strict=True, namespace="penstock")
+    assert [each for each in found["messages"] if "icon" not in str(each)] == []
+
+
+def write(folder: Path = FOLDER) -> None:
+    for kind in KINDS:
+        (folder / kind / "penstock.yaml").write_text(rendered(values_of(kind)))
+
+
+if __name__ == "__main__":
+    write()

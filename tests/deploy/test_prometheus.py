@@ -1,0 +1,195 @@
+"""Debian's Prometheus scrapes a running pipeline, and ops servers that report everything wrong.
+
+It knows each series and label of the alerts and of the dashboard, and each alert is active where it
+should be.
+"""
+
+import itertools
+import json
+import re
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from penstock.ops.partitions import PartitionStatus
+from penstock.ops.requests import Access, OpsRequest, Response
+from penstock.ops.respond import respond
+from penstock.ops.server import OpsServer
+from penstock.ops.status import Status, TableStatus
+from tests.deploy.programs import prometheus_program
+from tests.deploy.test_alerts import FILE, RULES
+from tests.docs.pages import ROOT
+from tests.ops.test_metrics import BACKEND, SINK, STATUS
+from tests.pipeline.running import count, document, eventually, running
+from tests.servers import Database, EmbeddedServer, Nats, free_port
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.spark]
+
+DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "penstock.json").read_text())
+PANELS = [each for each in DASHBOARD["panels"] if each["type"] != "row"]
+TARGETS = [(each["expr"], each["legendFormat"]) for panel in PANELS for each in panel["targets"]]
+OWN = "penstock"  # the job of the pipeline that runs
+VARIABLES = {"$__rate_interval": "1m", "$job": ".*", "$instance": ".*"}
+
+WRONG = replace(
+    STATUS,
+    health="unhealthy",
+    backends=(
+        replace(
+            BACKEND,
+            lag_seconds=900.0,
+            at_risk="soon",
+            gaps={"p0": {"stale": True, "counts": {"slot_lost": 1}}},
+            partitions=(PartitionStatus(partition="p0", lag_seconds=900.0),),
+        ),
+    ),
+    sinks=(replace(SINK, pressure="critical", breaker="open"),),
+    tables=(*STATUS.tables, TableStatus(backend="a", table="t", state="waiting", sid="us")),
+)
+WAITS = replace(STATUS, health="standby", standby="another", backends=(), sinks=(), tables=())
+
+
+class Prometheus(EmbeddedServer):
+    """Scrapes these jobs every second, and evaluates the alerts."""
+
+    def __init__(self, jobs: Mapping[str, int]) -> None:
+        self._program = prometheus_program("prometheus")
+        self._jobs = jobs
+        super().__init__("prometheus", None)
+
+    def _command(self, *, again: bool) -> Sequence[str]:
+        config = {
+            "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+            "rule_files": [str(FILE)],
+            "scrape_configs": [
+                {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
+                for job, port in self._jobs.items()
+            ],
+        }
+        file = self.folder / "prometheus.yaml"
+        file.write_text(yaml.safe_dump(config))
+        return [
+            self._program,
+            f"--config.file={file}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address={self.host}:{self.port}",
+        ]
+
+    def _ready(self) -> bool:
+        try:
+            self.get("/-/ready")
+        except OSError:
+            return False
+        return True
+
+    def get(self, path: str) -> str:
+        with urllib.request.urlopen(f"http://{self.host}:{self.port}{path}", timeout=30) as answer:
+            return str(answer.read().decode())
+
+    def ask(self, expression: str) -> list[Mapping[str, str]]:
+        """The labels of each result."""
+        query = urllib.parse.urlencode({"query": expression})
+        found = json.loads(self.get(f"/api/v1/query?{query}"))["data"]["result"]
+        return [each["metric"] for each in found]
+
+    def alerts(self) -> list[Mapping[str, Any]]:
+        """Those that are active: they fire, or will if it lasts."""
+        found: list[Mapping[str, Any]] = json.loads(self.get("/api/v1/alerts"))["data"]["alerts"]
+        return found
+
+
+def ops_server(status: Status) -> OpsServer:
+    """Of a pipeline that has this status; its positions cannot be saved."""
+    failures = itertools.count()
+
+    def answer(request: OpsRequest) -> Response:
+        backends = [replace(each, save_errors=next(failures)) for each in status.backends]
+        return respond(request, replace(status, backends=backends), access=Access())
+
+    return OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None)
+
+
+@pytest.fixture(scope="module")
+def prometheus(
+    postgres: Any, nats: Nats, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Prometheus]:
+    prometheus_program("prometheus")
+    folder: Path = tmp_path_factory.mktemp("prometheus")
+    with ExitStack() as stack:
+        database: Database = stack.enter_context(postgres.database())
+        database.execute(
+            "CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
+        )
+        pipeline = document(folder, database, nats, "PROMETHEUS", ops={"port": free_port()})
+        pipeline["checkpoint"] = {"interval": "1s"}
+        run = stack.enter_context(running(folder, pipeline))
+        wrong, waits = (stack.enter_context(ops_server(each)) for each in (WRONG, WAITS))
+        eventually(lambda: run.get("/ready")[0] == 200, run=run)
+        database.execute("INSERT INTO items SELECT generate_series(1, 100)")
+        eventually(lambda: count(nats, "PROMETHEUS") == 100, run=run)
+        eventually(lambda: run.status()["backends"][0]["saved"] > 0, run=run)
+        jobs = {
+            OWN: pipeline["ops"]["port"],
+            f"{OWN}-wrong": wrong.port,
+            f"{OWN}-waits": waits.port,
+            f"{OWN}-gone": free_port(),
+        }
+        yield stack.enter_context(Prometheus(jobs))
+
+
+def selectors(expression: str) -> set[str]:
+    """Every series that the expression asks for, with its labels."""
+    return set(re.findall(r"(?:penstock_\w+|\bup\b)(?:\{[^}]*\})?", expression))
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_each_series_of_an_alert_exists(prometheus: Prometheus, name: str) -> None:
+    found = selectors(RULES[name]["expr"])
+    assert found
+    for each in found:
+        until(lambda each=each: prometheus.ask(each), 30, problem=lambda each=each: each)
+    assert prometheus.ask("penstock_no_such_series") == []
+
+
+def test_each_alert_is_active_where_it_should_and_not_for_what_is_well(
+    prometheus: Prometheus,
+) -> None:
+    active = lambda: {each["labels"]["alertname"] for each in prometheus.alerts()}  # noqa: E731
+    until(lambda: active() == set(RULES), 60, problem=lambda: set(RULES) - active())
+    for each in prometheus.alerts():
+        labels, text = each["labels"], str(RULES[each["labels"]["alertname"]]["annotations"])
+        assert labels["job"] != OWN, each
+        assert set(re.findall(r"\$labels\.(\w+)", text)) <= labels.keys(), each
+
+
+@pytest.mark.parametrize(("expression", "legend"), TARGETS)
+def test_each_panel_shows_something(prometheus: Prometheus, expression: str, legend: str) -> None:
+    for name, value in VARIABLES.items():
+        expression = expression.replace(name, value)
+    found = until(lambda: prometheus.ask(expression), 60, problem=lambda: expression)
+    for label in re.findall(r"{{(\w+)}}", legend):
+        assert all(each.get(label) for each in found), label
+    for each in selectors(expression):
+        assert prometheus.ask(each), each
+
+
+def test_panels_neither_overlap_nor_share_a_number() -> None:
+    places = [
+        (x, y)
+        for panel in DASHBOARD["panels"]
+        for x in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+        for y in range(panel["gridPos"]["y"], panel["gridPos"]["y"] + panel["gridPos"]["h"])
+    ]
+    assert len(places) == len(set(places))
+    assert max(x for x, _ in places) < 24
+    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    assert len(ids) == len(set(ids))
+    assert all(panel["description"] for panel in PANELS)
