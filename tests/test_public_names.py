@@ -43,7 +43,8 @@ def test_every_error_pickles_with_its_data(name: str) -> None:
     again = pickle.loads(pickle.dumps(kind("what happened", hint="what to do")))
     assert type(again) is kind
     assert (again.message, again.hint) == ("what happened", "what to do")
-    assert str(again) == "what happened (what to do)"
+    assert str(again) == f"what happened (what to do) [{again.code}]"
+    assert again.code.startswith("tests.")
 
 
 def test_no_file_takes_the_package_for_the_distribution() -> None:

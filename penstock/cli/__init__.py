@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.version import DOCS
 from penstock.process.plugins import installed_by
 
 # name -> (module:attribute, what `penstock --help` says)
@@ -50,6 +51,7 @@ _COMMANDS = {
 
 _GONE = SettingsError(
     "`penstock class-archive` is no more",
+    code="cli.command-gone",
     hint="spark.class_archive: PATH in the pipeline file; the first run makes the archive",
 )
 
@@ -100,16 +102,20 @@ def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
     wanted = installed_by(module, distribution("penstock-cdc"))
     hint = f"pip install '{wanted}'" if wanted else "pip install --force-reinstall penstock-cdc"
     return SettingsError(
-        f"`penstock {command}` needs the module {module!r}, which is not installed", hint=hint
+        f"`penstock {command}` needs the module {module!r}, which is not installed",
+        code="module-missing",
+        hint=hint,
     )
 
 
 def _fail(error: PenstockError) -> NoReturn:
-    """Prints one line, and the remedy on another; 2 is the operator's to mend, 1 is not."""
+    """Prints what happened, the remedy and where it is explained; 2 is the operator's to mend, 1 is
+    not."""
     click.secho("error: ", nl=False, bold=True, fg="red", err=True)
     click.echo(error.message, err=True)
     if error.hint:
         click.echo(f"hint:  {error.hint}", err=True)
+    click.echo(f"see:   {DOCS}/reference/errors/#{error.code.replace('.', '')}", err=True)
     raise SystemExit(2 if isinstance(error, SettingsError) else 1)
 
 

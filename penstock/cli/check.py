@@ -15,7 +15,7 @@ from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, Level
+from penstock.model.finding import Finding, Level, failed
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.sinks import LoadsTables
 from penstock.snapshots.retention import check_snapshots
@@ -133,7 +133,7 @@ def _of(owner: str, found: Iterator[Finding]) -> Iterator[Finding]:
         for finding in found:
             yield replace(finding, subject=f"{owner}: {finding.subject}")
     except PenstockError as error:
-        yield Finding(level="error", subject=owner, message=error.message, remedy=error.hint)
+        yield failed(owner, error)
 
 
 def _clean(found: Iterable[Finding], secrets: set[str]) -> Iterator[Finding]:

@@ -77,7 +77,9 @@ def _backend(pipeline: Pipeline, name: str | None) -> Backend:
     for backend in pipeline.backends:
         if name in (None, backend.name):
             return backend
-    raise SettingsError(f"there is no backend {name!r}", hint=f"there are: {', '.join(names)}")
+    raise SettingsError(
+        f"there is no backend {name!r}", code="no-backend", hint=f"there are: {', '.join(names)}"
+    )
 
 
 def _collection(backend: Backend, name: str) -> Collection:

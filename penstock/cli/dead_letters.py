@@ -96,6 +96,7 @@ def _replayed(pipeline: Pipeline, sink: KeepsLetters, id: str) -> bool:
         if pipeline.transform and letter["kind"] == "source":
             raise Rejected(
                 "the change was not decoded, and would be published around transform",
+                code="letter-not-decoded",
                 hint="repair the row at the source: its next change goes through the statements",
             )
         decoder = _decoder(pipeline, str(letter["backend"]))
@@ -115,7 +116,9 @@ def _decoder(pipeline: Pipeline, backend: str) -> Any:
             decoder = each.feed().decoder(pipeline.sink.images, "stop")
             return hashing(decoder, pipeline.hash_partitions(each))
     known = ", ".join(each.name for each in pipeline.backends)
-    raise SettingsError(f"the pipeline has no backend {backend!r}", hint=f"it has: {known}")
+    raise SettingsError(
+        f"the pipeline has no backend {backend!r}", code="no-backend", hint=f"it has: {known}"
+    )
 
 
 def _chosen(

@@ -51,6 +51,7 @@ class Editing(Closes):
         if pipeline.positions.startswith("memory:"):
             raise SettingsError(
                 "positions in memory are gone when the pipeline ends",
+                code="positions-in-memory",
                 hint="write positions: sqlite:///FILE to keep them",
             )
         self._pipeline = pipeline
@@ -76,7 +77,11 @@ class Editing(Closes):
         """One row that is there."""
         if (found := self.find(name)) is None:
             known = ", ".join(row.name for row in self.rows()) or "none"
-            raise SettingsError(f"{name} has no stored position", hint=f"those that have: {known}")
+            raise SettingsError(
+                f"{name} has no stored position",
+                code="no-position",
+                hint=f"those that have: {known}",
+            )
         return found
 
     def verify(self, name: str) -> None:
@@ -86,6 +91,7 @@ class Editing(Closes):
         if backend not in backends or not partition:
             raise SettingsError(
                 f"{name!r} is no partition of this pipeline",
+                code="no-partition",
                 hint=f"write BACKEND/PARTITION; its backends: {', '.join(backends)}",
             )
 
@@ -95,7 +101,9 @@ class Editing(Closes):
         try:
             return Bookmark.from_json(json.loads(text) if text.lstrip().startswith("{") else text)
         except (ValueError, Malformed) as error:
-            raise SettingsError(f"{text[:80]!r} is no bookmark", hint=_BOOKMARK) from error
+            raise SettingsError(
+                f"{text[:80]!r} is no bookmark", code="no-bookmark", hint=_BOOKMARK
+            ) from error
 
     def export(self) -> dict[str, Any]:
         """Plain JSON: `pipeline`, and `positions` by name."""
@@ -151,6 +159,7 @@ class Editing(Closes):
             if time.monotonic() > until:
                 raise SettingsError(
                     f"a running instance owns the positions of {self._pipeline.name}: {owner.text}",
+                    code="pipeline-runs",
                     hint="stop it (and its standbys) before positions are changed",
                 )
             time.sleep(_POLL)
@@ -218,6 +227,7 @@ def wait_for_owners(
             if first.get(row.name, row.revision) != row.revision:
                 raise SettingsError(
                     f"{row.name} has an owner that lives: {row.owner}",
+                    code="owner-lives",
                     hint="stop that process first: it gives its partitions back when it ends",
                 )
         if not first:

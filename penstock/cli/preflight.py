@@ -20,7 +20,7 @@ from penstock.feeds import KnowsReader
 from penstock.leases import Lease, open_store
 from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.model.errors import LeaseLost, PenstockError
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, failed
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks.subject import parse_template
@@ -221,7 +221,7 @@ def check_positions(url: str) -> Finding:
     except LeaseLost:
         pass  # another check at the same time: it could write
     except PenstockError as error:
-        return _error("positions", error.message, error.hint)
+        return failed("positions", error)
     if url.startswith("memory:"):
         return _warning(
             "positions",
@@ -244,7 +244,7 @@ def check_name(deployment: Deployment) -> Iterator[Finding]:
         else:
             verify_kind(store.list(f"{deployment.name}/"), "pipeline")
     except PenstockError as error:
-        yield _error("name", error.message, error.hint)
+        yield failed("name", error)
     finally:
         store.close()
 

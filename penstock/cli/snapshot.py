@@ -64,6 +64,7 @@ def command(
     if (server := pipeline.sink.server()) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} takes no snapshots",
+            code="no-snapshots",
             hint="they are chunks in a stream of NATS: use sink.type: jetstream",
         )
     with InitStream(server.nats, pipeline.snapshot.stream) as stream:
@@ -103,7 +104,9 @@ def _asked(
         answer = asked(stream.connection, subject, payload, _TIMEOUT)
     except Unavailable as error:
         raise Unavailable(
-            f"{error.message}", hint=f"is the pipeline {pipeline.name} running? start it first"
+            f"{error.message}",
+            code="no-answer",
+            hint=f"is the pipeline {pipeline.name} running? start it first",
         ) from None
     found = orjson.loads(answer.payload)
     if "error" in found:

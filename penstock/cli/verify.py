@@ -145,6 +145,7 @@ def _settle(source: Any, slot: str) -> None:
         if time.monotonic() > deadline:
             raise Unavailable(
                 f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
+                code="behind",
                 hint="see /status: it may be behind; compare when it is not",
             )
         time.sleep(_LOOK)

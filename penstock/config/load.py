@@ -51,9 +51,11 @@ def _text(path: FilePath) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path.name}: is not UTF-8 text") from error
+        raise SettingsError(f"{path.name}: is not UTF-8 text", code="file-unreadable") from error
     except OSError as error:
-        raise SettingsError(f"{path}: {(error.strerror or 'cannot be read').lower()}") from error
+        raise SettingsError(
+            f"{path}: {(error.strerror or 'cannot be read').lower()}", code="file-unreadable"
+        ) from error
 
 
 def parse_pipeline(

@@ -47,7 +47,9 @@ def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
 def _newest(connection: Connection, stream: str, count: int) -> Sequence[Delivered]:
     info = JetStream(connection).stream(stream)
     if info is None:
-        raise SettingsError(f"there is no stream {stream!r}", hint="run the pipeline first")
+        raise SettingsError(
+            f"there is no stream {stream!r}", code="stream-missing", hint="run the pipeline first"
+        )
     end = int(info["state"]["last_seq"])
     first = max(int(info["state"]["first_seq"]), end - count + 1, 1)
     config = {"deliver_policy": "by_start_sequence", "opt_start_seq": first}

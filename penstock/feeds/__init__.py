@@ -133,7 +133,7 @@ class HistoryLost(PositionLost):
     """The changes after a position are gone, or the source is another one: `gap` says which."""
 
     def __init__(self, gap: Gap, *, hint: str = "") -> None:
-        super().__init__(gap.detail, hint=hint)
+        super().__init__(gap.detail, hint=hint, code=f"gap.{gap.cause.replace('_', '-')}")
         self.gap = gap
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, field_validator
 
 from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
 from penstock.model.settings import Settings, Start
 
@@ -133,6 +133,7 @@ class PolledFeed(SettingsFeed[P]):
         except Malformed as error:
             raise InvalidPosition(
                 f"the token is damaged: {error.message}",
+                code="token-damaged",
                 hint=f"take another one, a time or {self.oldest}",
             ) from error
 
@@ -143,7 +144,7 @@ class PolledFeed(SettingsFeed[P]):
         try:
             answered = self.answers_after(partition, bookmark)
         except PenstockError as error:
-            return [finding("error", "saved position", error.message, error.hint)]
+            return [failed("saved position", error)]
         if not answered:
             late = f"{partition} was not read: calls are too many"
             return [finding("warning", "saved position", late, "check again soon")]
@@ -165,7 +166,7 @@ def checked(findings: Iterable[Finding]) -> list[Finding]:
     try:
         return list(findings)
     except PenstockError as error:
-        return [finding("error", "server", error.message, error.hint)]
+        return [failed("server", error)]
 
 
 def lost(

@@ -72,6 +72,8 @@ def open_store(url: str) -> LeaseStore:
     """
     scheme, colon, _ = url.partition(":")
     if not colon:
-        raise SettingsError("`positions` is no URL", hint=f"known: {', '.join(known('stores'))}")
+        raise SettingsError(
+            "`positions` is no URL", code="url-invalid", hint=f"known: {', '.join(known('stores'))}"
+        )
     made: LeaseStore = plugin("stores", scheme)(url)
     return made

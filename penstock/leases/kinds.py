@@ -32,7 +32,9 @@ def verify_kind(rows: Iterable[Lease], kind: Kind) -> None:
         found = kind_of(row)
         if found not in ("", kind):
             raise SettingsError(
-                f"{row.name!r} is the position of a {found}, and this is a {kind}", hint=_HINT
+                f"{row.name!r} is the position of a {found}, and this is a {kind}",
+                code="name-taken",
+                hint=_HINT,
             )
 
 
@@ -54,5 +56,7 @@ class NameCheck:
             return True
         before, self._revision = self._revision, row.revision
         if before not in ("", row.revision):
-            raise SettingsError(f"a pipeline of the name {self._name!r} runs", hint=_HINT)
+            raise SettingsError(
+                f"a pipeline of the name {self._name!r} runs", code="name-taken", hint=_HINT
+            )
         return False

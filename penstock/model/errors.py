@@ -4,6 +4,8 @@ The class of an error is the retry decision. Every error carries a hint for the
 operator and pickles with its data, because errors cross Spark's processes.
 """
 
+import re
+import sys
 from typing import Literal
 
 __all__ = [
@@ -35,16 +37,24 @@ class PenstockError(Exception):
     """Base of every error that penstock raises on purpose.
 
     `message` says what happened and where; `hint` says what the operator can do about it, in one
-    sentence. Neither ever holds a secret or row data.
+    sentence. Neither ever holds a secret or row data. `code` is stable, and a heading of
+    docs/reference/errors.md: PART.NAME, of the part of penstock that raises it; without a name that
+    of the class.
     """
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
+        cause = sys.exc_info()[1]
+        if not code and isinstance(cause, PenstockError) and cause.message in message:
+            code = cause.code  # told again, by who knows more about it
+        name = code or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
+        self.code: str = name if "." in name else f"{_part(self)}.{name.removesuffix('-error')}"
 
     def __str__(self) -> str:
-        return f"{self.message} ({self.hint})" if self.hint else self.message
+        said = f"{self.message} ({self.hint})" if self.hint else self.message
+        return f"{said} [{self.code}]"
 
     @staticmethod
     def of(error: Exception, doing: str) -> "PenstockError":
@@ -59,6 +69,21 @@ class PenstockError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint), self.__dict__
+
+
+def _part(error: PenstockError) -> str:
+    """The part of penstock that makes an error: the first caller outside of its own classes."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_locals.get("self") is error:
+        frame = frame.f_back
+    return part_of(frame.f_globals["__name__"])
+
+
+def part_of(module: str) -> str:
+    """`postgres` of penstock.feeds.postgres.slot, `cli` of penstock.cli.check."""
+    package, *names = module.split(".")
+    inner = len(names) > 2 and names[0] in ("feeds", "sinks")
+    return names[inner] if package == "penstock" and names else package
 
 
 def _rebuild(kind: type[PenstockError], message: str, hint: str) -> PenstockError:
@@ -117,7 +142,8 @@ class RefusedEdit(SettingsError):
         hint: str = "",
         reason: Literal["duplicate", "in use", "not found", "missing", "invalid"] = "invalid",
         field: str = "",
+        code: str = "",
     ) -> None:
-        super().__init__(message, hint=hint)
+        super().__init__(message, hint=hint, code=code)
         self.reason = reason
         self.field = field

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.model.errors import PenstockError
+
 Level = Literal["ok", "warning", "error"]
 
 
@@ -10,15 +12,24 @@ Level = Literal["ok", "warning", "error"]
 class Finding:
     """One line of a preflight check: what was looked at, how it is, and what to do about it.
 
-    `warning` works but could be better; `error` could not run, or could lose data.
+    `warning` works but could be better; `error` could not run, or could lose data. `code` is that
+    of the error which was met, if it was one.
     """
 
     level: Level
     subject: str
     message: str
     remedy: str = ""
+    code: str = ""
 
 
 def finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:
     """One finding, in a line."""
     return Finding(level=level, subject=subject, message=message, remedy=remedy)
+
+
+def failed(subject: str, error: PenstockError) -> Finding:
+    """An error that was met, as a finding."""
+    return Finding(
+        level="error", subject=subject, message=error.message, remedy=error.hint, code=error.code
+    )

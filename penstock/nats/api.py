@@ -244,9 +244,12 @@ class JetStream:
     def _nobody(self) -> PenstockError:
         address = self._connection.address
         if self._connection.info.get("jetstream") or self._connection.info.get("cluster"):
-            return Unavailable(f"JetStream of {address} does not answer now")
+            return Unavailable(
+                f"JetStream of {address} does not answer now", code="jetstream-silent"
+            )
         return SettingsError(
             f"{address} has no JetStream",
+            code="no-jetstream",
             hint="start nats-server with JetStream enabled (-js, or jetstream {})",
         )
 

@@ -79,6 +79,7 @@ def _read_credentials(path: str) -> tuple[str, str]:
     if len(blocks) != 2:
         raise SettingsError(
             f"the file {path!r} is not a NATS credentials file",
+            code="credentials-invalid",
             hint="it has a JWT block and an NKEY SEED block; `nsc generate creds` writes one",
         )
     return blocks[0], blocks[1]
@@ -94,5 +95,7 @@ def _sign(seed: str, nonce: str) -> tuple[str, str]:
         return pair.public_key.decode(), signature.decode()
     except (nkeys.NkeysError, ValueError):
         raise SettingsError(
-            "the NKEY seed is not valid", hint="a user's seed starts with SU"
+            "the NKEY seed is not valid",
+            code="credentials-invalid",
+            hint="a user's seed starts with SU",
         ) from None

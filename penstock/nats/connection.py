@@ -102,6 +102,7 @@ class Connection:
             raise refusal
         raise Unavailable(
             f"no NATS server can be reached ({'; '.join(failures)})",
+            code="unreachable",
             hint="is nats-server running, and is its url right?",
         )
 
@@ -352,7 +353,9 @@ class Connection:
                 return
 
     def _lost(self, error: OSError) -> Unavailable:
-        return Unavailable(f"the connection to {self.address} is lost: {reason_of(error)}")
+        return Unavailable(
+            f"the connection to {self.address} is lost: {reason_of(error)}", code="connection-lost"
+        )
 
 
 def version_of(text: str) -> tuple[int, ...]:

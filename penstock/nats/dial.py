@@ -52,6 +52,7 @@ def _encrypt(raw: socket.socket, address: Address, settings: NatsSettings) -> ss
     except ssl.SSLCertVerificationError as error:
         raise SettingsError(
             f"the certificate of {address} is not trusted: {error.verify_message}",
+            code="certificate-untrusted",
             hint="set `tls_ca` to the authority that signed it",
         ) from None
     except FileNotFoundError:
@@ -66,12 +67,14 @@ def error_of(text: str, address: str) -> PenstockError:
     if lower.startswith("permissions violation"):
         return SettingsError(
             f"{address} denies what penstock needs: {text}",
+            code="denied",
             hint="allow it to the user; docs/how-to/nats.md and snapshots.md list all",
         )
     # A timeout: the server got our credentials too late, from a busy machine or a slow network.
     if any(lower.startswith(word) for word in _REFUSED) and not lower.endswith("timeout"):
         return SettingsError(
             f"{address} refuses our credentials: {text}",
+            code="credentials-refused",
             hint="check user and password (or token, nkey, credentials)",
         )
     return Unavailable(f"{address} ended the connection: {text}")

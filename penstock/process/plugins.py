@@ -33,7 +33,9 @@ def plugin(kind: str, name: str) -> Any:
             return _load(point, name)
     near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
     hint = f"{''.join(near)}known: {', '.join(known(kind))}"
-    raise SettingsError(f"there is no {kind.removesuffix('s')} {name!r}", hint=hint)
+    raise SettingsError(
+        f"there is no {kind.removesuffix('s')} {name!r}", code="plug-in-unknown", hint=hint
+    )
 
 
 def driver(module: str) -> Any:
@@ -55,7 +57,7 @@ def _load(point: EntryPoint, name: str) -> Any:
 
 def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str) -> SettingsError:
     hint = f"pip install '{_needed(str(error.name), package)}'"
-    return SettingsError(f"{what}, which is not installed", hint=hint)
+    return SettingsError(f"{what}, which is not installed", code="module-missing", hint=hint)
 
 
 def _needed(module: str, package: Distribution | None) -> str:

@@ -70,6 +70,7 @@ class Snapshots(Closes):
         if statements is not None and statements.refusal and wanted:
             raise SettingsError(
                 f"{wanted} takes snapshots, and transform {statements.refusal}",
+                code="transform-refused",
                 hint="leave one of them out: rows of snapshots go through transform",
             )
         self._thread.start()

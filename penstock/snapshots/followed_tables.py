@@ -87,6 +87,7 @@ def resolve(name: TableName, tables: Sequence[FollowedTable]) -> FollowedTable:
     names = ", ".join(sorted(".".join(table.name) for table in tables)) or "none"
     raise SettingsError(
         f"no followed table is called {text}",
+        code="no-table",
         hint=f"there are: {names}; others have to be followed first (the publication, `tables`,"
         " `collections`)",
     )

@@ -152,6 +152,7 @@ class TableReader:
                 raise SettingsError(
                     f"reading {job.schema}.{job.table} takes longer than snapshot.max_age, and"
                     " cannot go on later: its changes have no key",
+                    code="too-slow",
                     hint="raise snapshot.max_age, or give the table a primary key that is not"
                     " deferrable, and a replica identity",
                 )

@@ -78,6 +78,7 @@ class SnapshotRequests:
             raise SettingsError(
                 f"{'.'.join(table.name)} is suspended: {table.schema.suspended}; changes after a"
                 " snapshot would be missing",
+                code="table-suspended",
                 hint="remove the cause, and: penstock tables resume FILE TABLE",
             )
         for record, run, future in self._runs.values():

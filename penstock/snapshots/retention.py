@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.config import Pipeline
 from penstock.model.errors import SettingsError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.snapshots.followed_tables import sources
 from penstock.snapshots.init_stream import InitStream, problems
 
@@ -55,12 +55,14 @@ class Kept:
             raise SettingsError(
                 f"the stream {self.stream} keeps only {self.of_subject} messages of a subject:"
                 " changes after a snapshot are gone, and rows stay wrong without an error",
+                code="retention-short",
                 hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1, and bound max_age",
             )
         if self.changes is not None and self.changes < 2 * max_age:
             raise SettingsError(
                 f"the stream {self.stream} keeps changes for {_text(self.changes)}: when a snapshot"
                 f" is loaded, those after it are gone, and rows stay wrong without an error",
+                code="retention-short",
                 hint=f"keep them for {_text(2 * max_age)} at least (snapshot.max_age, and as long"
                 f" to load): nats stream edit {self.stream} --max-age, and sink.max_age; or lower"
                 " snapshot.max_age",
@@ -72,7 +74,7 @@ class Kept:
         try:
             self.refuse(max_age)
         except SettingsError as error:
-            return [finding("error", about, error.message, error.hint)]
+            return [failed(about, error)]
         if self.changes is not None and (self.chunks is None or self.chunks > self.changes):
             kept = "for ever" if self.chunks is None else f"for {_text(self.chunks)}"
             text = (

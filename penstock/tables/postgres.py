@@ -114,7 +114,9 @@ class PostgresTarget(SqlTarget):
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
         found = find_destination(self._opened(), self._schema, table.target)
         if found is None:
-            raise SettingsError(f"the target has no table {table.target} any more")
+            raise SettingsError(
+                f"the target has no table {table.target} any more", code="target-missing"
+            )
         return StagedTable(relation_of(table), found, RowMapping(), number)
 
     def _folded(self, name: str) -> str:

@@ -97,6 +97,7 @@ class SqlTarget(Closes):
             if is_other and self._exists(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
+                    code="target-not-ours",
                     hint="drop it, or mirror into another database or file",
                 )
             if before and is_other and self._exists(before.target):
@@ -327,6 +328,7 @@ class SqlTarget(Closes):
             if not found or found[0][0] != self._token:
                 raise LeaseLost(
                     "another replica writes to this target",
+                    code="target-taken",
                     hint="run one mirror for each database or file",
                 )
             yield

@@ -65,7 +65,8 @@ def test_an_error_is_one_line_with_its_hint_and_an_exit_code(
 
     result = _invoke(failing, monkeypatch)
     assert result.exit_code == code
-    assert result.stderr == "error: no slot\nhint:  make one\n"
+    assert result.stderr.startswith("error: no slot\nhint:  make one\nsee:   https://")
+    assert result.stderr.endswith(f"/reference/errors/#{error.code.replace('.', '')}\n")
     assert result.stdout == ""
 
 

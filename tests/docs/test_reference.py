@@ -27,6 +27,7 @@ from penstock.ops.respond import ENDPOINTS
 from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.process.plugins import known, plugin
 from penstock.reading.passed_gaps import REFUSED
+from tests.docs import errors
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -56,6 +57,7 @@ PIPELINE = tables("pipeline.md")
 OPERATIONS = tables("operations.md")
 CLI = tables("cli.md")
 TEXT = (REFERENCE / "cli.md").read_text()
+GAPS = {*CAUSES, *CAUSES_OF_COSMOS, *CAUSES_OF_DYNAMODB, LINEAGE_BROKEN, REFUSED}
 EMPTY = Status(
     name="", version="", uptime_seconds=0, health="ok", reasons=(), backends=(), sinks=(),
     last_batch=None,
@@ -163,9 +165,11 @@ def test_every_series_is_documented() -> None:
 
 
 def test_every_cause_of_a_gap_is_documented() -> None:
-    documented = {row.key for row in OPERATIONS["Lost history"]}
-    causes = set(CAUSES) | set(CAUSES_OF_COSMOS) | set(CAUSES_OF_DYNAMODB)
-    assert documented == causes | {LINEAGE_BROKEN, REFUSED}
+    assert {row.key for row in OPERATIONS["Lost history"]} == GAPS
+
+
+def test_every_error_is_documented_under_its_code() -> None:
+    assert errors.PAGE.read_text() == errors.page(), "python -m tests.docs.errors"
 
 
 def test_every_series_of_the_bridge_is_documented() -> None:

@@ -278,6 +278,8 @@ class Bootstrap:
     def _fail(self, why: str, hint: str = "") -> None:
         self._failures += 1
         if self._failures >= _ATTEMPTS or "cancelled" in why:
-            raise Rejected(f"no snapshot of {self.progress.name}: {why}", hint=hint)
+            raise Rejected(
+                f"no snapshot of {self.progress.name}: {why}", code="snapshot-failed", hint=hint
+            )
         self.table = replace(self.table, snapshot_id="")
         self._request()

@@ -95,7 +95,7 @@ class Catalog:
         """A number that changes when a table does."""
         found = self._api.stream(self._bucket.stream)
         if found is None:
-            raise SettingsError(f"there is no bucket {BUCKET!r}", hint=_HINT)
+            raise SettingsError(f"there is no bucket {BUCKET!r}", code="bucket-missing", hint=_HINT)
         return int(found["state"]["last_seq"])
 
     @property

@@ -204,7 +204,9 @@ class Replica(Closes):
     def _wanted(self) -> list[PublishedTable]:
         if self._names is None:
             if not self._published.tables:
-                raise SettingsError("no table is published", hint="start the pipeline first")
+                raise SettingsError(
+                    "no table is published", code="no-tables", hint="start the pipeline first"
+                )
             return list(self._published.tables.values())
         wanted, missing = chosen(self._names, self._published.tables)
         for name in missing.keys() - self._missing.keys():

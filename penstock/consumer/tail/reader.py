@@ -200,7 +200,9 @@ class TailReader(Closes):
             self.close()
             raise
         if found is None:
-            raise SettingsError(f"there is no stream {self.stream!r}", hint=_HINT)
+            raise SettingsError(
+                f"there is no stream {self.stream!r}", code="stream-missing", hint=_HINT
+            )
         return int(found["state"]["last_seq"])
 
     def close(self) -> None:

@@ -219,13 +219,16 @@ def credential_of(settings: CosmosSettings) -> Any:
         try:
             base64.b64decode(key, validate=True)
         except ValueError:
-            raise SettingsError("`key` is not an account's key: these are base64") from None
+            raise SettingsError(
+                "`key` is not an account's key: these are base64", code="key-invalid"
+            ) from None
         return key
     try:
         from azure.identity import DefaultAzureCredential
     except ImportError:
         raise SettingsError(
             "without `key` the login is Microsoft Entra ID's, which needs azure-identity",
+            code="login-missing",
             hint="pip install 'penstock-cdc[cosmos-entra]', or write `key`",
         ) from None
     return DefaultAzureCredential()

@@ -26,7 +26,7 @@ from penstock.model.errors import (
     SettingsError,
     Unavailable,
 )
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.wire.cosmos.decoder import CosmosDecoder, in_order, lsn_of
@@ -258,7 +258,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 if not bookmark.ended:
                     self.follow(name, bookmark).read(0.0)
         except PenstockError as error:
-            return [finding("error", "start", error.message, error.hint)]
+            return [failed("start", error)]
         return []
 
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:

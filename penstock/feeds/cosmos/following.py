@@ -171,7 +171,8 @@ class CosmosFollowing:
         if self._pace.gone(now) >= GONE:
             raise Unavailable(
                 f"{self._range.name} is gone ({refused.status}/{refused.sub_status}) for"
-                f" {GONE:.0f} s, and the service lists no children of it"
+                f" {GONE:.0f} s, and the service lists no children of it",
+                code="range-gone",
             )
 
     def end(self, cuts: Sequence[str]) -> None:

@@ -60,7 +60,9 @@ class ServedRange:
             now = self._refusal_of_now()
             cause, refused = ("retention", refused) if now is None else ("", now)
         if cause == "container_gone" and cause in self.passed:
-            return Unavailable(f"the container {settings.path} is not there yet")
+            return Unavailable(
+                f"the container {settings.path} is not there yet", code="container-missing"
+            )
         if cause and cause not in self.passed:
             return self.lost(cause, after, refused.message)
         return failure(refused.status, refused.sub_status, refused.message, subject)

@@ -203,6 +203,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         if name != self.settings.table_name:
             raise SettingsError(
                 f"this backend does not follow a table {name!r}",
+                code="table-not-followed",
                 hint=f"its table is {self.settings.table_name}",
             )
         return DynamodbTable(self.settings)

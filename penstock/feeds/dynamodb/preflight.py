@@ -8,7 +8,7 @@ from penstock.feeds.dynamodb.client import StreamsClient, client_of
 from penstock.feeds.dynamodb.failures import failure
 from penstock.feeds.dynamodb.lineage import ShardTree
 from penstock.feeds.dynamodb.settings import DynamodbSettings
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 
 _LACKS = {
     "KEYS_ONLY": "only the keys of an item: `before` and `after` are null",
@@ -67,7 +67,7 @@ def _reading(client: StreamsClient, arn: str, tree: ShardTree) -> Iterator[Findi
         client.records(client.iterator(arn, leaves[-1].id, "LATEST"))
     except ClientError as error:
         found = failure(error, "reading a shard")
-        yield finding("error", "shards", found.message, found.hint)
+        yield failed("shards", found)
     else:
         count = len(tree.shards)
         text = f"shards can be read: {count} in all, {len(leaves)} of them open"

@@ -139,7 +139,11 @@ class TableStreams:
                 known = [describe_table(self._settings).stream]
         if not any(known):
             table = self._settings.table_name
-            raise Unavailable(f"no stream of {table} is listed now", hint=self._how_to_go_on)
+            raise Unavailable(
+                f"no stream of {table} is listed now",
+                code="stream-missing",
+                hint=self._how_to_go_on,
+            )
         return known[0].rpartition(_STREAM)[0] + _STREAM + label
 
 

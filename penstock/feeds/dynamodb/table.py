@@ -323,6 +323,7 @@ class DynamodbSnapshot:
             what = f"the view type {found.view}" if found.view else "no enabled stream"
             raise SettingsError(
                 f"{name} has {what}: changes after a snapshot would come without their items",
+                code="view-type",
                 hint=how_to_enable(name),
             )
         if settings.stream and settings.stream != found.stream:

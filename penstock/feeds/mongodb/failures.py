@@ -137,6 +137,7 @@ class Tolerance:
             return error
         return SettingsError(
             f"{error.message} ({_MOST_UNKNOWN} times in a row)",
+            code="unknown-error",
             hint="penstock does not know this error: see the server's log, then start again",
         )
 

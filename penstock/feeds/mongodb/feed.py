@@ -122,6 +122,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         if seconds > newest >> 32:
             raise SettingsError(
                 f"{at.isoformat()} is in the future of the server",
+                code="start-in-the-future",
                 hint="begin now, at the beginning, or at a time that has passed",
             )
         return seconds

@@ -5,6 +5,7 @@ Looks and changes nothing. Each finding says how to mend it, in commands of mong
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 
 from penstock.feeds.mongodb.cluster import (
@@ -23,7 +24,7 @@ from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Limits
 from penstock.model.errors import PenstockError, PositionLost, SettingsError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import Mark
 
 _OLDEST, _NEWEST = 6, 8
@@ -42,7 +43,8 @@ def check(settings: MongoSettings) -> list[Finding]:
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
-    return finding("error", subject, error.message, remedy or error.hint)
+    found = failed(subject, error)
+    return replace(found, remedy=remedy) if remedy else found
 
 
 def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:

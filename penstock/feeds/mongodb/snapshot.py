@@ -226,6 +226,7 @@ class MongoSnapshot:
         if name not in found:
             raise SettingsError(
                 f"there is no collection {'.'.join(name)}",
+                code="collection-missing",
                 hint="name one that is followed; a view and a time series have no changes",
             )
         self.schema: TableSchema = found[name]
@@ -267,6 +268,7 @@ class MongoSnapshot:
         if not known:
             raise SettingsError(
                 f"{address(self._settings)} has no cluster time",
+                code="no-replica-set",
                 hint="snapshots need a replica set or a sharded cluster",
             )
         return Pin(time=known, gossip=bson.decode(gossip.raw) if gossip else None)

@@ -75,6 +75,7 @@ class PostgresTable:
         if not key:
             raise SettingsError(
                 f"there is no table {where} with a primary key",
+                code="table-missing",
                 hint="name a table as SCHEMA.TABLE; without a primary key rows can't be compared",
             )
         self._key = key

@@ -104,6 +104,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if at not in (None, "now"):
             raise SettingsError(
                 f"a replication slot cannot begin at {at}: the server keeps no older log for it",
+                code="start-too-old",
                 hint="begin now, or at a bookmark of this slot",
             )
         with connect_ordinary(self.settings) as connection:
@@ -246,6 +247,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if verdict.cause == "server_behind" and in_recovery:
             raise Unavailable(
                 f"the standby has not replayed its log up to our position: {verdict.detail}",
+                code="standby-behind",
                 hint="it will, unless it was restored from a backup: then connect to its primary",
             )
         return verdict, system
@@ -331,6 +333,7 @@ def _refuse_taken(slot: Slot) -> None:
     if slot.active_pid is not None:
         raise Unavailable(
             _taken(slot),
+            code="slot-taken",
             hint="stop its reader, or, if that is gone:"
             f" SELECT pg_terminate_backend({slot.active_pid});",
         )

@@ -274,6 +274,7 @@ class Framer:
             case TwoPhase(name):
                 raise SettingsError(
                     f"the slot sends transactions in two phases ({name})",
+                    code="slot-two-phase",
                     hint="drop it and let penstock make one, or make one with two_phase = false",
                 )
             case _:

@@ -16,7 +16,7 @@ from penstock.feeds.postgres.publication import check_tables
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import find_slot, identify_system, refuse_unusable
 from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 
 _OLDEST, _NEWEST = 13, 18
 _STANDBY_SINCE = 16  # logical decoding on a standby
@@ -46,7 +46,7 @@ def findings(settings: PostgresSettings) -> Iterator[Finding]:
         with connect_replication(settings) as connection:
             identify_system(connection)
     except PenstockError as error:
-        yield finding("error", subject, error.message, error.hint)
+        yield failed(subject, error)
     else:
         yield finding("ok", subject, "it is allowed")
 
@@ -120,7 +120,7 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
         try:
             refuse_unusable(slot)
         except PenstockError as error:
-            yield finding("error", subject, error.message, error.hint)
+            yield failed(subject, error)
             return
         if slot.active_pid is not None:
             yield finding(

@@ -103,6 +103,7 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
     if not settings.create_publication:
         raise SettingsError(
             f"there is no publication {settings.publication!r}",
+            code="publication-missing",
             hint=f"as the tables' owner: {statement}; or set `create_publication: true`",
         )
     with translating(f"creating the publication {settings.publication}"):

@@ -264,6 +264,7 @@ class PostgresSnapshot:
         if not self._ask("SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
             raise Unavailable(
                 f"there is no slot {slot} yet, which changes after the snapshot would come from",
+                code="slot-missing",
                 hint="start the pipeline first",
             )
 
@@ -274,6 +275,7 @@ class PostgresSnapshot:
         if not raw:
             raise SettingsError(
                 f"the publication {settings.publication} does not send {schema}.{table}",
+                code="table-not-published",
                 hint="ALTER PUBLICATION ... ADD TABLE; a view, a foreign table or an unlogged one"
                 " can't be published",
             )
@@ -327,6 +329,7 @@ class PostgresSnapshot:
         if missing := [name for name in columns if name not in found]:
             raise SettingsError(
                 f"{self._schema}.{self._table} has no column {missing[0]}",
+                code="column-missing",
                 hint=f"there are: {', '.join(sorted(found))}",
             )
         settings = self._settings
@@ -386,6 +389,7 @@ class PostgresSnapshot:
         if self._era_of(known) != self._era:
             raise Unavailable(
                 "the server's history became another one during the snapshot",
+                code="timeline-changed",
                 hint="ask for another snapshot",
             )
 

@@ -71,9 +71,13 @@ class PlainTransport:
         except BlockingIOError:
             return b""
         except OSError as error:
-            raise Unavailable(f"the replication connection broke: {error}") from error
+            raise Unavailable(
+                f"the replication connection broke: {error}", code="connection-broke"
+            ) from error
         if not data:
-            raise Unavailable("the server closed the replication connection")
+            raise Unavailable(
+                "the server closed the replication connection", code="connection-broke"
+            )
         return data
 
     def wait(self, timeout: float) -> bool:
@@ -89,7 +93,9 @@ class PlainTransport:
         try:
             self._socket.sendall(data)
         except OSError as error:
-            raise Unavailable(f"the replication connection broke: {error}") from error
+            raise Unavailable(
+                f"the replication connection broke: {error}", code="connection-broke"
+            ) from error
         finally:
             self._socket.setblocking(False)
 

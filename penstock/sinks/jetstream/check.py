@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from penstock.model.errors import PenstockError, SettingsError
-from penstock.model.finding import Finding, Level
+from penstock.model.finding import Finding, Level, failed, finding
 from penstock.nats.api import JetStream, unfit
 from penstock.nats.compression import DictionaryBucket
 from penstock.nats.connection import Connection
@@ -41,12 +41,12 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         api = JetStream(connection)
         account = api.account()
         used, most = account.get("streams", 0), account.get("limits", {}).get("max_streams", -1)
-        yield _finding("ok", "JetStream", "is enabled for the account")
+        yield finding("ok", "JetStream", "is enabled for the account")
         info = api.stream(settings.stream)
         template = parse_template(settings.subject)
         if info is None:
             if 0 <= most <= used:
-                yield _finding(
+                yield finding(
                     "error", _name(settings), f"is missing, and the account has all {most} streams",
                     "raise the account's max_streams, or name a stream that exists",
                 )  # fmt: skip
@@ -54,7 +54,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
             stream = TargetStream(settings.stream, wanted(settings, template, connection.version))
         else:
             stream = TargetStream.of(info)
-            yield _finding("ok", _name(settings), "exists")
+            yield finding("ok", _name(settings), "exists")
             yield from _fit(stream, template)
             yield from _as_asked(stream, settings)
         yield from _others(api, settings, template)
@@ -67,7 +67,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield _permission(connection, template)
         yield from _permission_beside(connection, settings.stream)
     except PenstockError as error:
-        yield _finding("error", "NATS", error.message, error.hint)
+        yield failed("NATS", error)
     finally:
         connection.close()
 
@@ -77,16 +77,12 @@ def _compression(settings: JetStreamSettings, connection: Connection) -> Iterato
         if settings.compression == "zstd":
             driver("zstandard")
         if settings.dictionaries and not DictionaryBucket(connection).tables(settings.stream):
-            yield _finding(
+            yield finding(
                 "warning", "sink.dictionaries", f"no table of {settings.stream} has one yet",
                 "penstock dictionaries train FILE, once the stream has some changes",
             )  # fmt: skip
     except SettingsError as error:
-        yield _finding("error", "sink.compression", error.message, error.hint)
-
-
-def _finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:
-    return Finding(level=level, subject=subject, message=message, remedy=remedy)
+        yield failed("sink.compression", error)
 
 
 def _name(settings: JetStreamSettings) -> str:
@@ -95,14 +91,14 @@ def _name(settings: JetStreamSettings) -> str:
 
 def _server(connection: Connection) -> Iterator[Finding]:
     version = connection.info.get("version", "unknown")
-    yield _finding("ok", "NATS", f"nats-server {version} at {connection.address}")
+    yield finding("ok", "NATS", f"nats-server {version} at {connection.address}")
     if connection.version < _OLDEST:
-        yield _finding(
+        yield finding(
             "warning", "NATS", f"nats-server {version} is older than what penstock is tested with",
             "use nats-server 2.10 or later",
         )  # fmt: skip
     if not connection.info.get("headers"):
-        yield _finding(
+        yield finding(
             "error", "NATS", "the server has message headers switched off",
             "remove no_header_support from its configuration",
         )  # fmt: skip
@@ -111,7 +107,7 @@ def _server(connection: Connection) -> Iterator[Finding]:
 def _to_be_made(settings: JetStreamSettings) -> Finding:
     subject = parse_template(settings.subject).wildcard
     copies = f"{settings.replicas} replica{'s' if settings.replicas > 1 else ''}"
-    return _finding(
+    return finding(
         "ok", _name(settings), f"does not exist; it will be made for {subject} ({copies})"
     )
 
@@ -119,15 +115,15 @@ def _to_be_made(settings: JetStreamSettings) -> Finding:
 def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
     found = list(problems(stream, template))
     for problem, remedy in found:
-        yield _finding("error", f"stream {stream.name}", problem, remedy)
+        yield finding("error", f"stream {stream.name}", problem, remedy)
     if not found:
-        yield _finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
+        yield finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
 
 
 def _as_asked(stream: TargetStream, settings: JetStreamSettings) -> Iterator[Finding]:
     """The pipeline file shapes a stream only when it is made."""
     for name, found in differences(stream, settings):
-        yield _finding(
+        yield finding(
             "warning", f"stream {stream.name}",
             f"was made with another {name} ({found}) than the file has: what exists is not changed",
             f"nats stream edit {stream.name}, or correct sink.{name}",
@@ -142,7 +138,7 @@ def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> 
         info = api.stream(name)
         subjects = info["config"].get("subjects") or () if info else ()
         if any(overlaps(subject, template.wildcard) for subject in subjects):
-            yield _finding(
+            yield finding(
                 "error", f"stream {name}", f"takes subjects of {template.wildcard} as well",
                 f"change the sink's subject, or the subjects of {name}",
             )  # fmt: skip
@@ -157,14 +153,14 @@ def _beside(api: JetStream, stream: str) -> Iterator[Finding]:
     ):
         for other in api.names(subject):
             if other != name:
-                yield _finding(
+                yield finding(
                     "warning", f"stream {other}",
                     f"takes {subject}, so {name} cannot be made when it is needed",
                     f"leave penstock.> out of the subjects of {other}",
                 )  # fmt: skip
         info = api.stream(name)
         for problem, remedy in unfit(name, info["config"], subject) if info else ():
-            yield _finding("error", f"stream {name}", problem, remedy)
+            yield finding("error", f"stream {name}", problem, remedy)
 
 
 def _sanity(
@@ -173,19 +169,19 @@ def _sanity(
     name, config = f"stream {stream.name}", stream.config
     if stream.retention != "limits":
         level: Level = "ok" if stream.retention == settings.retention else "warning"
-        yield _finding(
+        yield finding(
             level, name, f"has {stream.retention} retention: consumed changes are gone, and a "
             "later consumer cannot bootstrap", "make a stream with limits retention",
         )  # fmt: skip
     yield from _limits(name, config)
     if 0 < stream.largest < min(connection.max_payload, settings.batch.max_bytes):
-        yield _finding(
+        yield finding(
             "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
             "are rejected", f"nats stream edit {stream.name} --max-msg-size=-1",
         )  # fmt: skip
     for key, value, message, remedy in _LOSING:
         if (found := config.get(key)) and value in (found, None):
-            yield _finding("warning", name, message, remedy)
+            yield finding("warning", name, message, remedy)
 
 
 # Configuration that loses changes, or adds what are none: (key, value, message, remedy).
@@ -216,13 +212,13 @@ def _memory(
     name, window = f"stream {stream.name}", stream.duplicate_window
     if is_exact(settings.delivery, stream, connection.version):
         if window > _LONG_WINDOW:
-            yield _finding(
+            yield finding(
                 "ok", name, f"remembers message ids for {window:g} s, which exactly-once does not "
                 "need: some thousands a second cost the server memory, and pauses to look at it",
                 f"nats stream edit {stream.name} --dupe-window {LEAST_WINDOW * 1000:g}ms",
             )  # fmt: skip
     elif window < USUAL_WINDOW and not is_widened(stream, settings):
-        yield _finding(
+        yield finding(
             "warning", name, f"forgets message ids after {window:g} s: a replay that is later is "
             "stored twice, except with delivery exactly-once",
             f"nats stream edit {stream.name} --dupe-window 2m",
@@ -245,7 +241,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         if config.get("discard_new_per_subject") and "max_msgs_per_subject" in caps:
             full.append(caps.pop("max_msgs_per_subject"))
     if full:
-        yield _finding(
+        yield finding(
             "warning", name, f"takes no more once it holds {' or '.join(full)}: the pipeline then "
             "waits, and the source keeps its log", "watch its size, or raise the limit",
         )  # fmt: skip
@@ -253,7 +249,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
     if (age := config.get("max_age", 0)) > 0:
         gone.append(str(timedelta(microseconds=age // 1000)))
     if gone:
-        yield _finding(
+        yield finding(
             "warning", name, f"keeps only {' and '.join(gone)}: a consumer that comes later misses "
             "changes", "raise the limit to cover the longest outage of a consumer",
         )  # fmt: skip
@@ -263,30 +259,30 @@ def _delivery(settings: JetStreamSettings, stream: TargetStream, connection: Con
     try:
         choice = choose(settings.delivery, stream, connection.version)
     except PenstockError as error:
-        return _finding("error", "delivery", error.message, error.hint)
+        return failed("delivery", error)
     asked = ("exactly-once", settings.delivery)
     level: Level = "ok" if choice.delivery in asked else "warning"
-    return _finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
+    return finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
 
 
 def _durability(
     settings: JetStreamSettings, stream: TargetStream, connection: Connection
 ) -> Finding:
     if settings.durability == "default":
-        return _finding(
+        return finding(
             "ok", "durability", "default: a power loss can take what was acknowledged last, unless "
             "the servers sync always; if they do, durability: fsync also publishes faster there",
         )  # fmt: skip
     try:
         reason = synced(settings, stream, str(connection.info.get("server_name", "")))
     except PenstockError as error:
-        return _finding("error", "durability", error.message, error.hint)
-    return _finding("ok", "durability", f"fsync: {reason}")
+        return failed("durability", error)
+    return finding("ok", "durability", f"fsync: {reason}")
 
 
 def _permission(connection: Connection, template: Template) -> Finding:
     _try_to_publish(connection, template.render(dict.fromkeys(template.fields, "penstock-check")))
-    return _finding("ok", "NATS", f"may publish to {template.wildcard}")
+    return finding("ok", "NATS", f"may publish to {template.wildcard}")
 
 
 def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]:
@@ -294,7 +290,7 @@ def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]
     try:
         _try_to_publish(connection, owners_subject(stream).replace(">", "penstock-check"))
     except SettingsError:
-        yield _finding(
+        yield finding(
             "warning", "NATS", "may not publish to penstock.>: no dead letters, no notices, and no"
             " lease that keeps an instance with other positions from writing as well",
             "permit the user to publish to penstock.>",

@@ -45,12 +45,14 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
     if stream.config.get("storage") == "memory":
         raise SettingsError(
             f"durability fsync: the stream {stream.name} is kept in memory",
+            code="stream-in-memory",
             hint="make a stream with file storage",
         )
     if stream.config.get("persist_mode") == "async":
         raise SettingsError(
             f"durability fsync: the stream {stream.name} acknowledges before it writes "
             "(persist_mode async)",
+            code="stream-async",
             hint="make a stream with the default persist_mode",
         )
     if settings.assume_synced:
@@ -58,6 +60,7 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
     if not settings.monitoring:
         raise SettingsError(
             f"durability fsync: it is not known whether the servers of {stream.name} sync",
+            code="sync-unknown",
             hint=_REMEDY,
         )
     answers = _answers(settings.monitoring_urls, settings.timeout, ask)

@@ -198,6 +198,7 @@ def ensure_stream(
         if f"[{_TAKEN}]" in error.message:
             raise SettingsError(
                 f"the stream {name} cannot be made: another stream takes {subject}",
+                code="subject-taken",
                 hint=f"give {settings.stream} subjects of its own instead of a wildcard for all",
             ) from None
         raise

@@ -103,7 +103,7 @@ def ensure(
         info = api.create(wanted(settings, template, connection.version))
     stream = TargetStream.of(info)
     for problem, remedy in problems(stream, template):
-        raise SettingsError(f"the stream {stream.name} {problem}", hint=remedy)
+        raise SettingsError(f"the stream {stream.name} {problem}", code="stream-unfit", hint=remedy)
     return stream, made
 
 
@@ -174,7 +174,11 @@ def choose(asked: Delivery, stream: TargetStream, version: tuple[int, ...]) -> C
     if not obstacle:
         return Choice("exactly-once", "the stream takes atomic batches")
     if asked == "exactly-once":
-        raise SettingsError(f"delivery exactly-once is not possible: {obstacle}", hint=remedy)
+        raise SettingsError(
+            f"delivery exactly-once is not possible: {obstacle}",
+            code="not-exactly-once",
+            hint=remedy,
+        )
     return Choice("deduplicated", obstacle, remedy)
 
 

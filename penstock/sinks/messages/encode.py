@@ -103,6 +103,7 @@ def _too_large(messages: Messages, index: int, framing: Framing) -> Rejected:
     return Rejected(
         f"the change at {place} of {partition} is {messages.sizes[index]} bytes as a "
         f"message; the server takes {framing.limit}",
+        code="too-large",
         hint=framing.remedy,
     )
 

@@ -83,6 +83,7 @@ def find_letter(letters: StoredLetters, id: str) -> StoredLetter:
     if found is None:
         raise SettingsError(
             f"there is no dead letter {id} in {letters.name}",
+            code="no-letter",
             hint="`penstock dead-letters list` names those that there are",
         )
     return found
@@ -109,5 +110,7 @@ def find_suspended(known: Mapping[K, Mapping[str, Any]], backend: str | None, ta
     whose = f" of the backend {backend}" if backend else ""
     names = ", ".join(sorted(each["table"] for each in suspended.values()))
     raise SettingsError(
-        f"no table {table}{whose} is suspended", hint=f"suspended: {names or 'none'}"
+        f"no table {table}{whose} is suspended",
+        code="not-suspended",
+        hint=f"suspended: {names or 'none'}",
     )

@@ -9,7 +9,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.database import PostgresDatabase
@@ -54,7 +54,7 @@ def check(settings: PostgresSinkSettings) -> Iterator[Finding]:
                 is_shared = shared[table.target_schema, table.target] > 1
                 yield from _check_target(connection, settings, table, is_shared=is_shared)
     except PenstockError as error:
-        yield finding("error", "sink postgres", error.message, error.hint)
+        yield failed("sink postgres", error)
 
 
 def check_tables(
@@ -78,7 +78,7 @@ def check_tables(
                     if table.options.existing == "refuse" and (sid, table.source) not in ours:
                         yield from _check_rows(connection, database, SourceTable(table, sid, 0))
     except PenstockError as error:
-        yield finding("error", "sink postgres", error.message, error.hint)
+        yield failed("sink postgres", error)
 
 
 def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:
@@ -89,7 +89,7 @@ def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) ->
         staged = database.staged(mapped, table.sid, nothing, found)
         if staged.has_rows(connection.cursor()):
             problem = table.occupied
-            yield finding("error", f"target {table.target}", problem.message, problem.hint)
+            yield failed(f"target {table.target}", problem)
 
 
 def _check_ledger(connection: Any, settings: PostgresSinkSettings) -> Iterator[Finding]:
@@ -159,7 +159,7 @@ def _check_columns(
         )  # fmt: skip
         return
     if problem := unfit(staged):
-        yield finding("error", source, problem.message, problem.hint)
+        yield failed(source, problem)
     elif not relation.key:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",

@@ -58,6 +58,7 @@ class PostgresDatabase(TableDatabase):
                 connection.close()
                 raise SettingsError(
                     "the role may not set session_replication_role at the destination",
+                    code="replica-role",
                     hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL"
                     " 15 and later), or leave sink.replica_role out",
                 ) from error
@@ -74,7 +75,10 @@ class PostgresDatabase(TableDatabase):
                     ("table", diagnosis.table_name),
                 ) if name
             ]  # fmt: skip
-            return Rejected(f"the destination refuses a row: {', '.join([said, *about])} ({state})")
+            return Rejected(
+                f"the destination refuses a row: {', '.join([said, *about])} ({state})",
+                code="row-refused",
+            )
         message = f"{doing} at the destination: {_first_line(error)} ({state or 'no connection'})"
         if _OF_SETUP.fullmatch(state):
             return SettingsError(
@@ -109,6 +113,7 @@ class PostgresDatabase(TableDatabase):
                 what = type(error).__name__  # its message may have a row's values
                 raise SettingsError(
                     f"{target} cannot be altered: {what} ({state})",
+                    code="target-unaltered",
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
         cursor.execute("SET LOCAL lock_timeout TO DEFAULT")

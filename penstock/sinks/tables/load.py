@@ -114,6 +114,7 @@ class LedgerLoad:
             else:
                 raise SettingsError(
                     f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
+                    code="partitions-unfit",
                     hint="give it a primary key, and no `existing: keep`, or map it apart",
                 )
             texts = [orjson.dumps(part).decode() for part in parts]

@@ -51,6 +51,7 @@ class SourceTable:
         """What is wrong where its target has rows before its first load."""
         return SettingsError(
             f"{self.name}: {self.target} has rows already",
+            code="target-not-empty",
             hint="set `existing: replace` or `keep` for it in the map, or delete them",
         )
 
@@ -82,6 +83,7 @@ class SourceTable:
             anew = f"create it, then `penstock reload FILE {mapped.source}`"
             raise SettingsError(
                 f"{self.name}: there is no table {self.target} at the destination",
+                code="target-missing",
                 hint=anew if known.columns else "create it, or set `create: true` in the map",
             )
         if not mapped.options.set:
@@ -252,6 +254,7 @@ def unfit(staged: StagedTable) -> SettingsError | None:
     names = ", ".join(key)
     return SettingsError(
         f"no unique index of {target} has exactly ({names})",
+        code="no-unique-index",
         hint=f"ALTER TABLE {target} ADD PRIMARY KEY ({names});",
     )
 

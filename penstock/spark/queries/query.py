@@ -93,7 +93,7 @@ def failure(query_error: Exception | None) -> PenstockError:
     for module, name, message in reversed(_ERROR.findall(text)):
         if (kind := _kind(module, name)) is not None:
             return kind(message.strip())
-    return Unavailable(f"the Spark query failed: {_first_line(text)}")
+    return Unavailable(f"the Spark query failed: {_first_line(text)}", code="query-failed")
 
 
 def _kind(module: str, name: str) -> type[PenstockError] | None:
@@ -210,7 +210,9 @@ def transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> Da
             frame = spark.sql(step.sql)
         except PySparkException as error:
             raise SettingsError(
-                f"transform: {_first_line(str(error))}", hint=f"in the statement: {step.sql}"
+                f"transform: {_first_line(str(error))}",
+                code="transform-invalid",
+                hint=f"in the statement: {step.sql}",
             ) from error
     return frame
 

@@ -187,7 +187,7 @@ def test_rows_that_changes_name_are_restored_until_the_snapshots_last_point() ->
 def test_columns_that_change_before_the_snapshots_last_point_lead_to_another() -> None:
     found = followed(replace(TABLE, last_point="00000000/00000020"))
     found.add(*message(2, "00000000/0000001F:0", schema_version="v2"))
-    assert found.problem == "its columns changed"
+    assert found.problem.startswith("its columns changed")
 
 
 def test_columns_in_another_order_are_other_columns() -> None:
@@ -205,7 +205,7 @@ def test_columns_in_another_order_are_other_columns() -> None:
     }  # fmt: skip
     found = followed(table, schemas)
     found.add(*message(1, "00000000/00000021:0", schema_version="v2"))
-    assert found.problem == "its columns changed"
+    assert found.problem.startswith("its columns changed")
 
 
 def test_a_layout_without_positions_is_refused() -> None:

@@ -146,7 +146,11 @@ def postgres_bin(installed: str = "pginstall") -> Path:
     this name: version 16's; raises Unavailable."""
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
-        raise Unavailable(f"{_PACKAGE} is not installed", hint="pip install 'penstock-cdc[demo]'")
+        raise Unavailable(
+            f"{_PACKAGE} is not installed",
+            code="package-missing",
+            hint="pip install 'penstock-cdc[demo]'",
+        )
     package = Path(spec.origin).parent
     if unprivileged() is not None and not reachable(package):
         package = _copied(package)

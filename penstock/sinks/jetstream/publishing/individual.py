@@ -260,7 +260,7 @@ class Individual(Publisher):
 
     def _raise(self, headers: bytes, payload: bytes) -> None:
         if status_of(headers) == 503:
-            raise Unavailable("no stream takes our subjects now")
+            raise Unavailable("no stream takes our subjects now", code="no-stream")
         if payload:
             error = ApiError.of(orjson.loads(payload)["error"])
             raise error_of(error, f"{self._first_place()} was not stored")

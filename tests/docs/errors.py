@@ -1,0 +1,99 @@
+"""docs/reference/errors.md, made from the places that raise errors: python -m tests.docs.errors"""
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.model import errors
+from tests.docs.pages import DOCS, ROOT
+
+PAGE = DOCS / "reference" / "errors.md"
+HEAD = """\
+# Errors
+
+Each error has a code, which stays the same while its words may change: in brackets at the end of
+the text in logs, in `/status` and in what the library raises (`error.code`), as `code` in
+`penstock check --json`, and in the link that a command prints. The first part names the part of
+penstock, the rest what happened; a code of a general kind (`nats.unavailable`) is of every error of
+its kind without one of its own.
+
+This page is made from the code: `python -m tests.docs.errors`. An ellipsis stands for what differs.
+"""
+KINDS = {
+    "SettingsError": "Something must be changed; penstock does not try again.",
+    "Unavailable": "penstock tries again by itself.",
+    "PositionLost": "Changes were lost; `on_gap` decides.",
+    "Malformed": "What came does not follow its protocol.",
+    "Rejected": "The change is refused for good; `on_error` decides.",
+    "LeaseLost": "Another owner has it now; the old one stops.",
+    "RefusedEdit": "The edit of the map is refused.",
+}
+KINDS |= dict.fromkeys(("InvalidPosition", "InvalidStream"), KINDS["SettingsError"])
+KINDS |= dict.fromkeys(("RecordsExpired", "ShardIteratorExpired"), KINDS["PositionLost"])
+
+
+def slug(kind: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower().removesuffix("-error")
+
+
+def text(node: ast.expr | None) -> str:
+    """The words of a literal; an ellipsis for all that is not constant."""
+    if isinstance(node, ast.Constant):
+        return str(node.value)
+    if isinstance(node, ast.JoinedStr):
+        return "".join(map(text, node.values))
+    if isinstance(node, ast.BinOp):
+        return text(node.left) + text(node.right)
+    return "…" if node is not None else ""
+
+
+def raised() -> Iterator[tuple[str, str, str, str]]:
+    """(code, class, message, hint) of each place that makes an error."""
+    for file in sorted((ROOT / "penstock").rglob("*.py")):
+        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        for node in ast.walk(ast.parse(file.read_text())):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+                continue
+            kind = node.func.id
+            if kind in KINDS and node.args:
+                given = {each.arg: each.value for each in node.keywords}
+                code = text(given.get("code")) or slug(kind)
+                code = code if "." in code else f"{errors.part_of(module)}.{code}"
+                yield code, kind, text(node.args[0]), text(given.get("hint"))
+
+
+def page() -> str:
+    """The whole page."""
+    from tests.docs.test_reference import GAPS
+
+    found: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    kinds: dict[str, str] = {}
+    for code, kind, message, hint in raised():
+        kinds[code] = kind
+        if message.strip("… :") or hint:
+            line = " ".join(f"{message}{f' ({hint})' if hint else ''}".split())
+            found[code][re.sub(r"…+", "…", line).replace("`", "'")] = None
+        else:
+            found[code]
+    for cause in GAPS:
+        code = f"gap.{cause.replace('_', '-')}"
+        kinds[code] = "PositionLost"
+        found[code]["See [lost history](operations.md#lost-history)."] = None
+    parts = [HEAD]
+    for part in sorted({code.partition(".")[0] for code in found}):
+        parts.append(f"## {part}\n")
+        for code in sorted(code for code in found if code.partition(".")[0] == part):
+            lines = [f"- {each if 'See [' in each else _quoted(each)}" for each in found[code]]
+            parts.append("\n".join([f"### {code}\n", f"{KINDS[kinds[code]]}\n", *lines]).rstrip())
+            parts.append("")
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _quoted(line: str) -> str:
+    return f"`{line}`"
+
+
+if __name__ == "__main__":
+    Path(PAGE).write_text(page())
