@@ -1,6 +1,7 @@
-"""boto3's client for DynamoDB Streams, one for each process: a client that was used before a fork
-mixes up the answers of parent and child. And what a process knows of one account in one region:
-limits of AWS count for the account, and a shard, however many feeds and connections there are.
+"""botocore's client for DynamoDB Streams, one for each process: a client that was used before a
+fork mixes up the answers of parent and child. And what a process knows of one account in one
+region: limits of AWS count for the account, and a shard, however many feeds and connections there
+are.
 
 Answers of GetRecords come as their bytes: botocore's own walk over each record costs more than all
 else that is done with it.
@@ -17,10 +18,10 @@ from email.utils import parsedate_to_datetime
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import boto3
 import botocore.session
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, NoCredentialsError
+from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserFactory
 
 from penstock.feeds.dynamodb.failures import (
@@ -315,12 +316,19 @@ def _account_of(_: int, share: float, *login: str | None) -> Account:
     return Account(share=share)
 
 
+@lru_cache
+def _loader(path: str | None) -> Loader:
+    """Of the descriptions of services: reading them is most of what a session costs."""
+    return create_loader(path)
+
+
 def connect(
     settings: DynamodbSettings, service: str, attempts: int = 4, raw: str = "GetRecordsOutput"
 ) -> Any:
-    """A client of boto3 with the login of the settings, which makes a failed call so many times.
+    """A client of botocore with the login of the settings, which makes a failed call so many times.
     Answers of the shape `raw` have their bytes as `Body`. Raises botocore's errors."""
     session = botocore.session.Session(profile=settings.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     session.register_component("response_parser_factory", _RawParsers(raw))
     keys = {
         name: secret.get_secret_value()
@@ -337,7 +345,7 @@ def connect(
         max_pool_connections=_CONNECTIONS,
         retries={"mode": "standard", "total_max_attempts": attempts},
     )
-    return boto3.Session(botocore_session=session).client(
+    return session.create_client(
         service,
         region_name=settings.region,
         endpoint_url=settings.endpoint,
