@@ -24,11 +24,13 @@ from penstock.model.errors import Unavailable
 from tests.dynamodb.local import DynamodbLocal
 from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Database, EmbeddedServer, Etcd, Nats, Postgres, etcd_program, postgres_bin
+from tests.wire.cells import examples
 
 # An example is slow only when the machine is. Every run tries the same ones, unless
 # PENSTOCK_EXAMPLES is set. Before any test is imported, which takes what is set.
 settings.register_profile(
     "patient",
+    max_examples=examples(100),
     deadline=None,
     derandomize="PENSTOCK_EXAMPLES" not in os.environ,
     suppress_health_check=[HealthCheck.too_slow],
@@ -171,7 +173,12 @@ _DURATIONS = Path(__file__).with_name("durations.txt")
 _LONG = 5.0  # seconds from which a test is listed there
 _spent = Counter[str]()
 # Files whose tests each start a Spark of their own, and share nothing.
-_ALONE = ("tests/pipeline/", "tests/demo/test_demo.py", "tests/cli/test_service.py")
+_ALONE = (
+    "tests/pipeline/",
+    "tests/chaos/test_chaos.py",
+    "tests/demo/test_demo.py",
+    "tests/cli/test_service.py",
+)
 _TOGETHER = (
     "tests/pipeline/test_shared.py",
     "tests/pipeline/test_truth.py",
@@ -182,8 +189,9 @@ _TOGETHER = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, as tests/durations.txt has them, so that workers end together: tests with
-    a Spark, which compute, and spread among them those that kill servers, which mostly wait. A few
-    of these come first, beside the test that makes the archive of Spark's classes."""
+    a Spark, which compute, and spread among them the others that are listed or kill servers, which
+    mostly wait. A few of these come first, beside the test that makes the archive of Spark's
+    classes."""
     for item in items:
         _mark(item)
     places: dict[str, float] = {}
@@ -191,11 +199,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for line in _DURATIONS.read_text().splitlines() if _DURATIONS.exists() else ():
         seconds, _, nodeid = line.strip().partition(" ")
         spent[_scope(nodeid)] += int(seconds)
-    for mark, first in (("spark", 0), ("fault", 3)):
-        marked = dict.fromkeys(_scope(i.nodeid) for i in items if i.get_closest_marker(mark))
-        scopes = sorted(
-            (scope for scope in marked if scope not in places), key=spent.__getitem__, reverse=True
-        )
+    for mark, listed, first in (("spark", set[str](), 0), ("fault", {*spent}, 3)):
+        marked = {_scope(i.nodeid) for i in items if i.get_closest_marker(mark)}
+        scopes = sorted((marked | listed) - {*places}, key=lambda scope: (-spent[scope], scope))
         places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
     places |= {scope: -1.0 for scope in places if "/test_class_archive.py" in scope}
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
@@ -215,6 +221,8 @@ def _starts(function: Any, seen: set[Any]) -> set[str]:
         found = function.__globals__.get(name)
         if isinstance(found, type) and issubclass(found, EmbeddedServer):
             marks.add("live")
+        elif isinstance(found, type) and getattr(found, "starts_spark", False):
+            marks.add("spark")
         elif any(found is each for each in (multiprocessing, subprocess)) or isinstance(
             found, BaseContext
         ):

@@ -4,6 +4,8 @@ import itertools
 import threading
 from typing import Any
 
+import pytest
+
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.leases.cosmos import CosmosStore
 from penstock.leases.memory import MemoryStore
@@ -61,6 +63,7 @@ def test_with_more_ranges_than_threads_a_refusal_costs_what_the_service_says() -
         assert sorted(observer.found) == sorted(f"i{n}" for n in range(400))
 
 
+@pytest.mark.slow  # a look-up comes after 30 s
 def test_two_hosts_share_ranges_that_split_and_merge_and_double_nothing() -> None:
     with CosmosServer() as server:
         orders = server.container("shop", "orders")

@@ -58,7 +58,12 @@ def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed", [2, 3, 4, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(5, 25))]
+    "seed",
+    [
+        2,
+        *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4)),
+        *(pytest.param(n, marks=pytest.mark.thorough) for n in range(5, 25)),
+    ],
 )
 def test_with_kills_freezes_cuts_and_lost_answers_every_change_is_processed_in_order(
     simulate: Simulate, seed: int
@@ -119,7 +124,12 @@ def test_of_two_hosts_with_one_name_none_processes_what_the_other_holds(
 
 
 @pytest.mark.parametrize(
-    "seed", [1, 2, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 12))]
+    "seed",
+    [
+        1,
+        pytest.param(2, marks=pytest.mark.slow),
+        *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 12)),
+    ],
 )
 def test_two_hosts_with_one_name_and_faults_keep_every_change_in_order(
     simulate: Simulate, seed: int

@@ -16,6 +16,7 @@ from penstock.wire.hash_partitions import (
     hash_partitions,
     hash_partitions_plainly,
 )
+from tests.wire.cells import examples
 
 # Of 4, 8 and 16.
 VECTORS = {
@@ -48,7 +49,7 @@ def test_documents_have_the_published_numbers(way: Any, number: int, count: int)
     assert way(*columns, count).to_pylist() == [each[number] for each in VECTORS.values()]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(
     rows=st.lists(st.tuples(st.none() | st.text(), st.none() | st.text())),
     count=st.integers(1, MOST),

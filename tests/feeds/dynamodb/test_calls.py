@@ -336,10 +336,10 @@ def test_a_connection_that_the_service_closed_is_made_again_at_once(
 def test_the_children_of_a_shard_that_ended_are_found_without_a_whole_listing(
     server: StreamsServer, stream: Served, filters: bool
 ) -> None:
-    """A table of 300 shards, whose whole listing takes three calls; Local knows no filter."""
+    """A table of 101 shards, whose whole listing takes two calls; Local knows no filter."""
     server.filters = filters
     server.limits.clear()
-    shards = [stream.shard() for _ in range(300)]
+    shards = [stream.shard() for _ in range(101)]
     feed, clock = DynamodbFeed(settings_of(server, reads=1000, poll=0.01)), Clock()
     iterator = Stream(feed, at="latest", clock=clock)
     next(iterator)

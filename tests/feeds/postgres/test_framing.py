@@ -23,6 +23,7 @@ from tests.feeds.postgres.loop import (
     framed,
     transaction,
 )
+from tests.wire.cells import examples
 from tests.wire.pages import (
     begin,
     commit,
@@ -222,7 +223,7 @@ def test_a_message_sorts_before_the_commit_right_behind_it() -> None:
     assert [change[2] for change in changes([page])] == ["MESSAGE", "INSERT"]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100))
 @given(
     cuts=st.lists(st.integers(0, len(MIXED)), max_size=25),
     rows=st.integers(1, 6),
@@ -246,7 +247,7 @@ def test_a_stream_cut_anywhere_gives_the_same_changes(
     assert sorted(changes(pages[::-1])) == sorted(expected)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(number=st.integers(0, 14), rows=st.integers(1, 6))
 def test_resuming_after_any_place_gives_the_rest(number: int, rows: int) -> None:
     expected = changes(Loop().feed(MIXED).all())
@@ -263,7 +264,7 @@ def test_everything_mixed_is_acknowledged_at_the_end() -> None:
     assert (loop.progress.durable, loop.progress.in_flight) == (104, 0)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(data=st.binary(min_size=1, max_size=200), keep=st.integers(0, len(MIXED)))
 def test_garbage_is_one_of_our_errors_and_never_another(data: bytes, keep: int) -> None:
     loop = Loop()

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.sinks.messages.grouping import Group, ends_of, grouped, lined_up
+from tests.wire.cells import examples
 
 # Destinations: two of table a, two of b, one of c, and a logical message, which is in no table.
 TABLES = ["a", "a", "b", "b", "c", None]
@@ -63,7 +64,7 @@ def test_changes_of_many_tables_in_turns_are_a_message_for_each() -> None:
     assert ends_of(groups).tolist() == [False] * 15 + [True]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(
     kinds=st.lists(st.sampled_from([0, 0, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=60),
     most=st.integers(1, 9), largest=st.integers(1, 900), data=st.data(),

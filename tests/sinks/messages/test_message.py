@@ -27,6 +27,7 @@ from penstock.sinks.rows.columns import Values
 from penstock.sinks.rows.part import Origin, Part
 from penstock.sinks.subject import parse_template
 from tests.sinks.changes import batch_of, encoded
+from tests.wire.cells import examples
 
 TEMPLATE = parse_template("cdc.{collection}.{operation}")
 Encoding = Literal["msgpack", "json"]
@@ -245,7 +246,9 @@ TEXT = st.text(max_size=400).filter(lambda s: s.isprintable() or "\n" in s or '"
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(texts=st.lists(TEXT, min_size=1, max_size=5), encoding=st.sampled_from(["msgpack", "json"]))
 def test_any_text_survives_in_either_encoding(texts: list[str], encoding: Encoding) -> None:

@@ -12,6 +12,7 @@ from penstock.model.position import PartitionId, Place
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from penstock.wire.pgoutput.messages import StreamStart
+from tests.wire.cells import examples
 from tests.wire.golden import golden
 from tests.wire.pages import (
     begin,
@@ -103,7 +104,7 @@ def test_a_payload_cut_anywhere_is_malformed_or_ends_between_messages(row: bytes
                 decode(payload[:end])
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255), which=st.integers(0, len(ROWS) - 1))
 def test_a_changed_byte_is_malformed_or_a_change(at: int, value: int, which: int) -> None:
     payload = bytearray(transaction(ROWS[which]))

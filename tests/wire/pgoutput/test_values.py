@@ -33,7 +33,6 @@ NOT_COLUMNS = {"pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list",
                "pg_brin_bloom_summary", "pg_brin_minmax_multi_summary", "gtsvector"}  # fmt: skip
 
 
-@pytest.mark.live
 def test_the_catalog_is_the_servers(database_any: Database) -> None:
     rows = database_any.execute(
         "SELECT oid, typname::text, typarray, typdelim::text FROM pg_type"
