@@ -49,7 +49,6 @@ def drained(peer: Peer, servers: tuple[Database, Nats], rows: int) -> float:
     )  # fmt: skip
 
 
-@pytest.mark.live
 def test_a_peer_drains_a_slot_and_its_rate_is_told(
     servers: tuple[Database, Nats], tmp_path: Path
 ) -> None:
@@ -64,14 +63,12 @@ def test_a_peer_drains_a_slot_and_its_rate_is_told(
     assert stored(servers[1].url, "PEER")[0] == 500
 
 
-@pytest.mark.live
 def test_a_peer_that_fails_is_an_error_with_what_it_said(servers: tuple[Database, Nats]) -> None:
     failing = f"bad={sys.executable} -c 'raise SystemExit(\"no such slot\")'"
     with pytest.raises(RuntimeError, match="bad ended with 1: no such slot"):
         drained(parse_peer(failing), servers, 1)
 
 
-@pytest.mark.live
 def test_a_peer_that_stores_nothing_is_an_error(servers: tuple[Database, Nats]) -> None:
     with pytest.raises(RuntimeError, match="stored 0 messages"):
         drained(parse_peer(f"idle={sys.executable} -c pass"), servers, 1)

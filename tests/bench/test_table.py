@@ -7,8 +7,6 @@ import pytest
 from bench.table import Shape, Writer, create, write_backlog
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(scope="module")
 def postgres() -> Iterator[Postgres]:

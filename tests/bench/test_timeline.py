@@ -58,7 +58,6 @@ def test_curves_are_shown_from_zero() -> None:
     assert relative(samples, 1000) == [Sample(0.0, 10, 1), Sample(0.5, 100, 3)]
 
 
-@pytest.mark.live
 def test_a_slot_that_nobody_reads_gives_no_samples(database: Database, nats: Nats) -> None:
     with Timeline(pg_url=database.url, slot="none", nats_url=nats.url, stream="NONE") as timeline:
         pass

@@ -49,7 +49,6 @@ def check(file: Path, *more: str) -> Result:
     return CliRunner().invoke(cli.main, ["check", str(file), *more])
 
 
-@pytest.mark.live
 def test_a_pipeline_that_could_run_is_0(file: Path, database: Database) -> None:
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     found = check(file)
@@ -60,7 +59,6 @@ def test_a_pipeline_that_could_run_is_0(file: Path, database: Database) -> None:
     assert found.output.rstrip().endswith("0 errors")
 
 
-@pytest.mark.live
 def test_a_missing_publication_is_1_with_the_sql_that_makes_it(file: Path) -> None:
     found = check(file)
     assert found.exit_code == 1
@@ -68,7 +66,6 @@ def test_a_missing_publication_is_1_with_the_sql_that_makes_it(file: Path) -> No
     assert "CREATE PUBLICATION" in found.output
 
 
-@pytest.mark.live
 def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Database) -> None:
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     file.write_text(file.read_text().replace("sink: {", "sink: {max_age: 5m, "))
@@ -81,7 +78,6 @@ def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Da
     assert check(file).exit_code == 0
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -116,7 +112,6 @@ def test_a_stream_that_takes_no_snapshots_is_1(
         stream.ensure(replicas=1, storage="file")
 
 
-@pytest.mark.live
 def test_findings_as_json(file: Path) -> None:
     found = check(file, "--json")
     assert found.exit_code == 1
@@ -145,7 +140,6 @@ def test_servers_that_are_not_there_are_errors_without_secrets(tmp_path: Path) -
     assert "Traceback" not in found.output
 
 
-@pytest.mark.live
 @pytest.mark.parametrize(
     ("config", "limit", "warns"),
     [
@@ -199,7 +193,6 @@ def test_the_summary_counts_in_english(
     assert capsys.readouterr().out.strip() == said
 
 
-@pytest.mark.live
 def test_an_empty_map_is_no_error(tmp_path: Path, database: Database) -> None:
     path = tmp_path / "pipeline.yaml"
     sink = f"{{type: postgres, connection: '{database.url}', map: 'sqlite:///{tmp_path}/map.db'}}"

@@ -29,7 +29,6 @@ def mirror(*options: str) -> Result:
     return CliRunner().invoke(main, ["mirror", *options])
 
 
-@pytest.mark.live
 def test_once_makes_a_copy_and_again_goes_on(
     database: Database, world_of: Callable[..., World], tmp_path: Path
 ) -> None:
@@ -64,7 +63,6 @@ def test_what_is_not_loaded_and_what_cannot_be_counted_is_said() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.live
 def test_what_is_wrong_is_said_in_one_line(nats: Nats, tmp_path: Path) -> None:
     done = mirror(nats.url, "--to", f"sqlite:///{tmp_path}/none/mirror.db", "--tables", ", ")
     assert done.exit_code == 2
@@ -74,7 +72,6 @@ def test_what_is_wrong_is_said_in_one_line(nats: Nats, tmp_path: Path) -> None:
     assert "Traceback" not in done.output
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("command", ["mirror", "tail"])
 def test_the_seed_of_an_nkey_is_in_a_file(
     command: str, own_nats: Callable[..., Nats], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

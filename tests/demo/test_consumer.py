@@ -12,8 +12,6 @@ from tests.servers import Nats
 from tests.sinks.changes import publish
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 KEYS = {"users": ("id",)}
 
 

@@ -15,8 +15,6 @@ from tests.servers import Database
 
 OPERATIONS = {b"I": "INSERT", b"U": "UPDATE", b"D": "DELETE", b"T": "TRUNCATE"}
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def opened(database: Database) -> Iterator[Database]:

@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 import yaml
 
 from tests.docs.pages import DOCS, blocks, statements
 from tests.pipeline.running import CLASSES, eventually, running
 from tests.servers import Database, Postgres
-
-pytestmark = pytest.mark.live
 
 PAGE = (DOCS / "how-to" / "history.md").read_text()
 

@@ -23,8 +23,6 @@ from tests.docs.pages import DOCS, blocks
 from tests.servers import Nats
 from tests.sinks.changes import batch_of
 
-pytestmark = pytest.mark.live
-
 PAGE = (DOCS / "how-to" / "nats.md").read_text()
 PASSWORDS = {"PENSTOCK_PASSWORD": "writes", "CONSUMER_PASSWORD": "reads"}
 

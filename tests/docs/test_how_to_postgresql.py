@@ -17,8 +17,6 @@ from tests.docs.pages import DOCS, blocks, section, statements
 from tests.servers import Database, Postgres
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 PAGE = (DOCS / "how-to" / "postgresql.md").read_text()
 TABLES = """
 CREATE TABLE customers (id int PRIMARY KEY, name text);

@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 import orjson
-import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
@@ -18,8 +17,6 @@ from penstock.snapshots.run import SnapshotRun
 from tests.docs.pages import DOCS, section, statements
 from tests.servers import Nats, Postgres
 from tests.snapshots.conftest import StatedPipeline
-
-pytestmark = pytest.mark.live
 
 PAGE = (DOCS / "how-to" / "snapshots.md").read_text()
 

@@ -12,7 +12,7 @@ from tests.pipeline.running import Run, eventually, json_messages
 from tests.servers import Database, Nats, Postgres
 from tests.slots import drop_slot
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 PAGE = (DOCS / "tutorial.md").read_text()
 FILE, MORE = blocks(PAGE, "yaml")

@@ -23,8 +23,6 @@ from tests.dynamodb.local import ROLLS, DynamodbLocal, Table
 from tests.dynamodb.test_local import feed_of, only, rows
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 Answer = TypeVar("Answer")
 
 

@@ -14,8 +14,6 @@ from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
 from tests.dynamodb.local import DynamodbLocal, Table
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def table(dynamodb_local: DynamodbLocal) -> Table:

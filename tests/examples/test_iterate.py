@@ -6,8 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
 from tests.servers import Database
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "iterate.py"
@@ -50,7 +48,6 @@ def test_the_example_reads_the_memory_feed_once(tmp_path: Path) -> None:
     assert to_its_end(tmp_path) in ([], first[-1:])
 
 
-@pytest.mark.live
 def test_the_example_resumes_on_postgresql_after_a_kill(database: Database, tmp_path: Path) -> None:
     database.execute("CREATE TABLE items (id int PRIMARY KEY)")
     database.execute("CREATE PUBLICATION shop FOR TABLE items")

@@ -108,7 +108,6 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.thorough  # any feed is read so, and the contract suite holds this one
-@pytest.mark.spark
 @pytest.mark.fault
 @pytest.mark.usefixtures("installed")
 def test_a_pipeline_of_both_stores_every_line_once_over_a_kill(tmp_path: Path) -> None:

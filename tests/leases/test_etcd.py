@@ -38,7 +38,6 @@ def test_a_url_names_servers_prefix_and_login() -> None:
     ] == [False, True, True, False]
 
 
-@pytest.mark.live
 def test_a_prefix_is_apart_from_one_that_begins_alike(prefix: str) -> None:
     one, other = EtcdStore(f"{prefix}/a"), EtcdStore(f"{prefix}/ab")
     put = one.put(Lease(name="n"))
@@ -50,7 +49,6 @@ def test_a_prefix_is_apart_from_one_that_begins_alike(prefix: str) -> None:
         store.close()
 
 
-@pytest.mark.live
 def test_thousands_of_rows_are_put_and_listed_in_few_requests(
     prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,7 +69,6 @@ def test_thousands_of_rows_are_put_and_listed_in_few_requests(
     store.close()
 
 
-@pytest.mark.live
 def test_large_rows_are_divided_into_writes_that_etcd_takes(prefix: str) -> None:
     store = EtcdStore(prefix)
     rows = [Lease(name=f"p{number}", continuation="é" * 150_000) for number in range(8)]
@@ -82,7 +79,6 @@ def test_large_rows_are_divided_into_writes_that_etcd_takes(prefix: str) -> None
     store.close()
 
 
-@pytest.mark.live
 def test_a_key_that_is_no_lease_is_an_error_with_the_remedy(prefix: str) -> None:
     store = EtcdStore(prefix)
     with store._gateway() as gateway:
@@ -183,7 +179,6 @@ def _persistently(store: EtcdStore, row: Lease) -> Lease:
             timer.cancel()
 
 
-@pytest.mark.live
 def test_a_login_and_what_is_wrong_with_it(own_etcd: Callable[..., Etcd]) -> None:
     server = own_etcd()
     admin = EtcdGateway(EtcdAddress.parse(f"{server.url}/p"))
@@ -211,7 +206,6 @@ def test_a_login_and_what_is_wrong_with_it(own_etcd: Callable[..., Etcd]) -> Non
         each.close()
 
 
-@pytest.mark.live
 def test_tls_with_a_certificate_of_ones_own(own_etcd: Callable[..., Etcd], tmp_path: Path) -> None:
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
@@ -229,7 +223,6 @@ def test_tls_with_a_certificate_of_ones_own(own_etcd: Callable[..., Etcd], tmp_p
     assert "ca=" in caught.value.hint
 
 
-@pytest.mark.live
 def test_a_key_of_an_earlier_version_has_no_properties(prefix: str) -> None:
     store = EtcdStore(prefix)
     with store._gateway() as gateway:

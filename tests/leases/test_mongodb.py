@@ -27,7 +27,6 @@ def test_options_go_to_the_driver() -> None:
     assert "s3cret" not in str(caught.value)
 
 
-@pytest.mark.live
 def test_a_document_that_is_no_lease_is_an_error_with_the_remedy(lease_mongo_url: str) -> None:
     store = MongoStore(lease_mongo_url)
     client: MongoClient[dict[str, object]]
@@ -61,7 +60,6 @@ def test_a_server_that_was_killed_is_unavailable_until_it_is_back(
     store.close()
 
 
-@pytest.mark.live
 def test_a_document_of_an_earlier_version_has_no_properties(lease_mongo_url: str) -> None:
     with MongoClient[dict[str, object]](lease_mongo_url) as client:
         row = {"_id": "a", "owner": "me", "continuation": "1", "revision": 7}

@@ -10,8 +10,6 @@ from penstock.leases.nats import NatsStore
 from penstock.model.errors import SettingsError
 from tests.servers import Nats
 
-pytestmark = pytest.mark.live
-
 
 def test_a_restart_of_the_server_is_not_noticed(own_nats: Callable[..., Nats]) -> None:
     server = own_nats()

@@ -12,8 +12,6 @@ from penstock.leases.postgres import PostgresStore
 from penstock.model.errors import SettingsError, Unavailable
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 # The table as the first version made it.
 OF_BEFORE = """CREATE TABLE penstock_lease (
     name text PRIMARY KEY, owner text NOT NULL, continuation text NOT NULL,

@@ -13,8 +13,6 @@ from penstock.nats.buckets import Bucket, KeyValue, WrongRevision
 from penstock.nats.connection import Connection
 from tests.servers import Nats
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def name() -> str:

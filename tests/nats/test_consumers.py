@@ -11,8 +11,6 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.settings import NatsSettings
 
-pytestmark = pytest.mark.live
-
 ALL = {"deliver_policy": "all"}
 
 

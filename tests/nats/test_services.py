@@ -10,8 +10,6 @@ from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.services import Responder, asked
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def subject() -> str:

@@ -31,7 +31,7 @@ from tests.pipeline.running import (
 )
 from tests.servers import Database, Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 TABLES = """
 CREATE TABLE a (id bigserial PRIMARY KEY, note text);

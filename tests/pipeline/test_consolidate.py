@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from penstock.cli.verify import command
 from tests.pipeline.running import CLASSES, Run, eventually, running
 from tests.servers import Database, Postgres
-
-pytestmark = pytest.mark.live
 
 
 def test_a_table_is_cloned_while_it_changes(

@@ -18,7 +18,7 @@ from tests.dynamodb.streams import Stream
 from tests.pipeline.running import Run, count, eventually, messages, send, tree
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 ENDS = 3
 PER_GENERATION = 300

@@ -15,7 +15,7 @@ from tests.pipeline.running import Run, count, document, eventually, messages, r
 from tests.pipeline.truth import Truth, assert_same
 from tests.servers import Database, Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 
 TABLE = """

@@ -13,7 +13,7 @@ from tests.pipeline.running import Run, document, eventually, messages, running
 from tests.servers import Database, Nats
 from tests.slots import drop_slot
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 TABLE = """
 CREATE TABLE items (id int PRIMARY KEY, note text);

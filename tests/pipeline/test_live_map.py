@@ -11,8 +11,6 @@ from penstock.sinks.postgres.map_store import MapStore
 from tests.pipeline.running import CLASSES, Run, eventually, running
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 _ITEMS = "SELECT sid, id, note FROM items ORDER BY 1, 2"
 
 

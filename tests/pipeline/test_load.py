@@ -12,8 +12,6 @@ import pytest
 from tests.pipeline.running import CLASSES, eventually, running
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 ROWS = "SELECT t::text FROM {} t ORDER BY t::text"
 STILL = "(id <= 20000 AND mod(id, 10) = 3)"
 

@@ -12,8 +12,6 @@ import pytest
 from tests.pipeline.running import CLASSES, Run, eventually, running
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 TOKEN = "a token of tests"
 
 # Table, its DDL, what is cloned, the row that comes after the clone, and the target.

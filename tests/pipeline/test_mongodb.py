@@ -16,7 +16,7 @@ from pymongo.errors import WriteError
 from tests.pipeline.running import Message, Run, eventually, messages, running
 from tests.servers import Nats, Secantus
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.timeout(900)
 
 COLLECTIONS = ("users", "orders", "tmp")
 

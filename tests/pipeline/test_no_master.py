@@ -7,7 +7,7 @@ import pytest
 
 from tests.pipeline.running import Run, eventually, running
 
-pytestmark = [pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 
 def document(master: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import pytest
 from tests.pipeline.running import Run, count, document, eventually, messages, running, tree
 from tests.servers import Database, Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 BUFFER = 4 << 20
 ROWS = 60_000

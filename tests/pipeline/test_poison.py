@@ -23,8 +23,6 @@ from tests.servers import Database, Nats, Postgres
 from tests.sinks.jetstream.raw import Raw
 from tests.workers import python_workers
 
-pytestmark = pytest.mark.live
-
 TABLE = "CREATE TABLE {} (id int PRIMARY KEY, v text)"
 # A partitioned table without a key, whose partition has one: the server lets updates pass.
 ROOTED = """
@@ -300,7 +298,6 @@ def penstock(*arguments: str) -> str:
 BLIND = "SELECT * FROM changes WHERE operation <> 'ERROR' AND collection IS NOT NULL"
 
 
-@pytest.mark.spark
 @pytest.mark.fault
 @pytest.mark.timeout(300)
 def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(

@@ -8,8 +8,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.pipeline.running import (
     Run,
     assert_none_is_left,
@@ -23,8 +21,6 @@ from tests.pipeline.running import (
 )
 from tests.servers import Database, Nats
 from tests.slots import drop_slot
-
-pytestmark = [pytest.mark.live, pytest.mark.spark]
 
 TABLE = """
 CREATE TABLE customers (id bigserial PRIMARY KEY, name text, balance numeric(12,2), tags text[]);

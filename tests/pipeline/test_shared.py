@@ -9,8 +9,6 @@ import pytest
 from tests.pipeline.running import Message, Run, document, eventually, messages, running, slot_of
 from tests.servers import Database, Nats, Postgres
 
-pytestmark = [pytest.mark.live, pytest.mark.spark]
-
 STREAM = "SHARED"
 
 TABLES = """

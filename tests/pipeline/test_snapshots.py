@@ -25,8 +25,6 @@ from tests.pipeline.running import Run, document, eventually, messages, running,
 from tests.servers import Database, Nats
 from tests.slots import drop_slot
 
-pytestmark = [pytest.mark.live, pytest.mark.spark]
-
 
 @pytest.mark.timeout(600)
 def test_a_snapshot_and_the_changes_after_it_are_the_table(

@@ -5,8 +5,6 @@ import pytest
 from tests.pipeline.truth import Truth, assert_same
 from tests.servers import Database
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture
 def truth(database: Database) -> Truth:

@@ -15,7 +15,7 @@ from tests.pipeline.running import Run, document, eventually, running, send, tre
 from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
 from tests.servers import Database, Nats, free_port
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 # Seconds from the end of one instance to the first message of the next, on a busy machine.
 SOON = 120.0

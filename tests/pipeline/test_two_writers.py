@@ -15,7 +15,7 @@ from tests.pipeline.running import Run, count, eventually, messages, running, se
 from tests.pipeline.test_two_instances import java, published
 from tests.servers import Nats
 
-pytestmark = [pytest.mark.live, pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(1800)]
 
 CHANGES = 200_000
 # Some 200 changes a second, for far longer than the test waits.

@@ -32,8 +32,6 @@ from tests.service.pipelines import pipeline_of
 from tests.sinks.jetstream.raw import Raw
 from tests.slots import drop_slot
 
-pytestmark = pytest.mark.live
-
 REPEATS = "what was delivered after that comes again"
 AFTER = "resuming after them"
 UNTOLD = "does not say how far it is"

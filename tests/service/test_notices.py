@@ -16,8 +16,6 @@ from tests.pipeline.running import messages
 from tests.servers import Nats
 from tests.service.pipelines import pipeline_of
 
-pytestmark = pytest.mark.live
-
 GAP = {
     "id": "1", "cause": "slot_missing", "from": "0A:1", "to": "0B", "policy": "continue",
     "detail": "gone", "at": "2026-11-21T10:00:00Z",

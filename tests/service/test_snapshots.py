@@ -29,8 +29,6 @@ from tests.servers import Database, Nats
 from tests.service.served import Json, Served
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 Serve = Callable[..., Served]
 
 

@@ -28,8 +28,6 @@ from tests.servers import Database, Nats
 from tests.service.pipelines import pipeline_of
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 
 class Clock:
     """Stands still; when it runs, a second passes from look to look."""

@@ -18,8 +18,6 @@ from tests.servers import Nats
 from tests.snapshots.conftest import StatedPipeline, World, read
 from tests.snapshots.gate import Gate
 
-pytestmark = pytest.mark.live
-
 FAIL_FIND = {"failCommands": ["find"], "closeConnection": True}
 
 

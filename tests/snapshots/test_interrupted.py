@@ -15,8 +15,6 @@ from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read
 
-pytestmark = pytest.mark.live
-
 ROWS = 1500
 CREATE = (
     "CREATE TABLE t (id int PRIMARY KEY, n int, big text);"

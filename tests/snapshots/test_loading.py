@@ -21,8 +21,6 @@ from tests.servers import Database, Postgres
 from tests.snapshots.conftest import StatedPipeline
 from tests.snapshots.test_interrupted import ENDED
 
-pytestmark = pytest.mark.live
-
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_a_load_that_loses_its_source_goes_on_unless_it_is_cancelled(

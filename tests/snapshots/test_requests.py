@@ -21,8 +21,6 @@ from tests.snapshots.conftest import StatedPipeline, World
 from tests.snapshots.gate import Gate
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 
 class Office(Served):
     """A pipeline with one table of 300 rows, whose snapshots have 3 chunks, and its requests."""

@@ -29,8 +29,6 @@ from tests.snapshots.conftest import StatedPipeline, World, read
 from tests.snapshots.gate import Gate
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 PEOPLE = (
     "CREATE TABLE {0} (id int PRIMARY KEY, name text, ok bool, n numeric);"
     "INSERT INTO {0} SELECT n, 'n' || n, n % 2 = 0, n / 10.0 FROM generate_series(1, {1}) n"

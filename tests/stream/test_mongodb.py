@@ -4,15 +4,11 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 import penstock
 from penstock.model.errors import Unavailable
 from penstock.stream import Stream
 from tests.mongo import Shop
 from tests.stream.taking import PATIENCE, ids, saved, some
-
-pytestmark = [pytest.mark.live]
 
 
 def opened(shop: Shop, at: Any = "latest", **more: Any) -> Stream:

@@ -18,8 +18,6 @@ from penstock.stream import Stream
 from tests.servers import Database
 from tests.stream.taking import PATIENCE, ids, saved, some
 
-pytestmark = [pytest.mark.live]
-
 TABLE = "CREATE TABLE items (id int PRIMARY KEY, data bytea, note text)"
 
 

@@ -42,7 +42,6 @@ def test_a_page_leaves_no_garbage(make: Callable[[int], Callable[[], object]]) -
     assert min(found) == 0, found
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("messages", ["change", "batch"])
 @pytest.mark.parametrize("delivery", ["exactly-once", "deduplicated"])
 def test_a_batch_that_is_written_leaves_no_garbage(

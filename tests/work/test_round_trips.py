@@ -12,8 +12,6 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats, free_port
 from tests.work.scenarios import changes
 
-pytestmark = pytest.mark.live
-
 CHANGES = 10_000
 # A chain of a thousand has its first and its last message answered; and a session has questions to
 # the API when it opens.

@@ -41,7 +41,6 @@ def excess(found: Calls, limits: Calls) -> list[str]:
     ]
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("kernels", [pytest.param("plain", marks=pytest.mark.thorough), "native"])
 def test_a_change_costs_no_more_calls_than_it_did(kernels: str, nats: Nats) -> None:
     done = subprocess.run(

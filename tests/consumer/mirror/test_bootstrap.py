@@ -21,8 +21,6 @@ from tests.consumer.mirror.world import World, rows_of
 from tests.servers import Database
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 
 class Taken:
     """A snapshot of `t` whose service is stopped, and a target that does not have it yet."""

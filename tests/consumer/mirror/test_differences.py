@@ -105,7 +105,6 @@ NOTICED = {
 }  # fmt: skip
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
 @pytest.mark.parametrize("case", NOTICED)
 def test_what_the_log_does_not_tell_is_loaded_anew(
@@ -171,7 +170,6 @@ LOOKS = {
 }  # fmt: skip
 
 
-@pytest.mark.live
 @pytest.mark.parametrize("case", LOOKS)
 def test_what_leaves_nothing_in_the_log_is_found_by_looking(
     case: str, database: Database, looking: MakeWorld, file: str
@@ -186,7 +184,6 @@ def test_what_leaves_nothing_in_the_log_is_found_by_looking(
     same(database, target, "t")
 
 
-@pytest.mark.live
 def test_a_partition_that_is_empty_when_it_comes_and_a_new_column_load_nothing(
     database: Database, looking: MakeWorld, file: str
 ) -> None:
@@ -202,7 +199,6 @@ def test_a_partition_that_is_empty_when_it_comes_and_a_new_column_load_nothing(
     assert [table.name for table in mirror.copies] == ["t"], "leaves are no tables"
 
 
-@pytest.mark.live
 def test_a_snapshot_from_before_a_difference_is_not_used(
     database: Database, looking: MakeWorld, file: str, tmp_path: Any
 ) -> None:
@@ -218,7 +214,6 @@ def test_a_snapshot_from_before_a_difference_is_not_used(
         mirror.run(once=True)
 
 
-@pytest.mark.live
 def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
     database: Database, world_of: MakeWorld, file: str
 ) -> None:
@@ -248,7 +243,6 @@ def take(world: World, **options: Any) -> None:
         until(lambda: (one := records.get(taken)) is not None and one.state == "done")
 
 
-@pytest.mark.live
 def test_a_table_in_another_schema_is_loaded_under_its_new_name(
     database: Database, looking: MakeWorld, target: str
 ) -> None:

@@ -34,7 +34,7 @@ from tests.consumer.mirror.world import World
 from tests.servers import Database, Nats, Postgres, postgres_bin
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(7200)]
+pytestmark = pytest.mark.timeout(7200)
 
 _LOOK = 0.5  # seconds between looks at the catalogue; 30 for users
 _EQUAL = 100.0  # seconds in which the mirror must be equal

@@ -91,8 +91,6 @@ def _base64(value: Any) -> Any:
     return base64.b64encode(value).decode()
 
 
-pytestmark = pytest.mark.live
-
 KEYS: list[Any] = [
     1, 2.5, 3.0, 1e20, -1e19, 1.5e19, float("inf"), Int64(2**60), "1", "a", ObjectId(), {"a": 1},
     b"x", True, Decimal128("7.5"),

@@ -15,8 +15,6 @@ from tests.servers import Database
 from tests.snapshots.test_interrupted import CREATE, ENDED, Writer
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 # Keys that the writer does not have, in the first and in the last range.
 MORE = "INSERT INTO t SELECT n, 0, repeat('m', 3000) || n FROM unnest('{-3,-2,-1,9000}'::int[]) n"
 # Before which message of the snapshot, whose first ranges are read by then.

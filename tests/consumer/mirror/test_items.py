@@ -26,8 +26,6 @@ from tests.reading.made import options_of
 from tests.servers import Nats
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 
 class ItemWorld(World):
     """A pipeline without Spark over the one shard of a table."""

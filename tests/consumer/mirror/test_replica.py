@@ -21,8 +21,6 @@ from tests.consumer.mirror.world import World, execute, rows_of, same
 from tests.servers import Database
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 ZSTD = {"compression": "zstd"}
 # Times that texts.py knows in the form of messages.
 EVERYTHING = """

@@ -13,8 +13,6 @@ from tests.feeds.postgres.story import SLOT, TABLE, feed_of, insert, server_of, 
 from tests.servers import Postgres
 from tests.slots import drop_slot
 
-pytestmark = pytest.mark.live
-
 
 def test_a_place_and_its_mark_follow_on_without_a_gap(server: Postgres) -> None:
     story = started(server)

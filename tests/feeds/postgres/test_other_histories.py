@@ -25,8 +25,6 @@ from tests.feeds.postgres.story import (
 from tests.servers import Postgres
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 
 def test_older_data_files_are_behind_us_and_begin_an_era(server: Postgres) -> None:
     story = started(server)

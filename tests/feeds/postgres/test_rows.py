@@ -88,7 +88,7 @@ CELL = st.one_of(
 )
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(CELL, CELL, CELL), max_size=12),
     st.lists(st.integers(0, 2000), max_size=12),
@@ -106,7 +106,7 @@ def test_c_and_python_wrap_alike(rows: Any, cuts: list[int], most: int, size: in
     assert all(0 < page.count <= most for page in fast)
 
 
-@settings(max_examples=examples(100), deadline=None)
+@settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(CELL, CELL, CELL), max_size=12),
     st.lists(st.integers(0, 2000), max_size=12),

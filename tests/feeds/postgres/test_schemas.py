@@ -14,8 +14,6 @@ from penstock.model.table_schema import TableSchema
 from tests.feeds.postgres.reading import Reader, Recorded
 from tests.servers import Database
 
-pytestmark = pytest.mark.live
-
 # What pgoutput announces of each (proto.c, logicalrep_write_attrs; RelationGetIdentityKeyBitmap).
 TABLES = (
     "CREATE TABLE plain (id int PRIMARY KEY, v varchar(9) NOT NULL DEFAULT 'x', n numeric(9,2))",

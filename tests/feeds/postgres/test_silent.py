@@ -10,8 +10,6 @@ from penstock.feeds.postgres import watch
 from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.feeds.postgres.reading import Reader
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:

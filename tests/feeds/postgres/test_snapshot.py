@@ -24,8 +24,6 @@ from tests.feeds.postgres.reading import Reader, Row
 from tests.servers import Postgres
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 PATIENCE = 60.0  # a slot waits for all transactions of the server, and other tests have some
 
 

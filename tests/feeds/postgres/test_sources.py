@@ -21,8 +21,6 @@ from tests.feeds.postgres.story import patiently
 from tests.servers import Database, Postgres
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 EU, US = PartitionId("eu"), PartitionId("us")
 GONE, MUTE = PartitionId("gone"), PartitionId("mute")
 REFUSED = "postgresql://127.0.0.1:1/gone"

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable
 
 import psycopg
-import pytest
 from psycopg import sql
 
 from penstock.model.page import Page
@@ -13,8 +12,6 @@ from tests.feeds.postgres.reading import Reader, whole_pages
 from tests.feeds.postgres.test_snapshot import snapshot_of
 from tests.servers import Database
 from tests.wire.kinds import KINDS, LIVE, LIVE_SETUP
-
-pytestmark = pytest.mark.live
 
 
 def _copied(reader: Reader, pages: list[Page], target: str) -> None:

@@ -45,7 +45,7 @@ KNOWN = framed(*(relation(oid, INT) for oid in (TABLE, OTHER, THIRD)))
 
 
 @pytest.mark.skipif(NativeWalk.create() is None, reason="the native library is not built")
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=examples(300))
 @given(
     stream=parts(),
     cuts=st.lists(st.integers(0, 2000), max_size=8),

@@ -8,8 +8,6 @@ import pytest
 from tests.servers import Nats
 from tests.sinks.jetstream.raw import Raw
 
-pytestmark = pytest.mark.live
-
 ID, SEQUENCE, COMMIT = "Nats-Batch-Id", "Nats-Batch-Sequence", "Nats-Batch-Commit"
 EXPECTED = "Nats-Expected-Last-Sequence"
 Headers = dict[str, Any]

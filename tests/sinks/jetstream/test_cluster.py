@@ -18,7 +18,7 @@ from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending, prepared, three_servers
 
-pytestmark = [pytest.mark.live, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,6 @@ from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
 from tests.sinks.changes import batch_of
 
-pytestmark = pytest.mark.live
-
 BATCHES = 6  # of 50 changes of each of two tables
 
 

@@ -125,7 +125,6 @@ def test_settings_that_cannot_be_are_refused(wrong: Any) -> None:
         JetStreamSettings(url="nats://h", durability="fsync", **wrong)
 
 
-@pytest.mark.live
 def test_a_real_server_is_asked_and_a_restart_without_syncing_is_noticed(
     own_nats: Any, sink_of: Any
 ) -> None:
@@ -148,7 +147,6 @@ def test_a_real_server_is_asked_and_a_restart_without_syncing_is_noticed(
     assert (finding.level, "sync_interval: always" in finding.remedy) == ("error", True)
 
 
-@pytest.mark.live
 def test_every_server_of_a_replicated_stream_is_asked(sink_of: Any) -> None:
     ports = [free_port() for _ in range(3)]
     always = {"sync_interval": "always"}

@@ -27,7 +27,7 @@ from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending, reload
 
-pytestmark = [pytest.mark.live, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 # With it every batch is an atomic one; else, on one server, a chain of plain messages.
 SHARDED = "{source_partition}.{collection}"

@@ -18,7 +18,7 @@ from tests.sinks.changes import batch_of, ids_in, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, mending
 from tests.waiting import until
 
-pytestmark = [pytest.mark.live, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 BATCHES = [batch_of(400, n) for n in range(1, 13)]
 

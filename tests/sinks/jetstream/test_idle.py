@@ -15,8 +15,6 @@ from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of
 
-pytestmark = pytest.mark.live
-
 TIMEOUT = 4.0  # a busy machine takes its time to answer
 
 

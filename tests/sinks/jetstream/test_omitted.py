@@ -10,8 +10,6 @@ from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, read
 
-pytestmark = pytest.mark.live
-
 # Of a change stream: documents, and what became of collections.
 OPERATIONS = ["INSERT", "DROP", "REPLACE", "RENAME", "DELETE", "DROP_DATABASE", "INVALIDATE"]
 

@@ -18,8 +18,6 @@ from penstock.sinks.jetstream import JetStreamSink
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, read
 
-pytestmark = pytest.mark.live
-
 
 @pytest.fixture(params=["exactly-once", "deduplicated"])
 def delivery(request: pytest.FixtureRequest) -> str:

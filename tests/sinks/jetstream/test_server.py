@@ -25,8 +25,6 @@ from penstock.sinks.jetstream.schemas import BUCKET, SchemaBucket
 from penstock.sinks.jetstream.server import JetStreamServer
 from tests.servers import Nats
 
-pytestmark = pytest.mark.live
-
 COLUMNS = (
     {
         "name": "id", "position": 1, "data_type": "integer", "is_nullable": False,

@@ -17,7 +17,7 @@ from tests.progress import Noted
 from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_in, ids_of
 
-pytestmark = [pytest.mark.live, pytest.mark.fault]
+pytestmark = pytest.mark.fault
 
 BESIDE = Path(sys.prefix) / "nats-server"
 

@@ -141,7 +141,7 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
     return bytes(atomic._encode(connection, batch))
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(150))
 @given(data=st.data(), form=st.sampled_from(FORMS), ids=st.booleans())
 def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> None:
     batch = data.draw(batches(data.draw(st.sampled_from(["msgpack", "json"]))))
@@ -156,7 +156,7 @@ def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> No
         assert one.sizes.tolist() == [len(headers) + len(body) for headers, body in rows]
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data(), ids=st.booleans())
 def test_frames_are_the_same_bytes(data: Any, ids: bool) -> None:
     messages = encoded(data.draw(batches("msgpack")), ids=ids, limit=1 << 30)
@@ -166,7 +166,7 @@ def test_frames_are_the_same_bytes(data: Any, ids: bool) -> None:
         assert _frames(messages, ids=ids, start=start) == frames
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=examples(60))
 @given(
     rows=st.lists(st.tuples(WORD, st.integers(0, 3), st.sampled_from("ab")), min_size=1),
     data=st.data(),

@@ -25,8 +25,6 @@ from tests.sinks.changes import batch_of, read
 from tests.sinks.jetstream.raw import Raw
 from tests.waiting import until
 
-pytestmark = pytest.mark.live
-
 RAW = b"I secret\xff"
 
 

@@ -16,8 +16,6 @@ from tests.feeds.postgres.reading import Reader
 from tests.progress import Noted
 from tests.servers import Database, Postgres
 
-pytestmark = pytest.mark.live
-
 SID = "CREATE TABLE items (sid text, id int, name text, PRIMARY KEY (sid, id))"
 
 

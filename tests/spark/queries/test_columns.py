@@ -7,8 +7,6 @@ from penstock.microbatch.late import CARRIER
 from penstock.model.change import COLUMNS
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 
-pytestmark = pytest.mark.spark
-
 ALL = set(COLUMNS)
 
 

@@ -108,7 +108,6 @@ def pipeline_of(folder: Path, *statements: str, **spark: Any) -> Pipeline:
     return parse_pipeline(json.dumps(document), environment={})
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("sql", "said"),
     [("SELEC * FROM changes", "PARSE_SYNTAX_ERROR"), ("SELECT nobody FROM changes", "nobody")],
@@ -122,7 +121,6 @@ def test_a_transform_that_spark_refuses_says_why(
     assert sql in caught.value.hint
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("statements", "through_the_jvm"),
     [
@@ -207,7 +205,6 @@ def arrived(folder: Path) -> list[dict[str, Any]]:
     return [{key: value for key, value in row.items() if key != "captured_at"} for row in rows]
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize("statements", [["SELECT * FROM changes WHERE route <> 3"], []])
 def test_changes_have_their_hash_partition_and_statements_see_it(
     spark: SparkSession, tmp_path: Path, statements: list[str]
@@ -232,7 +229,6 @@ def hashed(count: int) -> set[tuple[str, str, int]]:
     return {("items", name, number) for name, number in zip(names, numbers, strict=True)}
 
 
-@pytest.mark.spark
 def test_what_a_failed_attempt_left_in_its_side_channel_goes(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -247,7 +243,6 @@ def test_what_a_failed_attempt_left_in_its_side_channel_goes(
     assert not checkpoint.exists()
 
 
-@pytest.mark.spark
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -310,11 +305,9 @@ def test_micro_batches_of_stubs_are_larger_unless_the_file_says_how_large(
     assert (bounds["max_events"], bounds["max_bytes"]) == meant
 
 
-@pytest.mark.spark
 def test_the_task_slots_of_a_local_session_are_its_threads(spark: SparkSession) -> None:
     assert [task_slots(spark), task_slots(spark)] == [2, 2]
 
 
-@pytest.mark.spark
 def test_a_local_session_needs_no_server_for_executors(spark: SparkSession) -> None:
     assert listening(spark, Spark(port=7100)) is None

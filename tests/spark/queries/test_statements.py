@@ -15,8 +15,6 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.snapshots.statements import through
 from penstock.spark.queries.statements import SparkStatements
 
-pytestmark = pytest.mark.spark
-
 
 def pipeline_of(*statements: str) -> Pipeline:
     document = {

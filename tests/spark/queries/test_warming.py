@@ -16,8 +16,6 @@ from penstock.spark.queries import warming as module
 from penstock.spark.queries.warming import Warming
 from tests.workers import python_workers
 
-pytestmark = pytest.mark.spark
-
 # What Spark runs for a query of ours, besides the planner, which is each query's own.
 KINDS = {"create_data_sou", "plan_data_sourc", "sink_runner", "write_into_data", "worker"}
 PLANNER = "source_runner"

@@ -34,7 +34,6 @@ def test_a_cluster_is_not_local(master: str) -> None:
     assert not is_local(master)
 
 
-@pytest.mark.spark
 def test_an_open_session_leaves_the_environment_alone(spark: SparkSession) -> None:
     """A pipeline that this process starts would take over its Java options and its workers."""
     assert spark.range(1).count() == 1

@@ -21,8 +21,6 @@ from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw, publishing
 
-pytestmark = pytest.mark.live
-
 
 def test_small_batches_join_while_the_server_is_busy(sink: JetStreamSink) -> None:
     receipt = sink.write([batch_of(1, n) for n in range(1, 2001)], ignore)

@@ -12,8 +12,6 @@ from tests.servers import Nats, free_port
 from tests.sinks.changes import batch_of, ids_of, interrupted, read
 from tests.sinks.jetstream.raw import Raw
 
-pytestmark = pytest.mark.live
-
 BEFORE = "Nats-Expected-Last-Msg-Id"
 SEQUENCE = "Nats-Expected-Last-Sequence"
 BATCH = "Nats-Batch-Id"

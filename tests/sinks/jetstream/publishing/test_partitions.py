@@ -19,8 +19,6 @@ from tests.servers import Nats
 from tests.sinks.changes import batch_of, ids_of, read
 from tests.sinks.jetstream.raw import publishing
 
-pytestmark = pytest.mark.live
-
 MakeBatch = Callable[..., pa.RecordBatch]
 MakeSink = Callable[..., JetStreamSink]
 
