@@ -74,6 +74,8 @@ def document(
 class Run:
     """A started pipeline; its log is in `log`."""
 
+    starts_spark = True  # for tests/conftest.py
+
     def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
         self.file = folder / "pipeline.yaml"
         self.file.write_text(yaml.safe_dump(pipeline))
