@@ -5,6 +5,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+# Where the documentation and the source are read by others.
+SITE = "https://penstock-cdc.github.io/penstock/latest"
+SOURCE = "https://github.com/penstock-cdc/penstock/blob/main"
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -43,3 +46,13 @@ def commands(text: str) -> list[str]:
 def statements(text: str) -> list[str]:
     """The SQL of a page, statement by statement."""
     return [one for sql in blocks(text, "sql") for one in re.split(r"(?<=;)\n", sql) if one.strip()]
+
+
+def linked(page: Path, target: str) -> Path | None:
+    """The file that a link without its anchor leads to; None for what others have."""
+    if target.startswith(SITE):
+        name = target.removeprefix(SITE).strip("/")
+        return DOCS / (f"{name}.md" if name else "README.md")
+    if target.startswith(SOURCE):
+        return ROOT / target.removeprefix(SOURCE).strip("/")
+    return None if "://" in target else page.parent / target if target else page

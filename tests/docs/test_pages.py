@@ -7,12 +7,16 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
+import penstock
 from penstock.cli import _COMMANDS
 from penstock.config import parse_pipeline
-from tests.docs.pages import DOCS, ROOT, blocks, commands, pages
+from penstock.model import version
+from tests.docs.pages import DOCS, ROOT, SITE, blocks, commands, linked, pages
 
 PAGES = pages()
+INDEX = (DOCS / "README.md").read_text()
 IDS = [str(page.relative_to(ROOT)) for page in PAGES]
 VARIABLES = {
     "PG_URL": "postgresql://h/db",
@@ -37,9 +41,9 @@ def anchors(page: Path) -> set[str]:
 def test_every_link_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
-        if "://" in target:
+        found = linked(page, path)
+        if found is None:
             continue
-        found = page.parent / path if path else page
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
 
@@ -58,6 +62,38 @@ def test_every_module_that_is_named_exists(page: Path) -> None:
     assert missing == []
 
 
+@pytest.mark.parametrize("page", [each for each in PAGES if DOCS in each.parents], ids=str)
+def test_no_cell_and_no_paragraph_is_long(page: Path) -> None:
+    """60 words in a cell of a table, 120 in a paragraph or an item of a list."""
+    text = re.sub(r"^( *)```.*?^\1```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    paragraph: list[str] = []
+    for line in (*text.splitlines(), ""):
+        words = line.split()
+        if words and words[0].startswith("|"):
+            # The tables of /status have a field's whole meaning in a cell.
+            cells = line.strip().strip("|").split(" | ") if page.stem != "operations" else []
+            assert [each for each in cells if len(each.split()) > 60] == []
+        if not words or (re.match(r"[-*#|]|\d+\.", words[0]) and not words[0].startswith("**")):
+            assert len(paragraph) <= 120, " ".join(paragraph)
+            paragraph = []
+        if words and words[0][0] != "|":
+            paragraph += words
+
+
+def test_every_public_name_has_its_docstring_on_the_page_of_classes() -> None:
+    named = re.findall(r"^::: penstock\.(\w+)$", (DOCS / "reference/api.md").read_text(), re.M)
+    assert named == [name for name in penstock.__all__ if name != "__version__"]
+
+
+def test_every_page_is_in_the_navigation_in_the_order_of_the_index() -> None:
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
+    parts = [each for part in site["nav"] for each in part.values()]
+    flat = [file for part in parts for file in ([part] if isinstance(part, str) else
+            [file for each in part for file in each.values()])]  # fmt: skip
+    assert flat == ["README.md", *re.findall(r"^\| .*?\((.+?)\) \|", INDEX, re.MULTILINE)]
+    assert site["site_url"] == f"{SITE}/" == f"{version.DOCS}/"
+
+
 def test_every_suite_that_holds_a_promise_exists() -> None:
     text = (ROOT / "tests" / "README.md").read_text()
     named = re.findall(r"`([a-z_/]+(?:\.py|/))`", text)
@@ -67,9 +103,8 @@ def test_every_suite_that_holds_a_promise_exists() -> None:
 
 
 def test_every_page_is_in_the_index() -> None:
-    index = (DOCS / "README.md").read_text()
     others = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.name != "README.md"]
-    assert [str(page) for page in others if f"({page})" not in index] == []
+    assert [str(page) for page in others if f"({page})" not in INDEX] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
