@@ -173,8 +173,7 @@ class MapApi:
             )
         new = self._survey.mapped(db, {"partitions_regex": "", **row})
         sources = [each for each in self._rows("url") if each["db_name"] == db]
-        if self._survey.create(new, self._there(table), has_sid=len(sources) > 1):
-            row["schema_changes"] = row.get("schema_changes") or "add"  # penstock made the target
+        self._survey.create(new, self._there(table), has_sid=len(sources) > 1)
         if table.db_id is None:  # a backend of the pipeline file
             row["db_id"] = store.add("db", {"name": db})["id"]
         store.add("tbl", row)

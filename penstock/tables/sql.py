@@ -30,6 +30,7 @@ from penstock.tables.targets import (
     RestoreRows,
     Step,
     Values,
+    joined,
     refused,
     single_rows,
 )
@@ -350,17 +351,37 @@ class SqlTarget(Closes):
             raise refused(table, row, next(refusing, ""), error) from error
 
     def _refused_row(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Mapping[str, Any]:
-        """What is known of the row that fails: the work is done again, a row at a time, and then
-        undone."""
+        """What is known of the row that fails: the work is done again, what fails of it in halves,
+        and then undone."""
         known: Mapping[str, Any] = {}
         with suppress(Exception), self._transaction():
             for table, steps in work:
-                for single, row in (one for step in steps for one in single_rows(table, step)):
-                    known = row
-                    self._step(table, single)
-            known = {}
+                for step in steps:
+                    found = self._first_refused(table, [*single_rows(table, step)])
+                    if found is not None:
+                        known = found
+                        raise _Undone
             raise _Undone
         return known
+
+    def _first_refused(
+        self, table: TargetTable, rows: Sequence[tuple[Step, Mapping[str, Any]]]
+    ) -> Mapping[str, Any] | None:
+        """Does these steps of single rows together; what is known of the first that fails."""
+        if len(rows) > 1:
+            self._rows_of(table)  # its temporary tables stay
+        self._run("SAVEPOINT penstock_half")
+        try:
+            if rows:
+                self._step(table, joined([step for step, _ in rows]))
+        except Exception:
+            self._run("ROLLBACK TO SAVEPOINT penstock_half")
+            if len(rows) == 1:
+                return rows[0][1]
+            at = len(rows) // 2
+            first = self._first_refused(table, rows[:at])
+            return self._first_refused(table, rows[at:]) if first is None else first
+        return None
 
     def _takes(self, column: TargetColumn, value: Any) -> bool:
         with suppress(Exception):

@@ -6,7 +6,7 @@ statements whatever the number of rows.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -16,13 +16,15 @@ from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep
 from penstock.tables.lines import RelationColumn, SourceRelation
 
 SID = "sid"
+# The comment on a table that penstock made.
+MADE = "made by penstock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """A table of the target's database, as it is: the types of its `columns`, those that are
     `generated`, those that are `required` (not null, without a default), its `primary` key, and
-    the sets of columns that are unique (`keys`)."""
+    the sets of columns that are unique (`keys`). `is_made`: its comment says `MADE`."""
 
     schema: str
     table: str
@@ -31,6 +33,7 @@ class Destination:
     required: frozenset[str] = frozenset()
     primary: frozenset[str] = frozenset()
     keys: frozenset[frozenset[str]] = frozenset()
+    is_made: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,11 +112,12 @@ class StagedRows(ABC):
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         """What lines are that `load` takes: these columns of the source, after a prefix."""
         if self.mapping.has_expressions:
-            return self.relation.names[len(META) :], f"READ\t{datetime.now(UTC)}\t".encode()
+            own = self.relation.names[len(META) :]
+            return own, prefix(["READ", str(datetime.now(UTC))], own).encode()
         if merges:
             return self.relation.names, b""
         columns = [name for name in self.relation.names if name in self.written]
-        return columns, "".join(f"{escaped(value)}\t" for value in self.fixed.values()).encode()
+        return columns, prefix(map(escaped, self.fixed.values()), columns).encode()
 
     @property
     def takes_lines(self) -> bool:
@@ -199,6 +203,12 @@ def _target_key(
     if mapping.computed and relation.key:
         return tuple(sorted(destination.primary - {SID}))
     return tuple(relation.columns[number].name for number in relation.key)
+
+
+def prefix(cells: Iterable[str], columns: Collection[object]) -> str:
+    """What comes before a line of these columns, so that it has the cells as well."""
+    before = "\t".join(cells)
+    return f"{before}\t" if before and columns else before
 
 
 def escaped(text: str) -> str:

@@ -14,6 +14,7 @@ from psycopg import sql
 from penstock.tables.fold import Merge, form_of
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import (
+    MADE,
     OWN_SID,
     SENDS_ALL,
     SID,
@@ -23,12 +24,17 @@ from penstock.tables.staged import (
     UnsentValue,
     escaped,
     mentions,
+    prefix,
 )
 
 # Of a session that applies steps: keys are looked up by the target's index.
 SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
 _LINES = 20_000  # that are sent at once
 
+_TABLE = """
+SELECT pg_catalog.obj_description(oid, 'pg_class') FROM pg_catalog.pg_class
+WHERE oid = to_regclass(%s)
+"""
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
        a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
@@ -49,9 +55,10 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indi
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
     """The table as it is now; None if there is none. Raises psycopg's errors."""
     name = sql.Identifier(schema, table).as_string(None)
-    rows = cursor.execute(_COLUMNS, [name]).fetchall()
-    if not rows and cursor.execute("SELECT to_regclass(%s)", [name]).fetchone()[0] is None:
+    found = cursor.execute(_TABLE, [name]).fetchone()
+    if found is None:
         return None
+    rows = cursor.execute(_COLUMNS, [name]).fetchall()
     unique = cursor.execute(_UNIQUE, [name]).fetchall()
     return Destination(
         schema=schema,
@@ -61,6 +68,7 @@ def find_destination(cursor: Any, schema: str, table: str) -> Destination | None
         required=frozenset(column for column, *_, is_required in rows if is_required),
         primary=frozenset().union(*(columns for columns, is_primary in unique if is_primary)),
         keys=frozenset(frozenset(columns) for columns, _ in unique),
+        is_made=found[0] == MADE,
     )
 
 
@@ -94,18 +102,21 @@ class StagedTable(StagedRows):
     def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
         """See `StagedRows`."""
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
-        before = "" if self.mapping.sid is None else f"{escaped(self.mapping.sid)}\t"
-        copy_lines(cursor, self.target, names, f"{before}%s\n", lines)
+        own = [] if self.mapping.sid is None else [escaped(self.mapping.sid)]
+        form = f"{prefix(own, self.relation.names)}%s\n"
+        copy_lines(cursor, self.target, names, form, lines)
 
     def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
-        """Adds rows of the source: where it `merges`, instead of those with their keys. Returns how
-        many there were."""
+        """Adds rows of the source: where it `merges`, instead of those with their keys, or without
+        a key of as many that equal them. Returns how many there were."""
         if not merges and not self.mapping.has_expressions:
             columns, _ = self.form(merges=False)
             return copy_pieces(cursor, self.target, [*self.fixed, *columns], pieces)
         cursor.execute(_SQL("TRUNCATE {}").format(self._rows))
         count = copy_pieces(cursor, self._rows, self.relation.names, pieces)
         if merges:
+            if not self.key:
+                self._remove(cursor)
             self._put(cursor)
             return count
         values = map(sql.Literal, self.fixed.values())
@@ -191,7 +202,7 @@ class StagedTable(StagedRows):
     def _put(self, cursor: Any) -> None:
         """The staged rows are new, or replace those with their keys; those that the filter leaves
         out go."""
-        if self.mapping.filter:
+        if self.mapping.filter and self.key:
             outside = _SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter))
             cursor.execute(self._delete(self._rows, outside))
         names = [*self.written, *([] if self.mapping.sid is None else [SID])]
@@ -289,10 +300,7 @@ class StagedTable(StagedRows):
         fewer = [line for line, count in counts.items() for _ in range(-count)]
         if fewer:
             self.stage(cursor, fewer)
-            # One scan of the destination, whatever the number of rows.
-            cursor.execute("SET LOCAL enable_hashjoin = on")
-            cursor.execute(self._remove())
-            cursor.execute("SET LOCAL enable_hashjoin = off")
+            self._remove(cursor)
         if more := [line for line, count in counts.items() for _ in range(count)]:
             if self.takes_lines:
                 self.copy(cursor, more)
@@ -300,11 +308,12 @@ class StagedTable(StagedRows):
                 self.stage(cursor, more)
                 self._put(cursor)
 
-    def _remove(self) -> sql.Composable:
-        """For each staged row one row goes that equals it, as text: some types have no equality."""
+    def _remove(self, cursor: Any) -> None:
+        """For each staged row one row goes that equals it, as text: some types have no equality.
+        One scan of the destination, whatever the number of rows."""
         row = _SQL("ROW({})::text").format(self._selected_plain())
         own = _COMMA.join(map(sql.Identifier, sorted(self.written)))
-        return _SQL(
+        delete = _SQL(
             "DELETE FROM {0} AS _t USING ("
             "SELECT _o.place, _o.part FROM (SELECT ctid AS place, tableoid AS part, ROW({1})::text"
             " AS line, row_number() OVER (PARTITION BY ROW({1})::text) AS number"
@@ -313,6 +322,9 @@ class StagedTable(StagedRows):
             " ON _o.line = _s.line AND _o.number <= _s.most"
             ") AS _d WHERE _t.ctid = _d.place AND _t.tableoid = _d.part"
         ).format(self.target, own, self._mine, row, self._rows, self._filtered)
+        cursor.execute("SET LOCAL enable_hashjoin = on")
+        cursor.execute(delete)
+        cursor.execute("SET LOCAL enable_hashjoin = off")
 
     def _selected_plain(self) -> sql.Composable:
         kinds = self.destination.columns

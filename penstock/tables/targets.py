@@ -3,6 +3,7 @@
 Targets are plug-ins (group `penstock.targets`, by the scheme of the URL).
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -89,6 +90,24 @@ def single_rows(table: TargetTable, step: Step) -> Iterator[tuple[Step, Mapping[
                 yield Recount({row: count}), dict(zip(table.names, row, strict=True))
         case _:
             yield step, {}
+
+
+def joined(steps: Sequence[Step]) -> Step:
+    """Neighbours that `single_rows` made of one step, together."""
+    gone, whole, counts = list[Any](), list[Any](), dict[Any, int]()
+    parts: defaultdict[Any, list[Any]] = defaultdict(list)
+    for step in steps:
+        match step:
+            case Merge():
+                gone += step.gone
+                whole += step.whole
+                for unsent, rows in step.parts.items():
+                    parts[unsent] += rows
+            case Recount():
+                counts |= step.counts
+            case _:
+                return step
+    return Recount(counts) if counts else Merge(gone, parts, whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,9 @@ FROM (SELECT pubname, schemaname, tablename, to_jsonb(t) -> 'attnames' AS sent
 JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+    AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
+    AND (p.sent IS NULL OR p.sent ? a.attname)
 LEFT JOIN pg_catalog.pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
 LEFT JOIN LATERAL (
     SELECT i.indexrelid AS index, (i.indkey::int2[])[0:i.indnkeyatts - 1] AS keys
@@ -126,9 +128,7 @@ LEFT JOIN LATERAL (
       AND CASE c.relreplident WHEN 'i' THEN i.indisreplident WHEN 'n' THEN false
                               ELSE i.indisprimary END
 ) k ON true
-WHERE (%s::oid IS NULL OR c.oid = %s)
-  AND (a.attgenerated = '' OR current_setting('server_version_num')::int >= 180000)
-  AND (p.sent IS NULL OR p.sent ? a.attname)
+WHERE %s::oid IS NULL OR c.oid = %s
 ORDER BY p.schemaname, p.tablename, a.attnum
 """
 
@@ -166,6 +166,9 @@ ORDER BY a.attnum
 
 
 class _Row(NamedTuple):
+    """A column of a published table; one without columns has a row with nulls from `name` on, but
+    for what is of the table."""
+
     schema: str
     table: str
     oid: int
@@ -241,7 +244,8 @@ def _followed(
     is_narrow = bool(settings.tables)
     ours = settings.table_names or {key for key in tables if settings.follows(*key)}
     count = Counter(table for _, table in ours)
-    own = {row.type for rows in tables.values() for row in rows if row.type >= FIRST_OWN}
+    own = {row.type for rows in tables.values() for row in _columns(rows)
+           if row.type >= FIRST_OWN}  # fmt: skip
     types = types_of(ask, own) if own else {}
     for (schema, table), rows in tables.items():
         if oid is not None and not is_narrow:
@@ -280,10 +284,11 @@ def _schema(
     name: TableName,
     types: Mapping[int, TypeEntry],
 ) -> TableSchema:
-    first, names = rows[0], {row.number: row.name for row in rows}
+    first, columns = rows[0], _columns(rows)
+    names = {row.number: row.name for row in columns}
     keys = first.keys or []
     key = tuple(names[number] for number in keys) if names.keys() >= set(keys) else ()
-    own = needed((row.type for row in rows), types)
+    own = needed((row.type for row in columns), types)
     state = dict(first.state or {}) | {
         "key": list(key), "types": {str(oid): asdict(entry) for oid, entry in own.items()},
     }  # fmt: skip
@@ -305,16 +310,20 @@ def _schema(
                 "column_default": row.default, "key": row.name in key, "number": row.number,
                 "type": row.type, "has_missing": row.has_missing, "is_generated": row.is_generated,
             }
-            for position, row in enumerate(rows, 1)
+            for position, row in enumerate(columns, 1)
         ),
     )  # fmt: skip
 
 
+def _columns(rows: Sequence[_Row]) -> Sequence[_Row]:
+    return [row for row in rows if row.number]
+
+
 def _relation(rows: Sequence[_Row]) -> bytes:
-    first = rows[0]
+    first, columns = rows[0], _columns(rows)
     parts = [b"R", struct.pack(">I", first.oid), _text(first.schema), _text(first.table)]
-    parts += [first.identity.encode(), struct.pack(">H", len(rows))]
-    for row in rows:
+    parts += [first.identity.encode(), struct.pack(">H", len(columns))]
+    for row in columns:
         parts += [bytes([row.flagged]), _text(row.name), struct.pack(">Ii", row.type, row.modifier)]
     return b"".join(parts)
 

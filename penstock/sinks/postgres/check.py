@@ -152,12 +152,6 @@ def _check_columns(
         yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
         return
     staged = database.staged(table, "", relation, found)
-    if not staged.written:
-        yield finding(
-            "error", source, f"{found.schema}.{found.table} has none of its columns",
-            "add them to the target, or write `set` in the map",
-        )  # fmt: skip
-        return
     if problem := unfit(staged):
         yield failed(source, problem)
     elif not relation.key:
@@ -207,7 +201,7 @@ def _check_left_out(
         if each.name not in found.columns and (options.columns or [each.name]).count(each.name)
     ]  # fmt: skip
     policy = options.schema_changes
-    if options.set or policy == "add" or not wanted:
+    if options.set or policy == "add" or (policy is None and found.is_made) or not wanted:
         return
     ledger = database.ledger
     if policy is None and ledger.is_there(cursor) and ledger.is_made(cursor, table.full_target):

@@ -13,7 +13,7 @@ from penstock.sinks.tables.database import TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation
-from penstock.tables.staged import Destination, RowMapping
+from penstock.tables.staged import MADE, Destination, RowMapping
 from penstock.tables.staging import SESSION, StagedTable, find_destination, type_at
 
 _PATIENCE = 10  # seconds to connect
@@ -98,6 +98,15 @@ class PostgresDatabase(TableDatabase):
         if periods is None:
             return StagedTable(relation, found, mapping, number)
         return StagedHistory(relation, found, mapping, number, periods)
+
+    def create(
+        self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
+        periods: HistoryColumns | None = None, has_sid: bool = False,
+    ) -> None:  # fmt: skip
+        """See `TableDatabase`. A comment says later that penstock made it."""
+        super().create(cursor, relation, name, periods=periods, has_sid=has_sid)
+        comment = sql.SQL("COMMENT ON TABLE {} IS {}")
+        cursor.execute(comment.format(sql.Identifier(*name), sql.Literal(MADE)))
 
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
         """See `TableDatabase`."""

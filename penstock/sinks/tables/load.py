@@ -92,7 +92,7 @@ class LedgerLoad:
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
         """See `TableLoad`."""
-        is_keyed, keeps = point.is_by_key and _has_key(point), self._keeps(point)
+        is_keyed, keeps = point.is_by_key and _has_key(point), self._keeps
         # What was read at another point would be in the way, or there twice.
         is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
         parts = [ranges] if is_whole else [[one] for one in ranges]
@@ -121,13 +121,14 @@ class LedgerLoad:
             self._ledger.plan(cursor, row.id, _source(point), point.identity, texts)
         return list(enumerate(parts))
 
-    def _keeps(self, point: RowsPoint) -> bool:
+    @property
+    def _keeps(self) -> bool:
         """Whether rows that are there stay: what is gone at the source, an append and a history
         have nowhere else."""
         options, row = self._table.mapped.options, self._row
         if not row.is_ours:
             return options.existing == "keep"
-        return row.is_again and options.type != "clone" and _has_key(point)
+        return row.is_again and options.type != "clone"
 
     @contextmanager
     def writer(
@@ -135,7 +136,7 @@ class LedgerLoad:
     ) -> Iterator[TableRowWriter]:
         """See `TableLoad`."""
         # A history that is not ours gets rows beside its own.
-        merges = self._keeps(point) and (self._row.is_ours or self._table.mapped.periods is None)
+        merges = self._keeps and (self._row.is_ours or self._table.mapped.periods is None)
         with closing(self._database.connect()) as connection:
             with self._database.translated("preparing the target"), connection.transaction():
                 cursor = connection.cursor()

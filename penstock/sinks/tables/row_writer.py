@@ -49,12 +49,13 @@ class TableRowWriter:
         progress: Progress,
     ) -> None:  # fmt: skip
         labels, self.prefix = loaded.staged.form(merges=loaded.merges)
-        names = loaded.relation.names
-        of_labels = dict(zip(loaded.staged.relation.names[-len(names) :], names, strict=True))
+        names, staged = loaded.relation.names, loaded.staged.relation.names
+        of_labels = dict(zip(staged[len(staged) - len(names) :], names, strict=True))
         self.columns = [of_labels[label] for label in labels]
         self._connection, self._database, self._loaded = connection, database, loaded
-        # A history is compared as a whole.
-        is_divided = not (loaded.merges and loaded.table.mapped.periods is not None)
+        # A history is compared as a whole, and so are rows without a key.
+        is_whole = loaded.table.mapped.periods is not None or not loaded.staged.key
+        is_divided = not (loaded.merges and is_whole)
         self._isolates = on_error == "dead-letter" and is_divided
         self._progress = progress
 

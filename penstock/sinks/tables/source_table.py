@@ -1,7 +1,7 @@
 """A table of one source, and how its changes become rows of its target."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal
 from zlib import crc32
@@ -16,8 +16,8 @@ from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Move, RowFold
 from penstock.tables.history import LAST, StagedHistory
 from penstock.tables.ledger import reason_of
-from penstock.tables.lines import UNSENT, LineChange, SourceRelation
-from penstock.tables.staged import SID, Destination
+from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
+from penstock.tables.staged import META, SID, Destination, prefix
 from penstock.tables.staging import StagedTable
 
 # Of tables of which only an operator can say that their target is right.
@@ -110,8 +110,9 @@ class SourceTable:
     ) -> KnownColumns:  # fmt: skip
         """Alters the target as the source was, where it may; returns what is known then."""
         mapped, periods, ledger = self.mapped, self.mapped.periods, database.ledger
-        is_made = known.is_made or ledger.is_made(cursor, self.target)
+        is_made = known.is_made or found.is_made or ledger.is_made(cursor, self.target)
         policy = mapped.options.schema_changes or ("add" if is_made else "ignore")
+        known = replace(known, is_made=is_made)
         is_of_sid = SID in found.columns
         is_shared = is_of_sid or periods is not None
         reserved = {
@@ -173,7 +174,8 @@ class SourceTable:
         some of which may be newer. Raises the driver's errors,
         Rejected, BeginAnew."""
         if staged.mapping.has_expressions:
-            changes = [_with_meta(one) for one in changes]
+            own = staged.relation.columns[len(META) :]
+            changes = [_with_meta(one, own) for one in changes]
         if self.mapped.options.partitions and any(one.operation in EMPTYING for one in changes):
             self._refuse_emptied()
         if isinstance(staged, StagedHistory):
@@ -242,6 +244,11 @@ def unfit(staged: StagedTable) -> SettingsError | None:
     target = f"{found.schema}.{found.table}"
     if isinstance(staged, StagedHistory) and (problem := staged.lacks):
         return SettingsError(f"{target}: {problem}", hint="see docs/how-to/history.md")
+    if not staged.written and (staged.relation.columns or found.columns.keys() - {SID}):
+        return SettingsError(
+            f"{target} has none of its columns",
+            hint="add them to the target, or write `set` in the map",
+        )
     if not key:
         return None
     if missing := [name for name in key if name not in found.columns]:
@@ -259,12 +266,12 @@ def unfit(staged: StagedTable) -> SettingsError | None:
     )
 
 
-def _with_meta(change: LineChange) -> LineChange:
-    """The change with the columns `META` in its lines."""
+def _with_meta(change: LineChange, own: Collection[object]) -> LineChange:
+    """The change with the columns `META` in its lines, before its own."""
     at = change.committed_at
-    time = "\\N" if at is None else datetime.fromtimestamp(at / 1e6, UTC).isoformat()
-    head = f"{change.operation}\t{time}\t"
+    time = NULL if at is None else datetime.fromtimestamp(at / 1e6, UTC).isoformat()
+    nothing, meta = prefix([NULL, NULL], own), prefix([change.operation, time], own)
     return change._replace(
-        before=None if change.before is None else f"{UNSENT}\t{UNSENT}\t{change.before}",
-        after=None if change.after is None else head + change.after,
+        before=None if change.before is None else nothing + change.before,
+        after=None if change.after is None else meta + change.after,
     )

@@ -1,9 +1,14 @@
 """Sources whose columns change while their rows do, read from a real slot; without Spark."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator
+from decimal import Decimal
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
+import orjson
 import pytest
 
 from penstock.feeds import SnapshotWait
@@ -12,6 +17,8 @@ from penstock.model.position import PartitionId
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from penstock.snapshots.loading import SnapshotPoint
+from tests.chaos.shops import Entry, versions
+from tests.conftest import FAST
 from tests.feeds.postgres.reading import Reader
 from tests.progress import Noted
 from tests.servers import Database, Postgres
@@ -157,6 +164,16 @@ def test_a_target_that_penstock_made_follows_its_source(flow_of: FlowOf, kind: s
         assert flow.target.execute(old) == [("a longer one",), ("two",), (None,), (None,)]
 
 
+def test_a_target_that_was_made_before_follows_its_source(flow_of: FlowOf) -> None:
+    flow = flow_of()
+    flow.target.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
+    flow.target.execute("COMMENT ON TABLE items IS 'made by penstock'")
+    flow.begin()
+    flow.target.execute("COMMENT ON TABLE items IS 'All items.'")
+    flow.flow("ALTER TABLE items ADD x int", "INSERT INTO items VALUES (1, 'one', 1)")
+    flow.assert_equal()
+
+
 def test_old_rows_of_other_sources_get_no_value(flow_of: FlowOf) -> None:
     flow = flow_of(schema_changes="add")
     flow.target.execute(SID)
@@ -292,8 +309,8 @@ TYPES = {
 class RandomSource:
     """Alters the table `items`, and its rows."""
 
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
+    def __init__(self, seed: int, *, reuses: bool = True) -> None:
+        self._random, self._reuses = random.Random(seed), reuses
         self.columns: dict[str, str] = {"name": "text"}
         self._free, self._made = list[str](), 0
 
@@ -302,7 +319,7 @@ class RandomSource:
                 for _ in range(count)]  # fmt: skip
 
     def _name(self) -> str:
-        if self._free and self._random.random() < 0.3:
+        if self._reuses and self._free and self._random.random() < 0.3:
             return self._free.pop(self._random.randrange(len(self._free)))
         self._made += 1
         return f"c{self._made}"
@@ -377,3 +394,87 @@ def test_any_changes_of_columns_beside_changes_of_rows_come_out_as_at_the_source
             flow.load()
         flow.assert_equal(current)
     assert waits < 6
+
+
+# What a trigger saw of each change, by the numbers of columns.
+LOG = """
+CREATE TABLE log (number bigserial PRIMARY KEY, transaction xid8 DEFAULT pg_current_xact_id(),
+                  old int, new int, line jsonb);
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  INSERT INTO log (old, new, line) VALUES (
+    CASE WHEN TG_OP <> 'INSERT' THEN OLD.id END, CASE WHEN TG_OP <> 'DELETE' THEN NEW.id END,
+    CASE WHEN TG_OP <> 'DELETE' THEN (
+      SELECT jsonb_object_agg(attnum, to_jsonb(NEW) ->> attname) FROM pg_attribute
+      WHERE attrelid = TG_RELID AND attnum > 1 AND NOT attisdropped) END);
+  RETURN NULL; END $$;
+CREATE TABLE items (id int PRIMARY KEY, name text);
+CREATE TRIGGER keep AFTER INSERT OR UPDATE OR DELETE ON items
+FOR EACH ROW EXECUTE FUNCTION keep();
+"""
+# What rows of before have in new columns; neither `old` nor `new`.
+ADDED = """
+INSERT INTO log (line) SELECT jsonb_object_agg(attnum, (attmissingval::text::text[])[1])
+FROM pg_attribute WHERE attrelid = 'items'::regclass AND atthasmissing HAVING count(*) > 0
+"""
+LOGGED = """
+SELECT transaction::text, pg_xact_commit_timestamp(transaction::xid), old, new, line, number
+FROM log ORDER BY number
+"""
+NAMES = """
+SELECT attnum::int, attname::text FROM pg_attribute
+WHERE attrelid = 'items'::regclass AND attnum > 1 AND NOT attisdropped
+"""
+
+
+def plain(value: str | None) -> str | None:
+    """The same for values that differ in their digits only."""
+    is_number = value is not None and value.replace(".", "").isdigit()
+    return str(Decimal(value or 0).normalize()) if is_number else value
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_history_is_its_source_s_log_whatever_becomes_of_the_columns(seed: int) -> None:
+    with (
+        Postgres(settings=FAST | {"track_commit_timestamp": True}) as server,
+        server.database() as source, server.database() as target,
+    ):  # fmt: skip
+        flow = Flow(source, target, create=True, type="history").begin(LOG)
+        made, names = RandomSource(seed, reuses=False), dict[int, str]()
+        for number, statement in enumerate(made.statements(120)):
+            if "ALTER" in statement:
+                flow.flow()
+            source.execute(statement)
+            source.execute(ADDED)
+            names |= dict(source.execute(NAMES))
+            if "ALTER" in statement:  # each is seen alone: nothing has to wait
+                flow.flow(f"INSERT INTO items (id) VALUES ({10_000 + number})")
+        flow.flow()
+        assert flow.state == ("live", "")
+        flow.reader.close()
+        added, logged = list[Any](), list[Any]()
+        for transaction, at, old, new, line, number in source.execute(LOGGED):
+            if (old, new) == (None, None):
+                added.append((at, number, line))
+            else:
+                entry = Entry(old, new, orjson.dumps({**(line or {}), "number": number}).decode())
+                logged.append((transaction, at, entry))
+        transactions = [
+            (at, [one[2] for one in same])
+            for (_, at), same in groupby(logged, key=itemgetter(0, 1))
+        ]
+        there = {number: name for number, name in names.items() if name in columns_of(target)}
+        assert len(there) > 3
+        wanted = Counter[Any]()
+        for version in versions({}, transactions):
+            line = orjson.loads(version.line)
+            for at, number, values in added:
+                if line["number"] < number and version.end > at:
+                    line = values | line
+            cells = [plain(line.get(str(number))) for number in there]
+            wanted[(version.id, *cells, *version[2:])] += 1
+        columns = ", ".join(f"{name}::text" for name in there.values())
+        query = f"SELECT id, {columns}, kvsz_start, kvsz_end, kvsz_deleted FROM items"
+        found = Counter(
+            (id, *map(plain, row[:-3]), *row[-3:]) for id, *row in target.execute(query)
+        )
+        assert (found - wanted, wanted - found) == (Counter(), Counter())

@@ -1,6 +1,7 @@
 """Rows and changes of a source come into its target, without Spark."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -97,3 +98,42 @@ def test_a_full_disk_of_the_destination_pauses_and_loses_nothing(
         until(lambda: flow.check() or target.execute(rows) == database.execute(rows), 60)
         assert target.execute("SELECT state FROM penstock.ledger") == [("live",)]
         assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
+
+
+@pytest.mark.parametrize(
+    ("create", "options", "named"),
+    [
+        ("", {"create": True}, ""),
+        ("CREATE TABLE marks (sid text)", {}, "sid"),
+        ("CREATE TABLE marks (note text)", {"set": {"note": "_sid"}}, "note"),
+    ],
+)
+def test_a_table_without_columns_is_loaded_and_followed(
+    database: Database, target: Database, create: str, options: dict[str, Any], named: str
+) -> None:
+    database.execute("CREATE TABLE marks (); ALTER TABLE marks REPLICA IDENTITY FULL")
+    for _ in range(3):
+        database.execute("INSERT INTO marks DEFAULT VALUES")
+    target.execute(create)
+    count = f"SELECT count(*) FROM marks WHERE {named or 'null::text'} IS NOT DISTINCT FROM %s"
+
+    def has(rows: int) -> bool:
+        flow.check()
+        return target.execute(count, [flow.slot if named else None]) == [(rows,)]
+
+    with Flow(database, target, {"marks": options}) as flow:
+        flow.loaded()
+        assert has(3)
+        database.execute("INSERT INTO marks DEFAULT VALUES; INSERT INTO marks DEFAULT VALUES")
+        until(lambda: has(5), 60)
+        database.execute("DELETE FROM marks WHERE ctid IN (SELECT ctid FROM marks LIMIT 2)")
+        until(lambda: has(3), 60)
+        if options.get("create"):
+            database.execute("ALTER TABLE marks ADD n int; INSERT INTO marks VALUES (7)")
+            until(
+                lambda: has(4), 60, problem=lambda: target.execute("SELECT * FROM penstock.ledger")
+            )
+            assert target.execute("SELECT n FROM marks WHERE n IS NOT NULL") == [(7,)]
+        database.execute("TRUNCATE marks")
+        until(lambda: has(0), 60)
+        assert target.execute("SELECT state FROM penstock.ledger") == [("live",)]
