@@ -1,33 +1,27 @@
 """`penstock demo --consolidate`: the databases of two shops flow into one while the shops are open,
 and `penstock verify` compares them in the end.
 
-One server has all three databases. Files are in a temporary folder, which is removed unless
-something differs.
+One server has all three databases.
 """
 
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import psycopg
 from rich.console import Console
 
-from penstock.demo.pipeline import DemoPipeline
-from penstock.demo.run import Options
-from penstock.demo.sources.postgres import Postgres, PostgresWriter, shop
+from penstock.demo.pipeline import DemoFolder, DemoPipeline
+from penstock.demo.run import START, Options, show_lines
+from penstock.demo.sources.postgres import Postgres, PostgresWriter, execute, shop
 from penstock.demo.workload import Workload
-from penstock.model.errors import PenstockError, Unavailable
 
 _SHOPS = ("eu", "us")
 _TARGET = "all_shops"
 _KEYS = shop.KEYS | shop.MIRRORED
-_START = 180.0  # seconds until all tables are loaded
 _LIVE = "SELECT count(*) FROM penstock.ledger WHERE state = 'live'"
 
 
@@ -36,65 +30,48 @@ def run(options: Options, console: Console) -> int:
 
     Raises Unavailable when the server or the pipeline does not come up, or the pipeline ends.
     """
-    folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    is_kept = False
-
-    def show(text: str) -> None:
-        console.print(text, highlight=False, soft_wrap=True, markup=False)
-
-    def tell(text: str) -> None:
-        if not options.quiet:
-            show(text)
-
-    try:
-        with ExitStack() as stack:
-            server = stack.enter_context(Postgres())
-            _create(server)
-            pipeline = _pipeline(folder, server)
-            stack.callback(pipeline.kill)
-            names = " and ".join(_SHOPS)
-            tell(f"{len(_KEYS)} tables of the shops {names} are loaded into one database")
-            pipeline.start()
-            _wait(pipeline, lambda: pipeline.ready() and _are_live(server))
-            tell(f"the shops are open for {options.seconds:.0f} s")
-            changes = _trade(options, server, pipeline)
-            verified = subprocess.run(  # noqa: S603 - ourselves
-                [sys.executable, "-m", "penstock", "verify", str(pipeline.file)],
-                env={**os.environ, **pipeline.variables}, capture_output=True, text=True,
-                check=False,
-            )  # fmt: skip
-            is_kept = verified.returncode != 0
-            if is_kept or not options.quiet:
-                show((verified.stdout + verified.stderr).rstrip())
-            is_kept |= pipeline.stop() != 0
-            written = f"{changes:,} changes were committed by two shops"
-            if is_kept:
-                show(f"VERDICT: FAILED. {written}; their common tables differ from theirs.")
-            else:
-                show(f"VERDICT: ok. {written}; their common tables equal theirs.")
-            if is_kept:
-                show(f"the pipeline's log: {pipeline.log_file}")
-            return int(is_kept)
-    except PenstockError:
-        is_kept = True
-        raise
-    finally:
-        if not is_kept:
-            shutil.rmtree(folder, ignore_errors=True)
+    told = Console(quiet=True) if options.quiet else console
+    with DemoFolder() as folder, ExitStack() as stack:
+        server = stack.enter_context(Postgres())
+        _create(server)
+        pipeline = _pipeline(folder.path, server)
+        stack.callback(pipeline.kill)
+        show_lines(told, f"{len(_KEYS)} tables of {len(_SHOPS)} shops are loaded into one database")
+        pipeline.start()
+        pipeline.wait_for("loading", lambda: pipeline.ready() and _are_live(server), START)
+        show_lines(told, f"the shops are open for {options.seconds:.0f} s")
+        changes = _trade(options, server, pipeline)
+        verified = subprocess.run(  # noqa: S603 - ourselves
+            [sys.executable, "-m", "penstock", "verify", str(pipeline.file)],
+            env={**os.environ, **pipeline.variables}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        differs = verified.returncode != 0
+        show_lines(console if differs else told, (verified.stdout + verified.stderr).rstrip())
+        folder.is_kept = pipeline.stop() != 0 or differs
+        written = f"{changes:,} changes were committed by two shops"
+        if not folder.is_kept:
+            show_lines(console, f"VERDICT: ok. {written}; their common tables equal theirs.")
+            return 0
+        show_lines(
+            console,
+            f"VERDICT: FAILED. {written}; their common tables differ from theirs.",
+            f"the pipeline's log: {pipeline.log_file}",
+        )
+        return 1
 
 
 def _create(server: Postgres) -> None:
     """Both shops, and their common tables, whose key has the name of the shop, too."""
     for name in (*_SHOPS, _TARGET):
         server.execute(f"CREATE DATABASE {name}")
-        with psycopg.connect(server.url_of(name), autocommit=True) as connection:
-            connection.execute(shop.CREATE.encode())
-            for table, key in _KEYS.items() if name == _TARGET else ():
-                connection.execute(
-                    f"CREATE TABLE all_{table} AS SELECT ''::text AS sid, * FROM {table}"
-                    f" WITH NO DATA; DROP TABLE {table} CASCADE;"
-                    f"ALTER TABLE all_{table} ADD PRIMARY KEY (sid, {', '.join(key)})".encode()
-                )
+        execute(server.url_of(name), shop.CREATE)
+    for table, key in _KEYS.items():
+        execute(
+            server.url_of(_TARGET),
+            f"CREATE TABLE all_{table} AS SELECT ''::text AS sid, * FROM {table} WITH NO DATA;"
+            f"DROP TABLE {table} CASCADE;"
+            f"ALTER TABLE all_{table} ADD PRIMARY KEY (sid, {', '.join(key)})",
+        )
 
 
 def _pipeline(folder: Path, server: Postgres) -> DemoPipeline:
@@ -116,21 +93,9 @@ def _pipeline(folder: Path, server: Postgres) -> DemoPipeline:
 
 
 def _are_live(server: Postgres) -> bool:
-    with (
-        suppress(psycopg.errors.UndefinedTable),
-        psycopg.connect(server.url_of(_TARGET)) as connection,
-    ):
-        return connection.execute(_LIVE.encode()).fetchone() == (len(_SHOPS) * len(_KEYS),)
+    with suppress(psycopg.errors.UndefinedTable):
+        return execute(server.url_of(_TARGET), _LIVE) == [(len(_SHOPS) * len(_KEYS),)]
     return False
-
-
-def _wait(pipeline: DemoPipeline, done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + _START
-    while not done():
-        pipeline.check()
-        if time.monotonic() > deadline:
-            raise Unavailable(f"loading took longer than {_START:.0f} s:\n{pipeline.tail()}")
-        time.sleep(0.2)
 
 
 def _trade(options: Options, server: Postgres, pipeline: DemoPipeline) -> int:
@@ -140,14 +105,15 @@ def _trade(options: Options, server: Postgres, pipeline: DemoPipeline) -> int:
         Workload(PostgresWriter(server.url_of(name), rate=rate, seed=seed), rate)
         for seed, name in enumerate(_SHOPS, 1)
     ]
-    begun = time.monotonic()
+    ends_at = time.monotonic() + options.seconds
     for one in shops:
         one.start()
     try:
         with suppress(KeyboardInterrupt):
-            while time.monotonic() - begun < options.seconds and all(one.running for one in shops):
-                pipeline.check()
-                time.sleep(0.2)
+            pipeline.wait_for(
+                "trading",
+                lambda: time.monotonic() >= ends_at or not all(one.running for one in shops),
+            )
     finally:
         for one in shops:
             one.stop()

@@ -7,12 +7,12 @@ import sqlite3
 import time
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from math import ceil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 
 from penstock.consumer.mirror.replica import Replica
@@ -22,52 +22,37 @@ from penstock.demo.workload import Background
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 
 _WINDOW = 5.0  # seconds over which a rate is taken
-WARM_UP = 5.0  # seconds whose latencies are in the window only, and not in the end
+WARM_UP = 5.0  # seconds whose latencies do not count
 
 
 class Meter:
-    """Events a second and latency in seconds, over the last seconds and over everything. One thread
+    """Events a second over the last seconds, and latencies in seconds after the warm-up. One thread
     adds, another reads; `now` is any monotonic clock."""
 
     def __init__(self) -> None:
         self._first: float | None = None
-        self._recent: deque[tuple[float, float]] = deque()
-        self._all = array("d")
+        self._recent: deque[float] = deque()
+        self._latencies = array("d")
 
     def add(self, now: float, latency: float) -> None:
         """One event arrived."""
         if self._first is None:
             self._first = now
-        self._recent.append((now, latency))
+        self._recent.append(now)
         if now - self._first >= WARM_UP:
-            self._all.append(latency)
+            self._latencies.append(latency)
 
     def rate(self, now: float) -> float:
         """Events a second over the window."""
-        recent = self._fresh(now)
-        if not recent or self._first is None:
-            return 0.0
-        return len(recent) / max(1.0, min(_WINDOW, now - self._first))
-
-    def recent(self, now: float, share: float) -> float | None:
-        """The quantile of the latencies in the window; None when there are none."""
-        return quantile([latency for _, latency in self._fresh(now)], share)
-
-    def overall(self, share: float) -> float | None:
-        """The quantile of all latencies after the warm-up; None when there are none."""
-        return quantile(self._all, share)
-
-    def _fresh(self, now: float) -> list[tuple[float, float]]:
-        while self._recent and self._recent[0][0] < now - _WINDOW:
+        while self._recent and self._recent[0] < now - _WINDOW:
             self._recent.popleft()
-        return list(self._recent)
+        begun = now if self._first is None else self._first
+        return len(self._recent) / max(1.0, min(_WINDOW, now - begun))
 
-
-def quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of the values do not exceed (nearest rank)."""
-    if not values:
-        return None
-    return sorted(values)[max(0, ceil(len(values) * share) - 1)]
+    def quantile(self, share: float) -> float | None:
+        """The smallest latency that at least `share` of them do not exceed; None without any."""
+        found = self._latencies
+        return float(np.quantile(found, share, method="inverted_cdf")) if found else None
 
 
 class Consumer(Background):

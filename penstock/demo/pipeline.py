@@ -1,33 +1,35 @@
 """The pipeline of the demo, run for real: `penstock run` on a pipeline file, in a child process."""
 
+import shutil
 import signal
 import sys
+import tempfile
+import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import yaml
 
 from penstock.demo.servers import Daemon, free_port
-from penstock.model.errors import Unavailable
-
-STREAM = "CDC"
+from penstock.model.errors import PenstockError, Unavailable
 
 
-def into_stream(backend: Mapping[str, Any], subject: str) -> Mapping[str, Any]:
-    """The part of a pipeline file that says from where and to where."""
-    return {
-        "backends": [{"name": "default", **backend}],
-        "sink": {
-            "type": "jetstream",
-            "url": "${NATS_URL}",
-            "stream": STREAM,
-            "subject": subject,
-            "encoding": "msgpack",
-            "breaker": {"timeout": "2s"},
-        },
-    }
+class DemoFolder:
+    """A temporary folder, which is removed in the end unless it `is_kept` or a run failed."""
+
+    def __init__(self) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
+        self.is_kept = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        if not self.is_kept and not isinstance(error, PenstockError):
+            shutil.rmtree(self.path, ignore_errors=True)
 
 
 class DemoPipeline(Daemon):
@@ -72,6 +74,23 @@ class DemoPipeline(Daemon):
                 f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}",
                 hint=f"the whole log: {self.log_file}",
             )
+
+    def wait_for(
+        self,
+        phase: str,
+        done: Callable[[], bool],
+        timeout: float = inf,
+        show: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Looks a few times a second whether it is `done`, and shows the phase. Raises Unavailable,
+        also when that takes longer than `timeout` seconds."""
+        deadline = time.monotonic() + timeout
+        while not done():
+            self.check()
+            if time.monotonic() > deadline:
+                raise Unavailable(f"{phase} took longer than {timeout:.0f} s:\n{self.tail()}")
+            show(phase)
+            time.sleep(0.2)
 
     def stop(self) -> int:
         """Stops the pipeline by `POST /shutdown`, and returns its exit code."""

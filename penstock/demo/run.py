@@ -1,29 +1,25 @@
-"""The whole demo: servers, shop, pipeline, consumer, verdict.
+"""The whole demo: servers, shop, pipeline, consumer, verdict."""
 
-Everything runs in temporary folders, which are removed unless something differs.
-"""
-
-import shutil
-import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
+from math import inf
 from pathlib import Path
 
 from rich.console import Console
 
 from penstock.demo.consumer import WARM_UP, Consumer, DemoMirror
-from penstock.demo.pipeline import STREAM, DemoPipeline, into_stream
+from penstock.demo.pipeline import DemoFolder, DemoPipeline
 from penstock.demo.screen import Scene, Screen
 from penstock.demo.servers import Nats
 from penstock.demo.sources import DemoSource, source
 from penstock.demo.verdict import judge
 from penstock.demo.workload import Workload
-from penstock.model.errors import PenstockError, Unavailable
 
-_START = 180.0  # seconds until the pipeline is ready
+_STREAM = "CDC"
+START = 180.0  # seconds until the pipeline is ready, or a table is loaded
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take
 _EXAMPLES = 5  # of what differs in the mirror
@@ -49,33 +45,25 @@ def run(options: Options, console: Console) -> int:
     """
     made = source(options.source)
     if made.notice:
-        _print(console, made.notice)
-    folder = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
-    keep_log = False
-    try:
-        with ExitStack() as stack:
-            with Screen(console, quiet=options.quiet) as screen:
-                screen.show(Scene(phase="setting up"))
-                shop, nats = stack.enter_context(made), stack.enter_context(Nats())
-                demo = _Demo(options, screen, shop, nats, folder)
-                stack.callback(demo.pipeline.kill)
-                demo.play()
-            keep_log = not demo.ok
-            _print(console, *demo.verdict())
-            if options.keep:
-                demo.keep(console, nats)
-            if keep_log:
-                _print(console, f"the pipeline's log: {demo.pipeline.log_file}")
-            return int(keep_log)
-    except PenstockError:
-        keep_log = True
-        raise
-    finally:
-        if not keep_log:
-            shutil.rmtree(folder, ignore_errors=True)
+        show_lines(console, made.notice)
+    with DemoFolder() as folder, ExitStack() as stack:
+        with Screen(console, quiet=options.quiet) as screen:
+            screen.show(Scene(phase="setting up"))
+            shop, nats = stack.enter_context(made), stack.enter_context(Nats())
+            demo = _Demo(options, screen, shop, nats, folder.path)
+            stack.callback(demo.pipeline.kill)
+            demo.play()
+        folder.is_kept = not demo.ok
+        show_lines(console, *demo.verdict())
+        if options.keep:
+            demo.keep(console, nats)
+        if not demo.ok:
+            show_lines(console, f"the pipeline's log: {demo.pipeline.log_file}")
+        return int(not demo.ok)
 
 
-def _print(console: Console, *lines: str) -> None:
+def show_lines(console: Console, *lines: str) -> None:
+    """Prints them as they are."""
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
@@ -86,10 +74,16 @@ class _Demo:
         self, options: Options, screen: Screen, source: DemoSource, nats: Nats, folder: Path
     ) -> None:
         variables = {**source.environment, "NATS_URL": nats.url}
-        document = into_stream(source.backend, source.subject)
+        document = {
+            "backends": [{"name": "default", **source.backend}],
+            "sink": {
+                "type": "jetstream", "url": "${NATS_URL}", "stream": _STREAM,
+                "subject": source.subject, "encoding": "msgpack", "breaker": {"timeout": "2s"},
+            },
+        }  # fmt: skip
         self.pipeline = DemoPipeline(folder, document, variables)
         self._mirror = DemoMirror(nats.url, folder / "mirror.db", source.mirrored)
-        self._consumer = Consumer(nats.url, STREAM, source.keys)
+        self._consumer = Consumer(nats.url, _STREAM, source.keys)
         self._writer = source.writer(options.rate)
         self._workload = Workload(self._writer, options.rate)
         self._ledger = self._workload.ledger
@@ -102,21 +96,19 @@ class _Demo:
 
     @property
     def ok(self) -> bool:
-        """Whether everything is as it should be."""
         return not self._problems and self._code == 0
 
     def play(self) -> None:
-        """Runs until all is judged."""
         self.pipeline.start()
-        self._wait("starting Spark", self.pipeline.ready, _START)
+        self._wait("starting Spark", self.pipeline.ready, START)
         self._consumer.start()
         try:
             # The clock starts when the first change has arrived.
             self._workload.open()
-            self._wait("starting Spark", lambda: self._consumer.replica.count > 0, _START)
+            self._wait("starting Spark", lambda: self._consumer.replica.count > 0, START)
             self._stream()
             self._drain()
-            self._wait("mirroring", lambda: self._mirror.is_loaded, _START)
+            self._wait("mirroring", lambda: self._mirror.is_loaded, START)
             self._show("verdict")
             self._mirror.finish(_FINISH)
             self._code = self.pipeline.stop()
@@ -132,15 +124,14 @@ class _Demo:
 
     def _stream(self) -> None:
         self._started = time.monotonic()
-        workload, seconds = self._workload, self._options.seconds
+        workload, ends_at = self._workload, self._started + self._options.seconds
         workload.start()
         if self._source.mirrored:
             self._mirror.start()
         try:
-            self._wait("streaming", lambda: self._elapsed() >= seconds or not workload.running)
-        except KeyboardInterrupt:
-            # Ends the shop early, and judges what was committed so far. A second Ctrl-C aborts.
-            pass
+            # Ctrl-C ends the shop early, and judges what was committed so far; a second one aborts.
+            with suppress(KeyboardInterrupt):
+                self._wait("streaming", lambda: time.monotonic() >= ends_at or not workload.running)
         finally:
             workload.stop()
 
@@ -155,45 +146,32 @@ class _Demo:
 
         self._wait("draining", done)
 
-    def _wait(self, phase: str, done: Callable[[], bool], timeout: float = float("inf")) -> None:
-        deadline = time.monotonic() + timeout
-        while not done():
-            self.pipeline.check()
-            if time.monotonic() > deadline:
-                raise Unavailable(
-                    f"{phase} took longer than {timeout:.0f} s:\n{self.pipeline.tail()}"
-                )
-            self._show(phase)
-            time.sleep(0.2)
-
-    def _elapsed(self) -> float:
-        return time.monotonic() - self._started
+    def _wait(self, phase: str, done: Callable[[], bool], timeout: float = inf) -> None:
+        self.pipeline.wait_for(phase, done, timeout, self._show)
 
     def _show(self, phase: str) -> None:
         now, meter, replica = time.monotonic(), self._consumer.meter, self._consumer.replica
         self._screen.show(
             Scene(
                 phase=phase,
-                elapsed=self._elapsed(),
+                elapsed=now - self._started,
                 total=self._options.seconds,
                 committed=self._ledger.count,
                 received=replica.count,
                 duplicates=replica.repeated.total(),
                 rate=meter.rate(now),
-                p50=meter.recent(now, 0.5),
-                p99=meter.recent(now, 0.99),
+                p50=meter.quantile(0.5),
+                p99=meter.quantile(0.99),
                 title=self._source.title,
-                source_lag=self._source.lag(),
                 latest=list(self._consumer.latest),
             )
         )
 
     def verdict(self) -> list[str]:
-        """What is printed in the end."""
         meter, ledger, lines = self._consumer.meter, self._ledger, list(self._problems)
         if self._code != 0:
             lines.append(f"the pipeline did not stop in order: exit code {self._code}")
-        p50, p99 = meter.overall(0.5), meter.overall(0.99)
+        p50, p99 = meter.quantile(0.5), meter.quantile(0.99)
         if not self._options.quiet and p50 is not None and p99 is not None:
             latency = f"p50 {p50 * 1e3:.0f} ms, p99 {p99 * 1e3:.0f} ms"
             lines.append(f"latency from commit to stored, after {WARM_UP:.0f} s: {latency}")
@@ -221,22 +199,18 @@ class _Demo:
         workload.start()
         variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
         mirror = f"  penstock mirror {nats.url} --to sqlite:///mirror.db"
-        _print(
+        show_lines(
             console,
             "",
             f"Everything stays up until Ctrl-C, and the shop writes {_KEPT:.0f} changes a second:",
             *(f"  {each}" for each in source.hints()),
-            f"  penstock tail --url {nats.url} --stream {STREAM}",
+            f"  penstock tail --url {nats.url} --stream {_STREAM}",
             *([mirror] if source.mirrored else []),
             f"  {pipeline.ops}/status",
             # Its file names the servers by variables.
             f"  {variables} penstock check {pipeline.file}",
         )
-        try:
-            while workload.running:
-                pipeline.check()
-                time.sleep(0.5)
-        except KeyboardInterrupt:
-            pass
+        with suppress(KeyboardInterrupt):
+            pipeline.wait_for("trading", lambda: not workload.running)
         workload.stop()
         pipeline.stop()

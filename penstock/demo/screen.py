@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
@@ -19,8 +21,6 @@ from penstock.consumer.tail.reader import Message
 from penstock.process.closing import Closes
 
 PHASES = ("setting up", "starting Spark", "streaming", "draining", "mirroring", "verdict")
-_SPARKS = "▁▂▃▄▅▆▇█"
-_BAR = 60
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal
 
 
@@ -38,7 +38,6 @@ class Scene:
     p50: float | None = None
     p99: float | None = None
     title: str = "PostgreSQL"
-    source_lag: str = ""
     latest: Sequence[Message] = ()
 
 
@@ -49,7 +48,6 @@ class Screen(Closes):
         self._console = console
         self._quiet = quiet
         self._live = Live(console=console, auto_refresh=False, transient=True)
-        self._rates: list[float] = []
         self._printed = ("", 0.0)
 
     def __enter__(self) -> Self:
@@ -66,8 +64,7 @@ class Screen(Closes):
         if self._quiet:
             return
         if self._live.is_started:
-            self._rates = [*self._rates[-59:], scene.rate]
-            self._live.update(draw(scene, self._rates), refresh=True)
+            self._live.update(draw(scene), refresh=True)
             return
         phase, at = self._printed
         if scene.phase != phase or time.monotonic() - at >= _PLAIN_EVERY:
@@ -75,12 +72,13 @@ class Screen(Closes):
             self._console.print(summary(scene), highlight=False, soft_wrap=True)
 
 
-def draw(scene: Scene, rates: Sequence[float]) -> RenderableType:
+def draw(scene: Scene) -> RenderableType:
     """The whole screen."""
     parts: list[RenderableType] = [_phases(scene.phase)]
     if scene.phase == "streaming" and scene.total:
-        parts.append(_progress(scene))
-    parts += [_numbers(scene, rates), Text()]
+        done, bar = min(scene.elapsed, scene.total), ProgressBar(scene.total, scene.elapsed, 60)
+        parts.append(Columns([bar, f"{done:.0f} of {scene.total:.0f} s"]))
+    parts += [_numbers(scene), Text()]
     parts += [line(message) for message in scene.latest]
     title = f"penstock  {scene.title} → Spark → NATS JetStream"
     return Panel(Group(*parts), title=title, border_style="blue")
@@ -98,48 +96,28 @@ def summary(scene: Scene) -> str:
 
 
 def _phases(current: str) -> Text:
-    text = Text()
     now = PHASES.index(current)
-    for number, phase in enumerate(PHASES):
-        style = "green" if number < now else "bold yellow" if number == now else "dim"
-        text.append("✔ " if number < now else "▶ " if number == now else "· ", style=style)
-        text.append(f"{phase}   ", style=style)
-    return text
+    marks = [("✔", "green")] * now + [("▶", "bold yellow")] + [("·", "dim")] * len(PHASES)
+    shown = zip(PHASES, marks, strict=False)
+    return Text.assemble(*((f"{mark} {phase}   ", style) for phase, (mark, style) in shown))
 
 
-def _progress(scene: Scene) -> Text:
-    done = int(_BAR * min(1.0, scene.elapsed / scene.total))
-    seconds = f" {min(scene.elapsed, scene.total):.0f} of {scene.total:.0f} s"
-    return Text.assemble(("━" * done, "yellow"), ("━" * (_BAR - done), "dim"), seconds)
-
-
-def _numbers(scene: Scene, rates: Sequence[float]) -> Table:
+def _numbers(scene: Scene) -> Table:
     table = Table.grid(padding=(0, 3))
-    lag = scene.committed - scene.received
-    table.add_row(
-        _number("events/s", f"{scene.rate:,.0f}"),
-        _number("latency p50", _ms(scene.p50)),
-        _number("latency p99", _ms(scene.p99)),
-        _number("in flight", f"{max(0, lag):,} changes"),
-    )
-    table.add_row(
-        _number("committed", f"{scene.committed:,}"),
-        _number("received", f"{scene.received:,}"),
-        _number("twice", f"{scene.duplicates}", "bold red" if scene.duplicates else "bold"),
-        _number("source lag", scene.source_lag or "-"),
-    )
-    table.add_row(Text(_sparkline(rates), style="blue"))
+    numbers = {
+        "events/s": f"{scene.rate:,.0f}",
+        "latency p50": _ms(scene.p50),
+        "latency p99": _ms(scene.p99),
+        "in flight": f"{max(0, scene.committed - scene.received):,} changes",
+        "committed": f"{scene.committed:,}",
+        "received": f"{scene.received:,}",
+        "twice": str(scene.duplicates),
+    }
+    cells = [Text.assemble((f"{name} ", "dim"), (n, "bold")) for name, n in numbers.items()]
+    table.add_row(*cells[:4])
+    table.add_row(*cells[4:])
     return table
-
-
-def _number(name: str, value: str, style: str = "bold") -> Text:
-    return Text.assemble((f"{name} ", "dim"), (value, style))
 
 
 def _ms(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds * 1000:,.0f} ms"
-
-
-def _sparkline(rates: Sequence[float]) -> str:
-    top = max(rates, default=0.0) or 1.0
-    return "".join(_SPARKS[min(7, int(rate / top * 7.999))] for rate in rates[-24:])

@@ -25,11 +25,9 @@ from typing import Self
 from penstock.model.errors import Unavailable
 from penstock.process.closing import Closes
 
-_ATTEMPTS = 5
 _PORT_TAKEN = ("address already in use", "could not bind")
 # After a kill PostgreSQL's children run on for a moment, and hold the shared memory.
 _NOT_YET = ("pre-existing shared memory block", "lock file", *_PORT_TAKEN)
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def free_port() -> int:
@@ -134,7 +132,7 @@ class EmbeddedServer(Daemon, Closes):
 
     stops_on = signal.SIGTERM  # what ends it in order
     host = "127.0.0.1"
-    environment: Mapping[str, str] = _NOTHING
+    environment: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, name: str, folder: Path | str | None) -> None:
         self.port = 0
@@ -160,7 +158,7 @@ class EmbeddedServer(Daemon, Closes):
         """
         if self.running:
             return
-        again, attempts, output = self.port != 0, _ATTEMPTS, ""
+        again, attempts, output = self.port != 0, 5, ""
         deadline = time.monotonic() + self.timeout
         while True:
             self.port = self.port if again else free_port()

@@ -6,8 +6,7 @@ and the consumer's copy equals the tables row by row; or what differs, with exam
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.consumer.compare import differing
 from penstock.consumer.tail.reader import Message
@@ -21,8 +20,7 @@ TableRows = Mapping[Key, Mapping[str, Any]]
 _EXAMPLES = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Received:
+class Received(NamedTuple):
     """One change: as the writer enters it, and the keys that it touched, the new one last; none for
     TRUNCATE."""
 
@@ -71,9 +69,7 @@ class DemoReplica:
         keys = fold.keys(body)
         written = Written(operation, table, keys[-1] if keys else ())
         transaction = body.get("transaction") or written.alone
-        self.received[event] = Received(
-            event_id=event, place=message.place, transaction=transaction, written=written, keys=keys
-        )
+        self.received[event] = Received(event, message.place, transaction, written, keys)
         if problem := _impossible(operation, keys, fold.apply(body), body):
             self.impossible.append(f"{event} {operation} {table}: {problem}")
 
@@ -165,7 +161,7 @@ def _missing(ledger: Ledger, arrived: Mapping[str, list[Received]]) -> Iterator[
     for name, changes in ledger.committed.items():
         got = [change.written for change in arrived.get(name, ())]
         lost = Counter(changes) - Counter(got)
-        yield from (f"{_shown(change)} of transaction {name}" for change in lost.elements())
+        yield from (f"{change} of transaction {name}" for change in lost.elements())
         if not lost and len(got) == len(changes) and got != list(changes):
             yield f"transaction {name} has its changes in another order"
 
@@ -178,7 +174,7 @@ def _invented(ledger: Ledger, arrived: Mapping[str, list[Received]]) -> Iterator
             if allowed[change.written] > 0:
                 allowed[change.written] -= 1
             else:
-                yield f"{change.event_id} {_shown(change.written)}: transaction {name} {why}"
+                yield f"{change.event_id} {change.written}: transaction {name} {why}"
 
 
 def _disordered(received: Sequence[Received]) -> Iterator[str]:
@@ -192,13 +188,9 @@ def _disordered(received: Sequence[Received]) -> Iterator[str]:
         earlier = [keys.get(key) for key in touched]
         earlier.append((truncates if touched else tables).get(table))
         if any(place is not None and place > change.place for place in earlier):
-            yield f"{change.event_id} {_shown(change.written)} came too late"
+            yield f"{change.event_id} {change.written} came too late"
         for key in touched:
             keys[key] = max(keys.get(key, change.place), change.place)
         tables[table] = max(tables.get(table, change.place), change.place)
         if not touched:
             truncates[table] = change.place
-
-
-def _shown(change: Written) -> str:
-    return f"{change.operation} {change.alone}"

@@ -27,6 +27,9 @@ class Written(NamedTuple):
     table: str
     key: Key
 
+    def __str__(self) -> str:
+        return f"{self.operation} {self.alone}"
+
     @property
     def alone(self) -> str:
         """The name under which the changes of its key are entered that are in no transaction."""

@@ -18,8 +18,6 @@ from penstock.demo.workload import Writer
 from penstock.model.errors import SettingsError
 from penstock.process.closing import Closes
 
-EXACT = 2**53  # beyond it, a number of JSON is not exact everywhere
-
 
 class DemoSource(Closes):
     """A database with a shop; the server runs inside its context.
@@ -62,10 +60,6 @@ class DemoSource(Closes):
     @abstractmethod
     def writer(self, rate: float) -> Writer:
         """The shop; it writes about `rate` changes a second."""
-
-    def lag(self) -> str:
-        """How far behind the source's own view of the pipeline is; "" where it has none."""
-        return ""
 
     @abstractmethod
     def tables(self) -> Mapping[str, TableRows]:

@@ -11,12 +11,13 @@ import boto3
 from boto3.dynamodb.types import Binary
 
 from penstock.demo.servers import EmbeddedServer, beside_python
-from penstock.demo.sources import EXACT, DemoSource, plain
+from penstock.demo.sources import DemoSource, plain
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Key, Writer, Written
 
 TABLE = "orders"
 _CUSTOMERS = 50
+_EXACT = 2**53  # beyond it, a number of JSON is not exact everywhere
 
 # Of the stand-in, which takes any.
 _LOGIN = {
@@ -65,7 +66,6 @@ class DynamoWriter(Writer):
         self.chosen(actions, self._place)()
 
     def _place(self) -> None:
-        """A new item, or several in one request."""
         count = self.random.choice((1, 1, 1, 15))
         customers = [self.random.randint(1, _CUSTOMERS) for _ in range(count)]
         keys = [(f"customer-{each}", self.next_number()) for each in customers]
@@ -75,7 +75,6 @@ class DynamoWriter(Writer):
         self.committed([Written("INSERT", TABLE, key) for key in keys])
 
     def _replace(self) -> None:
-        """An item that exists is put again."""
         key = self.some(TABLE)
         self._table.put_item(Item=_item(self, key))
         self.committed([Written("UPDATE", TABLE, key)])
@@ -91,7 +90,6 @@ class DynamoWriter(Writer):
         self.committed([Written("UPDATE", TABLE, key)])
 
     def _cancel(self) -> None:
-        """An item is deleted."""
         key = self.some(TABLE)
         self._table.delete_item(Key=_key(key))
         self.committed([Written("DELETE", TABLE, key)])
@@ -188,7 +186,7 @@ class DynamoDemo(DemoSource):
 def _number(value: Decimal) -> int | float | Decimal:
     """A number where JSON's are exact; else it stays what it is, and its digits are compared."""
     whole, near = int(value), float(value)
-    if value == whole and abs(whole) < EXACT:
+    if value == whole and abs(whole) < _EXACT:
         return whole
     return near if Decimal(repr(near)) == value and value != whole else value
 

@@ -12,7 +12,6 @@ import signal
 import stat
 import subprocess
 import tempfile
-import time
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -127,7 +126,7 @@ class Postgres(EmbeddedServer):
         return row == (str(self.data),)
 
 
-def execute(url: str, statement: str, params: Sequence[Any] | None) -> list[tuple[Any, ...]]:
+def execute(url: str, statement: str, params: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
     """See `Postgres.execute`; in the database at `url`."""
     with psycopg.connect(url, autocommit=True, connect_timeout=30) as connection:
         cursor = connection.execute(statement.encode(), params)
@@ -216,7 +215,8 @@ class PostgresWriter(Writer):
             # New rows only, so that it holds no lock that the other connection waits for.
             self._pending = number + _OPEN_FOR, shop.sign_up(self, second.cursor())
         if number % _ROLLBACK_EVERY == 0 and self.rows["orders"]:
-            shop.abandon(self, first.cursor())
+            for action in (shop.sign_up, shop.place_order, shop.cancel):
+                action(self, first.cursor())
             self.ledger.rolled_back.add(_transaction_id(first))
             first.rollback()
         self._transaction(self.chosen(shop.ACTIONS, shop.place_order))
@@ -261,13 +261,11 @@ class PostgresDemo(DemoSource):
 
     def __init__(self) -> None:
         self._server = Postgres()
-        self._lag = ""
-        self._asked_at = 0.0
 
     def set_up(self) -> None:
         """A database of its own."""
         self._server.execute(f"CREATE DATABASE {_DATABASE}")
-        psycopg.connect(self._url, autocommit=True).execute(shop.CREATE.encode()).close()
+        execute(self._url, shop.CREATE)
 
     @property
     def _url(self) -> str:
@@ -279,19 +277,6 @@ class PostgresDemo(DemoSource):
 
     def writer(self, rate: float) -> Writer:
         return PostgresWriter(self._url, rate=rate)
-
-    def lag(self) -> str:
-        """The log that the slot still holds; asked once a second."""
-        if time.monotonic() - self._asked_at >= 1.0:
-            self._asked_at = time.monotonic()
-            rows = self._server.execute(
-                """
-                SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), confirmed_flush_lsn)::bigint
-                FROM pg_replication_slots WHERE slot_name = %s""",
-                [shop.SLOT],
-            )
-            self._lag = f"{rows[0][0] / 1024:,.0f} KiB" if rows and rows[0][0] is not None else ""
-        return self._lag
 
     def tables(self) -> Mapping[str, TableRows]:
         with psycopg.connect(self._url, row_factory=dict_row) as connection:

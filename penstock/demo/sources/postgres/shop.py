@@ -132,18 +132,10 @@ def pay(shop: Writer, cursor: Cursor) -> list[Written]:
     return _rows(cursor, statement, _some_orders(shop, 3))
 
 
-def change_quantities(shop: Writer, cursor: Cursor) -> list[Written]:
-    """Every item of an order."""
-    statement = """
-        UPDATE order_items SET quantity = quantity + 1, remark = NULLIF(remark, 'as it is')
-        WHERE order_id = ANY(%s) RETURNING order_id, line"""
-    return _rows(cursor, statement, _some_orders(shop))
-
-
 def renumber(shop: Writer, cursor: Cursor) -> list[Written]:
     """The first item of an order becomes its last: its key changes."""
     statement = """
-        UPDATE order_items AS item SET line = ends.last + 1
+        UPDATE order_items AS item SET line = ends.last + 1, remark = NULL
         FROM (SELECT order_id, min(line) AS first, max(line) AS last FROM order_items
               WHERE order_id = ANY(%s) GROUP BY order_id) AS ends
         WHERE item.order_id = ends.order_id AND item.line = ends.first
@@ -200,33 +192,17 @@ def import_order(shop: Writer, cursor: Cursor) -> list[Written]:
     return written
 
 
-def change_half_a_mind(shop: Writer, cursor: Cursor) -> list[Written]:
-    """Rolls back to a savepoint: only what was written outside of it is committed."""
-    kept = sign_up(shop, cursor)
-    cursor.execute("SAVEPOINT second_thoughts")
-    sign_up(shop, cursor)
-    cursor.execute("ROLLBACK TO SAVEPOINT second_thoughts")
-    return [*kept, *fill_cart(shop, cursor)]
-
-
-def abandon(shop: Writer, cursor: Cursor) -> list[Written]:
-    """A transaction that the writer rolls back."""
-    return [*sign_up(shop, cursor), *place_order(shop, cursor), *cancel(shop, cursor)]
-
-
 # action -> how often, relative to the others
 ACTIONS: dict[Action, int] = {
     sign_up: 10,
     place_order: 30,
     pay: 15,
-    change_quantities: 10,
-    renumber: 5,
+    renumber: 15,
     cancel: 6,
     write_notes: 5,
     fill_cart: 8,
     clear_carts: 1,
     import_order: 2,
-    change_half_a_mind: 3,
 }
 
 
