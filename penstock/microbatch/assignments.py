@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.microbatch.conversation import Join, Leave, Rows
+from penstock.microbatch.draw import Draw
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 
 
@@ -98,7 +99,7 @@ class Assignments:
         return {name: each for name, each in self._open.items() if placed[name] == group}
 
 
-class AssignmentDraw:
+class AssignmentDraw(Draw):
     """Which partitions the task of one group reads, as they join and leave."""
 
     def __init__(self, assignments: Assignments, group: int, groups: int) -> None:
@@ -107,7 +108,6 @@ class AssignmentDraw:
         self._joined: set[PartitionId] = set()
 
     def next(self, wait: float) -> tuple[Sequence[Join | Leave], bool]:
-        """See `draw.Draw`."""
         with self._assignments.wake:
             found = self._changed()
             if not found:
@@ -126,6 +126,3 @@ class AssignmentDraw:
         if joined:
             changed.append(Join(joined))
         return changed
-
-    def close(self) -> None:
-        """See `draw.Draw`."""

@@ -22,15 +22,14 @@ class Draw(Protocol):
         """The next pages (or, where tasks read by themselves, partitions that join and leave),
         waiting at most `wait` seconds for the first; and whether nothing more will come. Raises
         what reading failed with."""
-        ...
 
     def close(self) -> None:
         """Called when the request is over."""
-        ...
+        return
 
 
-class OpenDraw:
-    """All partitions, as pages come; `durable` is where each goes on."""
+class OpenDraw(Draw):
+    """All partitions, as pages come; `durable` is where each goes on. Never over by itself."""
 
     def __init__(
         self, reservoir: Reservoir, durable: Callable[[PartitionId], Place | None]
@@ -42,7 +41,6 @@ class OpenDraw:
             reservoir.listen(self._arrivals, durable)
 
     def next(self, wait: float) -> tuple[Sequence[Page], bool]:
-        """See Draw: never over by itself."""
         fresh, taken = self._arrivals.fresh, self._arrivals.taken
         with self._reservoir.wake:
             if not fresh:
@@ -66,20 +64,18 @@ class OpenDraw:
         return pages, False
 
     def close(self) -> None:
-        """See Draw."""
         with self._reservoir.wake:
             self._reservoir.unlisten(self._arrivals)
 
 
-class PlannedDraw:
-    """The pages that lie in `ranges`."""
+class PlannedDraw(Draw):
+    """The pages that lie in `ranges`; then it is over."""
 
     def __init__(self, reservoir: Reservoir, ranges: Sequence[Range]) -> None:
         self._reservoir = reservoir
         self._left = {each.partition: each for each in ranges}
 
     def next(self, wait: float) -> tuple[Sequence[Page], bool]:
-        """See Draw: over when all ranges were drawn."""
         with self._reservoir.wake:
             pages = self._pages()
             if not pages and self._left:
@@ -91,17 +87,10 @@ class PlannedDraw:
     def _pages(self) -> list[Page]:
         pages: list[Page] = []
         for name, (_, after, until) in list(self._left.items()):
-            drawn = after
-            for page in self._reservoir.beyond(name, after):
-                if page.first > until:
-                    break
-                pages.append(page)
-                drawn = page.last
+            fresh = list(self._reservoir.beyond(name, after, until))
+            pages += fresh
             if self._reservoir.reaches(name, until):
                 del self._left[name]
             else:
-                self._left[name] = Range(name, drawn, until)
+                self._left[name] = Range(name, fresh[-1].last if fresh else after, until)
         return pages
-
-    def close(self) -> None:
-        """See Draw."""

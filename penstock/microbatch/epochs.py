@@ -210,12 +210,10 @@ class BufferedEpochs(Epochs):
         return OpenDraw(self._reservoir, self._place)
 
     def take(self, report: Report) -> None:
-        """See `Epochs`: the task that writes reports places."""
         if isinstance(report, ReportedPlaces):
             self.stored(report.places)
 
     def stop(self, timeout: float) -> None:
-        """See `Epochs`."""
         self._reservoir.stop(timeout)
 
     def stored(self, places: Position) -> None:
@@ -280,7 +278,6 @@ class AssignedEpochs(Epochs):
         return AssignmentDraw(self._assignments, group, groups)
 
     def take(self, report: Report) -> None:
-        """See `Epochs`: tasks report bookmarks, gaps and the status of partitions."""
         if isinstance(report, ReportedBookmarks):
             self.stored(report.bookmarks)
         elif isinstance(report, FoundGap):

@@ -9,25 +9,21 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
-import orjson
-
 from penstock.feeds import Gap
 from penstock.microbatch.conversation import (
-    JOIN,
-    LEAVE,
-    RECORDED,
     FoundGap,
+    Join,
+    Leave,
     ReportedBookmarks,
     Rows,
-    read_bookmarks,
-    stored_message,
+    Signal,
 )
 from penstock.microbatch.draw import OpenDraw
 from penstock.microbatch.page_client import PageClient, connected, expect_end, reaching, release
 from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.process.connections import hang_up
 from penstock.reading.passed_gaps import Doubts
 from penstock.reading.reservoir import Reservoir
@@ -64,7 +60,7 @@ class Follower(PageClient):
         the reader process is gone, and what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
-        self._send(self._ticket.pack())
+        self._send(self._ticket.request)
         while not self._over.is_set():
             yield from self._arrived()
             self._end()
@@ -78,7 +74,7 @@ class Follower(PageClient):
             pages, _ = self._draw.next(POLL)
         except PositionLost:
             # It is recorded, and followed again now and then; partitions of other tasks go on.
-            if self._ticket.groups == 1:
+            if self._ticket.request.groups == 1:
                 raise
             with self._reservoir.wake:
                 self._reservoir.wake.wait(POLL)
@@ -92,20 +88,21 @@ class Follower(PageClient):
         try:
             while True:
                 with reaching():
-                    message = connection.recv_bytes()
-                if message[:1] == JOIN:
-                    for name, bookmark in read_bookmarks(message).items():
-                        self._places[name] = bookmark.place
-                        self._reported[name] = bookmark
-                        self._reservoir.open(name, bookmark)
-                elif message[:1] == LEAVE:
-                    for name in orjson.loads(message[1:]):
-                        self._close(PartitionId(name))
-                elif message[:1] == RECORDED:
-                    self._recorded.release()
-                else:
-                    expect_end(message)
-                    break
+                    message = connection.recv()
+                match message:
+                    case Join(bookmarks):
+                        for name, bookmark in bookmarks.items():
+                            self._places[name] = bookmark.place
+                            self._reported[name] = bookmark
+                            self._reservoir.open(name, bookmark)
+                    case Leave(partitions):
+                        for name in partitions:
+                            self._close(name)
+                    case Signal.RECORDED:
+                        self._recorded.release()
+                    case _:
+                        expect_end(message)
+                        break
         except PenstockError as error:
             self._failure = error
         self._over.set()
@@ -127,10 +124,10 @@ class Follower(PageClient):
             if connection is None:
                 return
             with reaching():
-                connection.send_bytes(stored_message({}, done=True))
-                message = connection.recv_bytes()
-                while message[:1] == RECORDED:  # what was reported lost while the epoch ended
-                    message = connection.recv_bytes()
+                connection.send(Signal.DONE)
+                message = connection.recv()
+                while message is Signal.RECORDED:  # what was reported lost while the epoch ended
+                    message = connection.recv()
         expect_end(message)
         release(self._ticket, connection)
 
@@ -143,7 +140,6 @@ class Follower(PageClient):
         super().close()
 
     def _report(self, done: Position) -> None:
-        """Releases pages, and reports bookmarks."""
         found: dict[PartitionId, Bookmark] = {}
         with self._reservoir.wake:
             self._reservoir.stored(done)
@@ -153,10 +149,13 @@ class Follower(PageClient):
                 bookmark = self._reservoir.bookmark(name, place)
                 if bookmark is not None:  # or else it is reported later
                     found[name] = bookmark
+        self._report_bookmarks(found)
+        self._end()
+
+    def _report_bookmarks(self, found: Bookmarks) -> None:
         if found:
             self._reported |= found
-            self._send(ReportedBookmarks(found).pack())
-        self._end()
+            self._send(ReportedBookmarks(found))
 
     def _end(self) -> None:
         """Reports partitions that have ended and are wholly stored."""
@@ -172,7 +171,7 @@ class Follower(PageClient):
                 found[name] = self._reservoir.last_bookmark(name, place)
                 self._close(name)
         if found:
-            self._send(ReportedBookmarks(found).pack())
+            self._send(ReportedBookmarks(found))
 
     def _report_idle(self) -> None:
         """An idle partition advances, too, and all have a status."""
@@ -182,15 +181,13 @@ class Follower(PageClient):
             bookmark = self._reservoir.bookmark(name, place)
             if bookmark is not None and bookmark != self._reported.get(name):
                 found[name] = bookmark
-        if found:
-            self._reported |= found
-            self._send(ReportedBookmarks(found).pack())
+        self._report_bookmarks(found)
         self._report_rows()
 
     def _report_rows(self) -> None:
         reconnects = self._reservoir.counts["reconnects"]
         counts = self._counts + Counter(reconnects=reconnects)
-        self._send(Rows(self._reservoir.rows(), counts).pack())
+        self._send(Rows(self._reservoir.rows(), counts))
         self._counts = Counter(reconnects=-reconnects)
 
     # What the reservoir calls: see `GapRecorder`.
@@ -201,7 +198,7 @@ class Follower(PageClient):
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
         """Has the reader process record the gap; returns when it has. Raises Unavailable when the
         epoch ends meanwhile: the next one finds the gap again."""
-        self._send(FoundGap(partition, gap, bookmark, to).pack())
+        self._send(FoundGap(partition, gap, bookmark, to))
         self._recorded.acquire()
         if self._over.is_set():
             self._recorded.release()  # for the others that wait

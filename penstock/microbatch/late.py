@@ -111,7 +111,6 @@ class SideFiles:
         return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
     def _write_batch(self, batch: pa.RecordBatch) -> int:
-        """Writes a file; returns its number."""
         number, self._written = self._written, self._written + 1
         path = str(self._path(number))
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:

@@ -3,7 +3,6 @@
 import pickle
 import threading
 from collections.abc import Callable
-from typing import Any
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
@@ -11,8 +10,9 @@ from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.page_server import PAUSE, PageServer
+from penstock.microbatch.page_server import PAUSE, Pages, PageServer
 from penstock.microbatch.run_folder import is_stopping
+from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Request, Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks
@@ -21,7 +21,6 @@ from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 
-Json = dict[str, Any]
 Notify = Callable[[], None]
 
 # The one key of an offset: which epoch.
@@ -47,8 +46,8 @@ def assigned(
     return OpenReading(options, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer)
 
 
-class OpenReading:
-    """A `source.Reading`, and the `Pages` of its server. `feed` and `buffer` are for tasks that
+class OpenReading(Pages, Reading):
+    """With the `Pages` of its server. `feed` and `buffer` are for tasks that
     read: the pickled feed, and the bytes that all of them may buffer. `report` is called often."""
 
     def __init__(
@@ -72,15 +71,12 @@ class OpenReading:
         self._failure: PenstockError | None = None  # what saving failed with: it ends all epochs
 
     def draw(self, request: Request) -> Draw:
-        """See `Pages`."""
         return self._epochs.draw(request.group, request.groups)
 
     def take(self, report: Report) -> None:
-        """See `Pages`."""
         self._epochs.take(report)
 
     def is_over(self) -> bool:
-        """See `Pages`."""
         if self._failure is not None:
             raise self._failure
         return is_stopping(self._runtime, self._query) or self._epochs.is_cut_short()
@@ -96,32 +92,25 @@ class OpenReading:
 
     @property
     def durable(self) -> Bookmarks:
-        """See `Reading`."""
         return self._epochs.durable
 
     def begin(self, bookmarks: Bookmarks) -> Json:
-        """See `Reading`."""
         self._epochs.begin(bookmarks)
         return {_EPOCH: "0"}
 
     def next(self, start: Json) -> Json:
-        """See `Reading`."""
         return {_EPOCH: str(int(start[_EPOCH]) + 1)}
 
     def parts(self, start: Json, end: Json) -> list[Ticket]:
-        """See `Reading`."""
         self._server.open()
         if self._watching is None:
             self._watching = threading.Thread(target=self._watch, daemon=True)
             self._watching.start()
         return [
             Ticket(
+                request=epoch,
                 address=self._server.address,
                 key=self._server.key,
-                group=epoch.group,
-                groups=epoch.groups,
-                seconds=epoch.seconds,
-                most=epoch.most,
                 feed=self._feed,
                 buffer=self._buffer // epoch.groups,
             )
@@ -129,11 +118,10 @@ class OpenReading:
         ]
 
     def save(self, start: Json) -> None:
-        """See `Reading`: what tasks reported goes further than `start`."""
+        """What tasks reported goes further than `start`."""
         self._epochs.save()
 
     def stop(self, timeout: float) -> None:
-        """See `Reading`."""
         self._stopped.set()
         self._server.close()
         self._epochs.stop(timeout)

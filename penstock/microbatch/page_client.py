@@ -12,10 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
+from typing import Any
 
 import pyarrow as pa
 
-from penstock.microbatch.conversation import END, FAILED, PAGE, stored_message
+from penstock.microbatch.conversation import PAGE, ReportedPlaces, Signal
 from penstock.microbatch.ticket import Ticket, page_of
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
@@ -86,7 +87,6 @@ class Handed:
 
 
 def _last_of(batches: list[pa.RecordBatch]) -> Place | None:
-    """The last change that a filter left of a page."""
     kept = [batch for batch in batches if batch.num_rows]
     if not kept:
         return None
@@ -111,10 +111,10 @@ class PageClient:
         """
         connection = self._connection = connected(self._ticket)
         with reaching():
-            connection.send_bytes(self._ticket.pack())
+            connection.send(self._ticket.request)
             while (message := connection.recv_bytes())[:1] == PAGE:
                 yield page_of(message[1:], connection.recv_bytes)
-        expect_end(message)
+        expect_end(pickle.loads(message))  # noqa: S301 - of a server that has the key
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""
@@ -134,19 +134,18 @@ class PageClient:
         if self._connection is None:
             return
         self._handed.expect_none()
-        self._send(stored_message({}, done=True))
+        self._send(Signal.DONE)
         with reaching():
-            message = self._connection.recv_bytes()
-        expect_end(message)
+            expect_end(self._connection.recv())
         self.release()
 
     def _report(self, done: Position) -> None:
-        self._send(stored_message(done, done=False))
+        self._send(ReportedPlaces(done))
 
-    def _send(self, message: bytes) -> None:
+    def _send(self, message: Any) -> None:
         with reaching(), self._sending:
             if self._connection is not None:
-                self._connection.send_bytes(message)
+                self._connection.send(message)
 
     def release(self) -> None:
         """The conversation is over: its connection is kept for the next task of this process."""
@@ -198,12 +197,9 @@ def connected(ticket: Ticket) -> Connection:
         ) from error
 
 
-def expect_end(message: bytes) -> None:
-    """Raises what a message says, unless it is the end of what was asked for."""
-    if message[:1] == END:
-        return
-    if message[:1] != FAILED:
+def expect_end(message: Any) -> None:
+    """Raises the error that was sent, unless it is the end of what was asked for."""
+    if isinstance(message, PenstockError):
+        raise message
+    if message is not Signal.END:
         raise Malformed("the reader process sent an unknown message")
-    error = pickle.loads(message[1:])  # noqa: S301 - whoever says it has the key
-    assert isinstance(error, PenstockError)
-    raise error

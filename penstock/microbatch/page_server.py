@@ -12,25 +12,13 @@ import threading
 import time
 from contextlib import closing, suppress
 from multiprocessing.connection import Connection
-from typing import Protocol
+from typing import Any, Protocol
 
-from penstock.microbatch.conversation import (
-    BOOKMARKS,
-    DONE,
-    END,
-    FAILED,
-    GAP,
-    PAGE,
-    RECORDED,
-    ROWS,
-    STORED,
-    Report,
-    read_report,
-)
+from penstock.microbatch.conversation import PAGE, FoundGap, Report, Signal
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.ticket import REQUEST, Request, messages_of
-from penstock.model.errors import PenstockError
+from penstock.microbatch.ticket import Request, messages_of
+from penstock.model.errors import Malformed, PenstockError
 from penstock.model.page import Page
 from penstock.process.connections import Server
 
@@ -43,15 +31,12 @@ class Pages(Protocol):
 
     def draw(self, request: Request) -> Draw:
         """The answer to a request."""
-        ...
 
     def take(self, report: Report) -> None:
         """Takes in what a task reports. The task gets the PenstockError that it raises."""
-        ...
 
     def is_over(self) -> bool:
         """Whether an open epoch ends now. What it raises ends every conversation of one."""
-        ...
 
 
 class PageServer(Server):
@@ -75,33 +60,38 @@ class PageServer(Server):
         line = _Line(connection)
         answering: threading.Thread | None = None
         while True:
-            message = connection.recv_bytes()
-            if answering is not None and message[:1] in (REQUEST, DONE):
+            message = connection.recv()
+            if answering is not None and (message is Signal.DONE or isinstance(message, Request)):
                 answering.join()  # its end was sent: the task is done with it
                 answering = None
-            if message[:1] not in (STORED, DONE, BOOKMARKS, GAP, ROWS):
+            if isinstance(message, Request):
                 # What is stored is taken in while pages go out: it makes room for more.
                 answering = threading.Thread(target=self._answer, args=(line, message), daemon=True)
                 answering.start()
-                continue
-            try:
-                self._pages.take(read_report(message))
-                if message[:1] == DONE:
-                    line.send(END)
-                elif message[:1] == GAP:
-                    line.send(RECORDED)
-            except PenstockError as error:
-                line.send(FAILED + pickle.dumps(error))
+            elif message is Signal.DONE:
+                line.send_value(Signal.END)
+            else:
+                self._take(line, message)
 
-    def _answer(self, line: "_Line", message: bytes) -> None:
+    def _take(self, line: "_Line", report: Any) -> None:
+        try:
+            if not isinstance(report, Report):
+                raise Malformed("a task sent an unknown message")
+            self._pages.take(report)
+            if isinstance(report, FoundGap):
+                line.send_value(Signal.RECORDED)
+        except PenstockError as error:
+            line.send_value(error)
+
+    def _answer(self, line: "_Line", request: Request) -> None:
         with suppress(OSError):  # the client is gone
             try:
-                self._send_pages(line, Request.unpack(message))
-                line.send(END)
+                self._send_pages(line, request)
+                line.send_value(Signal.END)
             except OSError:
                 raise
             except Exception as error:
-                line.send(FAILED + pickle.dumps(PenstockError.of(error, "serving pages")))
+                line.send_value(PenstockError.of(error, "serving pages"))
 
     def _send_pages(self, line: "_Line", request: Request) -> None:
         begun = time.monotonic()
@@ -116,7 +106,7 @@ class PageServer(Server):
                         head, *payload = messages_of(each)
                         line.send(PAGE + head, *payload)
                     else:
-                        line.send(each.pack())
+                        line.send_value(each)
                 if is_open:
                     ends = latest if drawn else deadline
                     over = self._pages.is_over() or over or time.monotonic() >= ends
@@ -139,3 +129,6 @@ class _Line:
         with self._lock:
             for message in messages:
                 self._connection.send_bytes(message)
+
+    def send_value(self, value: Any) -> None:
+        self.send(pickle.dumps(value))

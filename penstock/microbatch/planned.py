@@ -11,18 +11,18 @@ the beginning.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
 
 from penstock.feeds import Feed
 from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.page_server import PageServer
+from penstock.microbatch.page_server import Pages, PageServer
+from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Range, Request, Split, SplitPages, Ticket
 from penstock.model.errors import Unavailable
-from penstock.model.page import Page
 from penstock.model.position import (
+    START,
     Bookmark,
     Bookmarks,
     PartitionId,
@@ -115,9 +115,9 @@ class Planner:
     def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
         """What lies between two offsets, where there may be changes."""
         ranges = [
-            Range(partition, start.get(partition, Bookmark()).place, until.place)
+            Range(partition, start.get(partition, START).place, until.place)
             for partition, until in end.items()
-            if until.place is not None and until.place != start.get(partition, Bookmark()).place
+            if until.place is not None and until.place != start.get(partition, START).place
         ]
         self._open({each.partition for each in ranges}, start)
         return ranges
@@ -131,9 +131,9 @@ class Planner:
         made: list[list[SplitPages]] = [[] for _ in range(most)]
         for number, each in enumerate(self.ranges(start, end)):
             with self._wake:
-                self._await(each)
-                beyond = self._reservoir.beyond(each.partition, each.after)
-                pages = tuple(_up_to(beyond, each.until))
+                while not self._reservoir.reaches(each.partition, each.until):
+                    self._wake.wait(1.0)
+                pages = tuple(self._reservoir.beyond(*each))
             if pages:
                 made[number % most].append(SplitPages(pages, each.after, each.until))
                 self._reservoir.drawn += sum(page.count for page in pages)
@@ -153,10 +153,6 @@ class Planner:
                 )
             time.sleep(POLL)
             self._look_up(start, wanted)
-
-    def _await(self, wanted: Range) -> None:
-        while not self._reservoir.reaches(wanted.partition, wanted.until):
-            self._wake.wait(1.0)
 
     def _look_up(self, start: Bookmarks, wanted: Collection[PartitionId] = ()) -> Bookmarks:
         """Opens what may be read after `start`, which is durable, and what is `wanted`; returns
@@ -182,11 +178,12 @@ class Planner:
     def _end(self, start: Bookmarks) -> Bookmarks:
         end = dict(start)
         names = self._reservoir.open_partitions
-        ready = [name for name in names if any(self._reservoir.beyond(name, _place(start, name)))]
+        places = {name: start.get(name, START).place for name in names}
+        ready = [name for name in names if any(self._reservoir.beyond(name, places[name]))]
         share = max(1, len(ready))
         for name in names:
-            before = start.get(name, Bookmark())
-            last = self._within(name, before.place, share) if name in ready else None
+            before = start.get(name, START)
+            last = self._within(name, places[name], share) if name in ready else None
             if last is not None:
                 found = self._reservoir.bookmark(name, last) if self._is_record else None
                 end[name] = found or Bookmark(last, before.mark)
@@ -209,21 +206,6 @@ class Planner:
         return last
 
 
-def _place(bookmarks: Bookmarks, name: PartitionId) -> Place | None:
-    return bookmarks[name].place if name in bookmarks else None
-
-
-def _up_to(pages: Iterable[Page], until: Place) -> Sequence[Page]:
-    chosen = []
-    for page in pages:
-        if page.first > until:
-            break
-        chosen.append(page)
-    return chosen
-
-
-Json = dict[str, Any]
-
 # Where a query began, in its first offset, beside the partitions. No feed names a partition so.
 _BEGUN = "@begun"
 
@@ -233,8 +215,8 @@ def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
     return bookmarks_from_json({name: each for name, each in offset.items() if name != _BEGUN})
 
 
-class PlannedReading:
-    """A `source.Reading`, and the `Pages` of its server. Pages go to tasks in splits, or, where
+class PlannedReading(Pages, Reading):
+    """With the `Pages` of its server. Pages go to tasks in splits, or, where
     tasks make stubs (`late`), through the page server."""
 
     def __init__(
@@ -247,7 +229,7 @@ class PlannedReading:
     ) -> None:
         reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
         self.reader = self._reservoir = reservoir
-        self.durable: Bookmarks = {}  # everything up to here is in the sink
+        self._durable: Bookmarks = {}  # everything up to here is in the sink
         self._planner = Planner(reservoir, Roster(feed), options, positions)
         self._slots = options.live_slots
         self._initial: Json | None = None  # where a query began whose offsets are the record
@@ -256,48 +238,46 @@ class PlannedReading:
         self._is_served = bool(options.late)  # tasks get tickets, not pages
 
     def draw(self, request: Request) -> PlannedDraw:
-        """See `Pages`."""
         return PlannedDraw(self._reservoir, request.ranges)
 
     def take(self, report: Report) -> None:
-        """See `Pages`: tasks that decode store nothing."""
+        """Tasks that decode store nothing."""
 
     def is_over(self) -> bool:
-        """See `Pages`: a planned micro-batch ends with its pages."""
+        """A planned micro-batch ends with its pages."""
         return False
 
+    @property
+    def durable(self) -> Bookmarks:
+        return self._durable
+
     def begin(self, bookmarks: Bookmarks) -> Json:
-        """See `Reading`."""
         begun = bookmarks_to_json(bookmarks)
         self._initial = begun if self._is_record else None
         return begun
 
     def next(self, start: Json) -> Json:
-        """See `Reading`."""
-        self.durable = bookmarks_of(start)
-        found = self._planner.advance(self.durable)
+        self._durable = bookmarks_of(start)
+        found = self._planner.advance(self._durable)
         if start == self._initial:
             return {**bookmarks_to_json(found), _BEGUN: start}
-        return start if found == self.durable else bookmarks_to_json(found)
+        return start if found == self._durable else bookmarks_to_json(found)
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
-        """See `Reading`."""
         tasks = max(1, self._slots() or 1)
         between = bookmarks_of(end.get(_BEGUN, start)), bookmarks_of(end)
         if not self._is_served:
             return self._planner.splits(*between, most=tasks)
         self._server.open()
         ranges = self._planner.ranges(*between)
-        shares = [tuple(ranges[first::tasks]) for first in range(tasks)]
+        shares = [tuple(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
         address, key = self._server.address, self._server.key
-        return [Ticket(address=address, key=key, ranges=share) for share in shares if share]
+        return [Ticket(request=Request(ranges=share), address=address, key=key) for share in shares]
 
     def save(self, start: Json) -> None:
-        """See `Reading`."""
-        self.durable = bookmarks_of(start)
-        self._planner.save(self.durable, force=True)
+        self._durable = bookmarks_of(start)
+        self._planner.save(self._durable, force=True)
 
     def stop(self, timeout: float) -> None:
-        """See `Reading`."""
         self._server.close()
         self._reservoir.stop(timeout)

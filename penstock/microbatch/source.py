@@ -9,16 +9,16 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
 
 from penstock.feeds import Feed
 from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
 from penstock.microbatch.run_folder import BOARD, is_stopping, read_owner
-from penstock.microbatch.source_reports import ReadingStatus, SourceReports
+from penstock.microbatch.source_reports import Json, Reading, SourceReports
 from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks
@@ -34,34 +34,6 @@ log = logging.getLogger("penstock")
 # Seconds: for how long a stop tries to save positions, and how long it waits for the source.
 LAST_SAVE = STOPPING = 5.0
 
-Json = dict[str, Any]
-
-
-class Reading(ReadingStatus, Protocol):
-    """One of the ways to read a feed: for open micro-batches, or for planned ones."""
-
-    def begin(self, bookmarks: Bookmarks) -> Json:
-        """The first offset. Everything up to `bookmarks` is durable."""
-        ...
-
-    def next(self, start: Json) -> Json:
-        """The end of the micro-batch after `start`, up to which everything is durable; `start`
-        itself if there is nothing."""
-        ...
-
-    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
-        """What the tasks of a micro-batch get."""
-        ...
-
-    def save(self, start: Json) -> None:
-        """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
-        LeaseLost."""
-        ...
-
-    def stop(self, timeout: float) -> None:
-        """Reads no more; waits at most `timeout` seconds for the source."""
-        ...
-
 
 class Source:
     """One feed under Spark; made by `open`, used by one thread."""
@@ -75,7 +47,7 @@ class Source:
         self._reports = reports = SourceReports(board, feed)
         if positions is not None:
             positions.on_write = reports.saved
-        gaps = GapLog(positions, report=reports.report_now)
+        gaps = GapLog(positions, report=partial(reports.report, now=True))
         self._reading: Reading
         if options.mode == "rows" or positions is None:
             self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
@@ -120,13 +92,9 @@ class Source:
 
     def _begun(self) -> Bookmarks:
         positions = self._positions
-        if positions is not None and positions.is_known():
-            return positions.load()
-        bookmarks = self._feed.begin()
         if positions is None:
-            return bookmarks
-        positions.begin(bookmarks)
-        return positions.load()
+            return self._feed.begin()
+        return positions.load() or positions.begin(self._feed.begin())
 
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
@@ -166,7 +134,7 @@ class Source:
             log.warning("stopped with positions that are not saved (%s): %s", late, error)
         self._reading.stop(STOPPING)
         self._reports.stopped = True
-        self._reports.report_now()
+        self._reports.report(now=True)
 
 
 def _ended_quietly(

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
+from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.position import Bookmark, Bookmarks
 from penstock.ops.partitions import (
     DISCONNECTED,
@@ -28,18 +29,34 @@ from penstock.reading.silences import Silences
 REPORT = 0.5
 
 
-class ReadingStatus(Protocol):
-    """What is reported of a reading."""
+Json = dict[str, Any]
 
-    @property
-    def reader(self) -> Reservoir | Assignments:
-        """The reader whose status is reported: a reservoir, or the tasks' assignments."""
-        ...
+
+class Reading(Protocol):
+    """One of the ways to read a feed: for open micro-batches, or for planned ones."""
+
+    reader: Reservoir | Assignments  # whose status is reported
 
     @property
     def durable(self) -> Bookmarks:
         """Everything up to here is in the sink."""
-        ...
+
+    def begin(self, bookmarks: Bookmarks) -> Json:
+        """The first offset. Everything up to `bookmarks` is durable."""
+
+    def next(self, start: Json) -> Json:
+        """The end of the micro-batch after `start`, up to which everything is durable; `start`
+        itself if there is nothing."""
+
+    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+        """What the tasks of a micro-batch get."""
+
+    def save(self, start: Json) -> None:
+        """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
+        LeaseLost."""
+
+    def stop(self, timeout: float) -> None:
+        """Reads no more; waits at most `timeout` seconds for the source."""
 
 
 class SourceReports:
@@ -60,7 +77,7 @@ class SourceReports:
         self._drawn = 0  # changes up to there
 
     def show(
-        self, reading: ReadingStatus, gaps: GapLog, silences: Silences, remaining: Remaining
+        self, reading: Reading, gaps: GapLog, silences: Silences, remaining: Remaining
     ) -> None:
         """What is reported on from now on."""
         self._reading, self._gaps = reading, gaps
@@ -76,14 +93,6 @@ class SourceReports:
         counts = {"save_errors": 1.0} if error else {"saved": 1.0}
         self._board.add("measure", self._backend, {**counts, **observed("checkpoint", seconds)})
 
-    def report(self) -> None:
-        """Reports if it is time to; reader threads do not wait for one another here."""
-        self._report(now=False)
-
-    def report_now(self) -> None:
-        """Reports at once."""
-        self._report(now=True)
-
     def batch_ended(self, start: Mapping[str, Any]) -> None:
         """Reports, once, how many changes the micro-batch had that ended at this offset."""
         if start == self._ended:
@@ -92,7 +101,8 @@ class SourceReports:
         if self._board is not None:
             self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
 
-    def _report(self, *, now: bool) -> None:
+    def report(self, *, now: bool = False) -> None:
+        """Reports if it is time to, or `now`; reader threads do not wait for one another here."""
         if self._board is None or self._partitions is None:
             return
         if not self._reporting.acquire(blocking=now):

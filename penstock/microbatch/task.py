@@ -26,7 +26,7 @@ from penstock.model.page import Decoder, Page
 from penstock.model.position import Place, Position
 from penstock.ops.reporter import Reporter, report_apart
 from penstock.process.histograms import observed
-from penstock.sinks import Receipt, Sink
+from penstock.sinks import Progress, Receipt, Sink
 from penstock.wire.hash_partitions import hashing
 
 # The board's entry whose fields are the types that were delivered as their text.
@@ -111,7 +111,7 @@ def read_split(
 def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, Place | None]]:
     """Pages, each with the places between which its changes are meant."""
     if isinstance(split, Ticket):
-        bounds = {each.partition: (each.after, each.until) for each in split.ranges}
+        bounds = {each.partition: (each.after, each.until) for each in split.request.ranges}
         with closing(PageClient(split)) as client:
             for page in client.pages():
                 yield page, *bounds[page.partition]
@@ -151,7 +151,7 @@ def write_changes(
     return replace(receipt, **{key: getattr(receipt, key) - counted[key] for key in _COUNTS})
 
 
-class _Progress:
+class _Progress(Progress):
     """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
     was reported of the running totals."""
 
@@ -160,12 +160,10 @@ class _Progress:
         self._clients, self._board, self._name = clients, board, name
 
     def stored(self, position: Position) -> None:
-        """See `Progress`."""
         for client in self._clients:
             client.stored(position)
 
     def report(self, status: Mapping[str, Any]) -> None:
-        """See `Progress`."""
         board, name = self._board, self._name
         if board is None:
             return

@@ -53,17 +53,14 @@ def bounded(
         yield from batches
         return
     for batch in batches:
-        kept = batch.filter(pa.array(_inside(batch, after, until), pa.bool_()))
+        cursors, ordinals = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
+        inside = [
+            (after is None or place > after) and (until is None or place <= until)
+            for place in zip(cursors, ordinals, strict=True)
+        ]
+        kept = batch.filter(pa.array(inside, pa.bool_()))
         if kept.num_rows:
             yield kept
-
-
-def _inside(batch: pa.RecordBatch, after: Place | None, until: Place | None) -> list[bool]:
-    cursors, ordinals = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
-    return [
-        (after is None or place > after) and (until is None or place <= until)
-        for place in zip(cursors, ordinals, strict=True)
-    ]
 
 
 # The row that a split becomes: the pickled decoder that reads the pages, and the pickled ticket.
@@ -72,8 +69,6 @@ _COLUMNS: list["pa.Field[Any]"] = [
     pa.field("ticket", pa.binary(), nullable=False),
 ]
 TICKETS = pa.schema(_COLUMNS)
-# The first byte of a request, as a message.
-REQUEST = b"r"
 # Bytes of a payload from which on copying it costs more than a message of its own.
 _LARGE = 1 << 16
 
@@ -89,32 +84,13 @@ class Request:
     seconds: float = 0.0
     most: float = 0.0
 
-    def pack(self) -> bytes:
-        """Makes it a message."""
-        ranges = [
-            (name, str(after) if after is not None else None, str(until))
-            for name, after, until in self.ranges
-        ]
-        return REQUEST + ormsgpack.packb((ranges, self.group, self.groups, self.seconds, self.most))
-
-    @staticmethod
-    def unpack(message: bytes) -> "Request":
-        """Reads a message of `pack`; raises Malformed."""
-        if message[:1] != REQUEST:
-            raise Malformed("a task sent an unknown request")
-        ranges, group, groups, seconds, most = ormsgpack.unpackb(message[1:])
-        found = tuple(
-            Range(PartitionId(name), Place.parse(after) if after else None, Place.parse(until))
-            for name, after, until in ranges
-        )
-        return Request(ranges=found, group=group, groups=groups, seconds=seconds, most=most)
-
 
 @dataclass(slots=True, kw_only=True)
-class Ticket(Request):
+class Ticket:
     """A request, and where it is answered: `address` is the page server's (`unix:PATH` or
     `tcp:HOST:PORT`), `key` opens it."""
 
+    request: Request
     address: str
     key: bytes = field(repr=False)
     # Where the task reads the source by itself: the pickled feed, and bytes that it may buffer.

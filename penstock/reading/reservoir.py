@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from penstock.feeds import Feed
@@ -237,10 +237,13 @@ class Reservoir:
         with suppress(ValueError):
             self._arrivals.remove(arrivals)
 
-    def beyond(self, partition: PartitionId, after: Place | None) -> Iterator[Page]:
-        """The buffered pages that reach beyond `after`."""
+    def beyond(
+        self, partition: PartitionId, after: Place | None, until: Place | None = None
+    ) -> Iterator[Page]:
+        """The buffered pages that reach beyond `after`, and begin at `until` at the latest."""
         part = self._parts.get(partition)
-        return iter(()) if part is None else part.beyond(after)
+        pages = iter(()) if part is None else part.beyond(after)
+        return pages if until is None else takewhile(lambda page: page.first <= until, pages)
 
     def is_done(self, partition: PartitionId, durable: Place | None) -> bool:
         """Whether the partition has ended, with nothing left after `durable`."""
@@ -350,7 +353,6 @@ class Reservoir:
             return None
 
     def _take(self, part: Buffered, step: Step, timeout: float) -> None:
-        """Takes in what a step brought, and plans the next."""
         partition = part.reader.partition
         with self.wake:
             self.counts["events"] += sum(page.count for page in step.pages)

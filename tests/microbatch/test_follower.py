@@ -13,7 +13,7 @@ from penstock.leases.memory import MemoryStore
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.epochs import AssignedEpochs, Lengths
 from penstock.microbatch.follower import Follower
-from penstock.microbatch.ticket import Ticket
+from penstock.microbatch.ticket import Request, Ticket
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, PartitionId
 from penstock.reading.gaps import GapLog
@@ -39,7 +39,7 @@ class World:
         self.epochs = AssignedEpochs(
             self.assignments, roster, self.positions, lengths, gaps=self.gaps, clock=lambda: 0.0
         )
-        if not self.positions.is_known():
+        if not self.positions.load():
             self.positions.begin(feed.begin())
         self.epochs.begin(self.positions.load())
         self.reading = Opened(self.epochs)
@@ -50,10 +50,7 @@ class World:
         return Ticket(
             address=self.reading.address,
             key=self.reading.key,
-            group=group,
-            groups=groups,
-            seconds=600.0,
-            most=600.0,
+            request=Request(group=group, groups=groups, seconds=600.0, most=600.0),
             feed=pickle.dumps(self.feed),
             buffer=1 << 20,
         )

@@ -1,5 +1,6 @@
 """Page server and client over real sockets: pages for a ticket, reports of what is stored."""
 
+import pickle
 import socket
 import threading
 import time
@@ -8,18 +9,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.feeds import Following, Gap
-from penstock.microbatch.conversation import END as END_OF_PAGES
-from penstock.microbatch.conversation import (
-    PAGE,
-    RECORDED,
-    FoundGap,
-    Report,
-    ReportedPlaces,
-)
+from penstock.microbatch.conversation import PAGE, FoundGap, Report, ReportedPlaces, Signal
 from penstock.microbatch.draw import OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.page_client import PageClient, _idle
@@ -37,7 +32,10 @@ from tests.waiting import until
 
 CHANGES = 500
 END = Place("p0-000000000499", 0)
-ANYWHERE = Ticket(address="", key=b"")
+
+
+def asking(server: PageServer | Opened | Server, **asked: Any) -> Ticket:
+    return Ticket(request=Request(**asked), address=server.address, key=server.key)
 
 
 class Served:
@@ -70,12 +68,8 @@ class Served:
     def ticket(
         self, *, after: Place | None = None, until: Place | None = None, seconds: float = 0.0
     ) -> Ticket:
-        return Ticket(
-            address=self.server.address,
-            key=self.server.key,
-            ranges=() if until is None else (Range(P0, after, until),),
-            seconds=seconds,
-        )
+        ranges = () if until is None else (Range(P0, after, until),)
+        return asking(self.server, ranges=ranges, seconds=seconds)
 
 
 @contextmanager
@@ -99,7 +93,8 @@ def count(client: PageClient) -> int:
 
 
 def test_a_ticket_crosses_as_a_row_and_hides_its_key() -> None:
-    ticket = Ticket(address="unix:/x", key=b"secret", ranges=(Range(P0, None, END),))
+    request = Request(ranges=(Range(P0, None, END),))
+    ticket = Ticket(request=request, address="unix:/x", key=b"secret")
     assert list(tickets(ticket_row(ticket, b"decoder"))) == [(ticket, b"decoder")]
     assert "secret" not in repr(ticket)
 
@@ -204,7 +199,7 @@ def test_an_epoch_does_not_wait_for_what_is_saved() -> None:
 
     parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
     reading = Opened(Watched(parts, watch))
-    ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0, most=60.0)
+    ticket = asking(reading, seconds=60.0, most=60.0)
     pages = PageClient(ticket).pages()
     assert [next(pages).count for _ in range(5)] == [1] * 5
     assert watching.wait(60)
@@ -227,7 +222,7 @@ def test_what_saving_fails_with_ends_an_epoch(met: Exception, told: type[Excepti
 
     parts = Made(StagedFeed(StagedSettings(changes=5, page=1, unit=1)))
     reading = Opened(Watched(parts, watch))
-    ticket = replace(ANYWHERE, address=reading.address, key=reading.key, seconds=60.0)
+    ticket = asking(reading, seconds=60.0)
     with pytest.raises(told, match="somebody else"):
         count(PageClient(ticket))
     reading.stop(5.0)
@@ -235,13 +230,13 @@ def test_what_saving_fails_with_ends_an_epoch(met: Exception, told: type[Excepti
 
 def test_an_epoch_goes_on_while_more_waits() -> None:
     with flowing(Flowing(40)) as server:
-        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=60.0)
+        ticket = asking(server, seconds=0.1, most=60.0)
         assert len(list(PageClient(ticket).pages())) == 40
 
 
 def test_an_epoch_goes_on_no_longer_than_it_may() -> None:
     with flowing(Flowing(10_000)) as server:
-        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=0.1, most=0.4)
+        ticket = asking(server, seconds=0.1, most=0.4)
         begun = time.monotonic()
         assert len(list(PageClient(ticket).pages())) < 100
         assert time.monotonic() - begun >= 0.4
@@ -302,7 +297,7 @@ def test_a_defect_of_the_reader_reaches_the_task() -> None:
             raise KeyError("p7")
 
     with flowing(Broken(0)) as server:
-        ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=20.0)
+        ticket = asking(server, seconds=20.0)
         with pytest.raises(Malformed, match="serving pages failed: KeyError: 'p7'"):
             count(PageClient(ticket))
 
@@ -312,7 +307,7 @@ def test_a_range_of_a_partition_that_is_not_read_is_unavailable() -> None:
         ticket = served.ticket(until=END)
         ranges = (Range(PartitionId("gone"), None, END),)
         with pytest.raises(Unavailable, match="partition gone"):
-            count(PageClient(replace(ticket, ranges=ranges)))
+            count(PageClient(replace(ticket, request=Request(ranges=ranges))))
 
 
 def test_a_position_that_somebody_else_saved_ends_the_epoch() -> None:
@@ -335,16 +330,15 @@ def test_a_planner_that_is_gone_is_unavailable() -> None:
 
 def test_a_connection_that_its_server_closed_is_not_used_again() -> None:
     def serve_once(connection: Connection) -> None:
-        connection.recv_bytes()
-        connection.send_bytes(END_OF_PAGES)
+        connection.recv()
+        connection.send(Signal.END)
 
     server, other = Server("unix:", serve_once), Server("unix:", serve_once)
     addresses = {}
     for each in (server, server, other):
         each.open()
         addresses[each.address] = each
-        ranges = (Range(P0, None, END),)
-        ticket = replace(ANYWHERE, address=each.address, key=each.key, ranges=ranges)
+        ticket = asking(each, ranges=(Range(P0, None, END),))
         assert count(PageClient(ticket)) == 0
         (kept,) = [found for (_, address, _), found in _idle.items() if address in addresses]
         until(kept.poll)
@@ -366,8 +360,8 @@ def test_nonsense_ends_the_conversation_and_nothing_else() -> None:
     with serving() as served:
         path = served.server.address.removeprefix("unix:")
         with Client(path, "AF_UNIX", authkey=served.server.key) as connection:
-            connection.send_bytes(b"?")
-            assert connection.recv_bytes()[:1] == b"f"
+            connection.send("?")
+            assert isinstance(connection.recv(), Malformed)
         assert count(PageClient(served.ticket(until=END))) == CHANGES
 
 
@@ -383,7 +377,7 @@ def test_what_is_stored_is_taken_in_while_no_page_comes() -> None:
 
     server = PageServer("unix:", Waiting(1))
     server.open()
-    ticket = replace(ANYWHERE, address=server.address, key=server.key, seconds=60.0)
+    ticket = asking(server, seconds=60.0)
     client = PageClient(ticket)
     pages = client.pages()
     first = next(pages)
@@ -400,7 +394,7 @@ def test_a_ticket_of_several_partitions_gets_the_pages_of_each_in_order() -> Non
         for name in names:
             served.parts.open(name)
         ranges = tuple(Range(name, None, Place(f"{name}-000000000499", 0)) for name in names)
-        pages = list(PageClient(replace(served.ticket(), ranges=ranges)).pages())
+        pages = list(PageClient(replace(served.ticket(), request=Request(ranges=ranges))).pages())
         assert sum(page.count for page in pages) == 7 * CHANGES
         for name in names:
             mine = [page.first for page in pages if page.partition == name]
@@ -423,7 +417,7 @@ def test_a_client_that_died_is_served_no_longer() -> None:
     server.open()
     path = server.address.removeprefix("unix:")
     with Client(path, "AF_UNIX", authkey=server.key) as connection:
-        connection.send_bytes(Request(seconds=3600.0, most=3600.0).pack())
+        connection.send(Request(seconds=3600.0, most=3600.0))
         assert not closed.wait(0.3)
     assert closed.wait(60)
     server.close()
@@ -439,15 +433,15 @@ def test_an_answer_does_not_come_between_a_pages_head_and_its_payload() -> None:
     path = server.address.removeprefix("unix:")
     gap = Gap(cause="c", after="")
     with Client(path, "AF_UNIX", authkey=server.key) as connection:
-        connection.send_bytes(Request(seconds=3600.0, most=3600.0).pack())
+        connection.send(Request(seconds=3600.0, most=3600.0))
         for _ in range(40):
-            connection.send_bytes(FoundGap(P0, gap, Bookmark(), "").pack())
+            connection.send(FoundGap(P0, gap, Bookmark(), ""))
         pages = recorded = 0
         while pages < 60 or recorded < 40:
             message = connection.recv_bytes()
-            if message == RECORDED:
-                recorded += 1
-            elif message[:1] == PAGE:
+            if message[:1] == PAGE:
                 assert connection.recv_bytes() == b"x" * 300_000
                 pages += 1
+            else:
+                recorded += pickle.loads(message) is Signal.RECORDED
     server.close()

@@ -14,7 +14,7 @@ from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.late import Attempt
 from penstock.microbatch.task import require_columns, tidied, write_changes
-from penstock.microbatch.ticket import Ticket, ticket_row
+from penstock.microbatch.ticket import Request, Ticket, ticket_row
 from penstock.model.change import schema
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
@@ -85,10 +85,9 @@ class Task:
         self.epochs.begin(feed.begin())
         self.reading = Opened(self.epochs)
         ticket = Ticket(
+            request=Request(seconds=3600.0, most=3600.0),
             address=self.reading.address,
             key=self.reading.key,
-            seconds=3600.0,
-            most=3600.0,
             feed=pickle.dumps(feed) if polled else b"",
             buffer=buffer,
         )
