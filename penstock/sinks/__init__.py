@@ -33,7 +33,6 @@ class Progress(Protocol):
     def stored(self, position: Position) -> None:
         """Of each of these partitions everything up to the place is durable. Called with what is
         new since the last call, and only after it is durable: the source is acknowledged this."""
-        ...
 
     def report(self, status: Mapping[str, Any]) -> None:
         """Plain JSON for the status page (a retry, an outage, a recovery): fields, running totals
@@ -42,17 +41,14 @@ class Progress(Protocol):
         `backend`, `table`, other fields, and in a sink of tables `sid` and how many more changes
         were `applied`, by operation, and became `letters`; under `commits` of each of its workers
         how many more there were, and their seconds."""
-        ...
 
 
-class _Ignored:
+class _Ignored(Progress):
     """See `ignore`."""
 
-    def stored(self, position: Position) -> None:
-        """See `Progress`."""
+    def stored(self, position: Position) -> None: ...
 
-    def report(self, status: Mapping[str, Any]) -> None:
-        """See `Progress`."""
+    def report(self, status: Mapping[str, Any]) -> None: ...
 
 
 # A `Progress` for callers that only want the receipt.
@@ -103,15 +99,12 @@ class Sink(Protocol):
         Waits and retries, with back-off and for as long as it takes, while the other side is
         unavailable. Raises Rejected, SettingsError or LeaseLost.
         """
-        ...
 
     def prepare(self) -> None:
         """Makes or verifies what writing needs (a stream). Idempotent. Does I/O."""
-        ...
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this sink from working or make it lose data."""
-        ...
 
 
 @runtime_checkable
@@ -125,24 +118,19 @@ class KeepsLetters(Protocol):
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         """All dead letters, oldest first; without their bytes."""
-        ...
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
         """One, by its number or event id, with its bytes."""
-        ...
 
     def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
         """Stores a dead letter's change after all, and takes the letter away. Raises Malformed or
         Rejected when that is still not possible. `decode` reads a page of its feed."""
-        ...
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
         """Every table that is or was suspended."""
-        ...
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """The table (`schema.table`) is followed again from its next change on."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,13 +155,11 @@ class ReportsPositions(Protocol):
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
         """As they are now, of all these partitions. Raises Unavailable, SettingsError."""
-        ...
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
         """The partition of the last change of a backend: where partitions come and go, those that
         the source lists may all be newer. None if there is none, or if that can't be told. Raises
         Unavailable, SettingsError."""
-        ...
 
 
 class RowsPoint(Protocol):
@@ -182,27 +168,22 @@ class RowsPoint(Protocol):
     @property
     def schema(self) -> TableSchema:
         """The table."""
-        ...
 
     @property
     def cursor(self) -> str:
         """The cursor of the first changes that are not in the rows."""
-        ...
 
     @property
     def identity(self) -> str:
         """What a load keeps of it, for `continues`."""
-        ...
 
     @property
     def is_by_key(self) -> bool:
         """Whether ranges of it and of a later point are together the table, but for the changes
         between."""
-        ...
 
     def continues(self, identity: str) -> bool:
         """Whether a load that began at the point with this identity may go on at this one."""
-        ...
 
 
 # The number of a part of a table, and its ranges, as the source made them.
@@ -215,17 +196,14 @@ class RowWriter(Protocol):
     @property
     def columns(self) -> Sequence[str]:
         """Which columns lines have."""
-        ...
 
     @property
     def prefix(self) -> bytes:
         """What each line begins with."""
-        ...
 
     def write(self, part: Part, pieces: Iterable[bytes]) -> None:
         """Stores the lines of a part, and that it is done, in one transaction. An error of `pieces`
         ends it."""
-        ...
 
 
 class TableLoad(Protocol):
@@ -237,67 +215,53 @@ class TableLoad(Protocol):
     @property
     def backend(self) -> str:
         """The backend."""
-        ...
 
     @property
     def partition(self) -> PartitionId:
         """The partition of its changes."""
-        ...
 
     @property
     def name(self) -> str:
         """What logs call it; no two have one name."""
-        ...
 
     @property
     def has_rows(self) -> bool:
         """Whether all rows are there: `settle` is left."""
-        ...
 
     @property
     def described(self) -> Mapping[str, Any]:
         """As the status page shows it. No I/O."""
-        ...
 
     @property
     def loaded(self) -> int:
         """How many rows were there at the last `begin`. No I/O."""
-        ...
 
     def covers(self, schema: str, table: str) -> bool:
         """Whether rows of this table of the source belong to it. No I/O."""
-        ...
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
         """The parts of a source's table that are left; None if it is to be planned."""
-        ...
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
         """Prepares the target, and forms parts of the ranges of a source's table."""
-        ...
 
     def writer(
         self, point: RowsPoint, on_error: OnError = "stop", progress: Progress = ignore
     ) -> AbstractContextManager[RowWriter]:
         """Stores rows of a source's table. One that is refused is a dead letter, or (`suspend` and
         `stop`) Rejected."""
-        ...
 
     def discard(self) -> None:
         """What was loaded is no good: the load begins anew."""
-        ...
 
     def finish(self) -> bool:
         """All parts of all its tables are done; False if the load was begun anew meanwhile."""
-        ...
 
     def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         """Applies the changes that were kept; then the table is live."""
-        ...
 
     def wait(self, error: PenstockError) -> None:
         """Stores why it cannot go on until somebody acts; it is tried again now and then."""
-        ...
 
 
 @runtime_checkable
@@ -313,14 +277,12 @@ class LoadsTables(Protocol):
     ) -> Sequence[Finding]:
         """Preflight: what it stores beside the tables of a backend, as they are at a source;
         `partitions`: those whose tables are loaded once."""
-        ...
 
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool
     ) -> Sequence[Mapping[str, Any]]:
         """Makes the tables of a partition known; returns each as the status page shows it. New ones
         are loaded if `initial`, else live."""
-        ...
 
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
@@ -328,23 +290,19 @@ class LoadsTables(Protocol):
         """Tables of a backend that have left the map, and all of other partitions than these (None:
         of none), are not followed any more: where they come back, they are loaded anew. Returns
         those of which this is new, as the status page shows them."""
-        ...
 
     def unfinished(self) -> Sequence[TableLoad]:
         """The tables that are not live."""
-        ...
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
         """Changes of a partition were lost: each of its tables that was not loaded after these
         `losses` is loaded anew; whether all are loaded."""
-        ...
 
     def reload(
         self, table: str, partition: str | None, backend: str | None = None
     ) -> Sequence[str]:
         """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
         all, of one backend or all; returns their names."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,7 +22,7 @@ from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.settings import Settings
-from penstock.sinks import Progress, Receipt, Record, SinkPlugin
+from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink, SinkPlugin
 
 
 class MemorySinkSettings(Settings):
@@ -52,14 +52,13 @@ def stored(settings: MemorySinkSettings) -> list[dict[str, Any]]:
         return list(store.changes)
 
 
-class MemorySink:
-    """A `penstock.sinks.Sink`."""
+class MemorySink(Sink, ReportsPositions):
+    """Keeps changes, once each."""
 
     def __init__(self, settings: MemorySinkSettings) -> None:
         self.settings = settings
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
-        """See `Sink.write`."""
         position: dict[PartitionId, Place] = {}
         published = duplicates = size = 0
         for batch in changes:
@@ -98,7 +97,7 @@ class MemorySink:
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
-        """See `ReportsPositions`: the last change of each partition, by its place."""
+        """The last change of each partition, by its place."""
         last: dict[PartitionId, Bookmark] = {}
         with _opened(self.settings) as store:
             for row in store.changes:
@@ -110,7 +109,6 @@ class MemorySink:
         return {name: Record(bookmark=last.get(name), begun=name in last) for name in partitions}
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
-        """See `ReportsPositions`."""
         with _opened(self.settings) as store:
             names = [row["partition"] for row in store.changes if row["backend"] == backend]
         if not names:
@@ -118,7 +116,6 @@ class MemorySink:
         return names[-1], self.records(backend, names[-1:])[names[-1]]
 
     def check(self) -> Sequence[Finding]:
-        """See `Sink.check`."""
         if self.settings.folder is None:
             message = "keeps changes in memory: they end with the process"
             return [Finding(level="warning", subject="sink memory", message=message)]

@@ -20,19 +20,15 @@ class SchemaStore(Protocol):
         """Stores each, unless the last one of its table is the same, or it was put before it by
         this store. One that is not current is stored only where its version never was. Returns the
         revisions of the current ones."""
-        ...
 
     def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
         """The documents that are stored of a table, the oldest first."""
-        ...
 
     def remove(self, name: TableName) -> None:
         """The table is gone: deletes its schema, if it is this pipeline's."""
-        ...
 
     def keep(self, *names: TableName) -> None:
         """Deletes the schemas of this pipeline's other tables: they went while it did not run."""
-        ...
 
 
 class SinkServer(Protocol):
@@ -53,21 +49,16 @@ class SinkServer(Protocol):
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
         """A stream as the server describes it; None if there is none."""
-        ...
 
     def largest_message(self) -> int:
         """Bytes that the message of one change may have. Makes no stream."""
-        ...
 
     def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
         """Publishes plain JSON, apart from the changes; the same `identity` again is the same news.
         Returns where it is kept; "" if only those who listen now have it."""
-        ...
 
     def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaStore:
         """Of a pipeline's tables, whose names begin with `prefix`; no I/O."""
-        ...
 
     def set_aside(self, connection: Connection, letters: Iterable["Letter"]) -> None:
         """Stores dead letters, over an open connection."""
-        ...

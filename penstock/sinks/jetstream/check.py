@@ -34,7 +34,7 @@ _OLDEST = (2, 9)  # what the tests run against begins there
 
 def check(settings: JetStreamSettings) -> Iterator[Finding]:
     """Findings in the order that an operator mends them; stops at what makes the rest moot."""
-    connection = Connection(settings)
+    connection, name = Connection(settings), f"stream {settings.stream}"
     try:
         connection.open()
         yield from _server(connection)
@@ -47,14 +47,14 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         if info is None:
             if 0 <= most <= used:
                 yield finding(
-                    "error", _name(settings), f"is missing, and the account has all {most} streams",
+                    "error", name, f"is missing, and the account has all {most} streams",
                     "raise the account's max_streams, or name a stream that exists",
                 )  # fmt: skip
             yield _to_be_made(settings)
             stream = TargetStream(settings.stream, wanted(settings, template, connection.version))
         else:
             stream = TargetStream.of(info)
-            yield finding("ok", _name(settings), "exists")
+            yield finding("ok", name, "exists")
             yield from _fit(stream, template)
             yield from _as_asked(stream, settings)
         yield from _others(api, settings, template)
@@ -64,7 +64,9 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
         yield from _memory(stream, settings, connection)
         yield _delivery(settings, stream, connection)
         yield _durability(settings, stream, connection)
-        yield _permission(connection, template)
+        subject = template.render(dict.fromkeys(template.fields, "penstock-check"))
+        _try_to_publish(connection, subject)
+        yield finding("ok", "NATS", f"may publish to {template.wildcard}")
         yield from _permission_beside(connection, settings.stream)
     except PenstockError as error:
         yield failed("NATS", error)
@@ -85,10 +87,6 @@ def _compression(settings: JetStreamSettings, connection: Connection) -> Iterato
         yield failed("sink.compression", error)
 
 
-def _name(settings: JetStreamSettings) -> str:
-    return f"stream {settings.stream}"
-
-
 def _server(connection: Connection) -> Iterator[Finding]:
     version = connection.info.get("version", "unknown")
     yield finding("ok", "NATS", f"nats-server {version} at {connection.address}")
@@ -107,9 +105,8 @@ def _server(connection: Connection) -> Iterator[Finding]:
 def _to_be_made(settings: JetStreamSettings) -> Finding:
     subject = parse_template(settings.subject).wildcard
     copies = f"{settings.replicas} replica{'s' if settings.replicas > 1 else ''}"
-    return finding(
-        "ok", _name(settings), f"does not exist; it will be made for {subject} ({copies})"
-    )
+    message = f"does not exist; it will be made for {subject} ({copies})"
+    return finding("ok", f"stream {settings.stream}", message)
 
 
 def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
@@ -278,11 +275,6 @@ def _durability(
     except PenstockError as error:
         return failed("durability", error)
     return finding("ok", "durability", f"fsync: {reason}")
-
-
-def _permission(connection: Connection, template: Template) -> Finding:
-    _try_to_publish(connection, template.render(dict.fromkeys(template.fields, "penstock-check")))
-    return finding("ok", "NATS", f"may publish to {template.wildcard}")
 
 
 def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]:

@@ -67,17 +67,6 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
     return _judged(stream.servers or (server,), *answers)
 
 
-def syncs(settings: JetStreamSettings, stream: TargetStream, server: str, ask: Ask = varz) -> bool:
-    """Whether the stream's servers are known to sync each message, by the settings or by their
-    monitoring. Asks once for each connection; a server that does not answer is not known to."""
-    if settings.durability == "fsync" or settings.assume_synced:
-        return True
-    if not settings.monitoring or stream.config.get("storage") == "memory":
-        return False
-    found, _ = _answers(settings.monitoring_urls, settings.timeout, ask)
-    return any(found.get(name) for name in stream.servers or (server,))
-
-
 def _answers(
     urls: Sequence[str], timeout: float, ask: Ask
 ) -> tuple[dict[str, bool | None], list[str]]:

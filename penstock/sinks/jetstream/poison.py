@@ -28,7 +28,8 @@ from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.message import POSITION, REPLAYED, read_position
 from penstock.sinks.poison.dead_letter import Letter
-from penstock.sinks.poison.stored_letters import StoredLetter
+from penstock.sinks.poison.quarantine import LetterStore, RecordStore
+from penstock.sinks.poison.stored_letters import StoredLetter, StoredLetters
 from penstock.sinks.poison.suspension import Suspension, Table
 
 _TAKEN = 10065  # the subjects overlap with another stream's
@@ -48,8 +49,8 @@ def subject_of(stream: str, backend: str = "*", partition: str = "*") -> str:
     return ".".join(("penstock.dlq", stream, *whose))
 
 
-class DeadLetters:
-    """A `LetterStore` and the `StoredLetters` of one stream, over one open connection."""
+class DeadLetters(LetterStore, StoredLetters):
+    """Of one stream, over one open connection."""
 
     def __init__(self, connection: Connection, api: JetStream, settings: JetStreamSettings) -> None:
         self._connection = connection
@@ -103,17 +104,14 @@ class DeadLetters:
             largest = max(int(config.get("max_msg_size") or 0), 0) or payload
             self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
 
-    def stored(self, *, after: int = 0) -> Iterator[StoredLetter]:
-        """All letters after a sequence, oldest first. Raises Unavailable, SettingsError."""
-        wildcard = subject_of(self._settings.stream)
-        found = self._api.next(self.name, wildcard, after + 1)
-        while found is not None:
+    def stored(self) -> Iterator[StoredLetter]:
+        wildcard, sequence = subject_of(self._settings.stream), 0
+        while found := self._api.next(self.name, wildcard, sequence + 1):
+            sequence = found.sequence
             if (kept := _stored_letter(found)) is not None:
                 yield kept
-            found = self._api.next(self.name, wildcard, found.sequence + 1)
 
     def get(self, id: int) -> StoredLetter | None:
-        """One letter."""
         found = self._api.message(self.name, id)
         return _stored_letter(found) if found is not None else None
 
@@ -233,8 +231,8 @@ def record_subject(stream: str, table: Table | None = None) -> str:
     return ".".join(("penstock.tables", stream, *whose))
 
 
-class Suspensions:
-    """A `RecordStore` of one stream, over one open connection."""
+class Suspensions(RecordStore):
+    """Of one stream, over one open connection."""
 
     def __init__(self, api: JetStream, settings: JetStreamSettings) -> None:
         self._api = api
@@ -246,7 +244,6 @@ class Suspensions:
         self._name, self._subject = tables_stream(settings.stream), record_subject(settings.stream)
 
     def all(self, *, within: float | None = None) -> Mapping[Table, Suspension]:
-        """See RecordStore."""
         if self._read_at is None or (
             within is not None and time.monotonic() - self._read_at >= within
         ):
@@ -254,7 +251,7 @@ class Suspensions:
         return {table: record for table, (_, record) in self._records.items()}
 
     def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
-        """See RecordStore. Raises Unavailable, SettingsError, and what `step` raises."""
+        """Raises Unavailable, SettingsError, and what `step` raises."""
 
         def attempt() -> Suspension:
             sequence, record = self._records.get(table, (0, Suspension.of(table)))

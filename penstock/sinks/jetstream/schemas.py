@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 from typing import Any
 
 import orjson
-import ormsgpack
 
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
-from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
+from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of, read_map
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.dialect import dialect
+from penstock.sinks.server import SchemaStore
 
 BUCKET = "schemas"
 _HISTORY = 10  # documents of a table that the bucket keeps
@@ -21,8 +21,8 @@ _INCIDENTAL = {"timestamp", "position", "pipeline"}
 _REMEDY = "let the user publish to $KV.schemas.> and $JS.API.>, and JetStream have room"
 
 
-class SchemaBucket:
-    """A `sinks.SchemaStore`. Connects when there is something to store, which is rare. Another
+class SchemaBucket(SchemaStore):
+    """Connects when there is something to store, which is rare. Another
     pipeline of the account may have tables of the same names: each stores a document once."""
 
     def __init__(self, settings: JetStreamSettings, pipeline: str, prefix: TableName = ()) -> None:
@@ -32,7 +32,6 @@ class SchemaBucket:
         self._past = set[tuple[str, str]]()  # keys and versions that it has, too
 
     def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
-        """See `sinks.SchemaStore`."""
         now, known = datetime.now(UTC), self._stored
         backend = {"backend": self._prefix[0] if self._prefix else None}
         named = {
@@ -66,34 +65,31 @@ class SchemaBucket:
                 last = KeyValue(key, bucket.put(key, value), value)
             self._stored[key] = last
         else:
-            history = map(_read, bucket.history(key))
+            history = [read_map(each.value) for each in bucket.history(key)]
             if all(one.get("version") != schema.version for one in history):
                 bucket.put(key, value)
                 self._stored.pop(key, None)  # the current one has to be the last
             self._past.add((key, schema.version))
 
     def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
-        """See `sinks.SchemaStore`."""
         with self._bucket() as bucket:
             keys = {self._key((table,)), self._key((schema, table))}
-            found = [_read(each) for key in sorted(keys) for each in bucket.history(key)]
+            found = [read_map(one.value) for key in sorted(keys) for one in bucket.history(key)]
         return [one for one in found if (one.get("schema"), one.get("table")) == (schema, table)]
 
     def remove(self, name: TableName) -> None:
-        """See `sinks.SchemaStore`."""
         key = self._key(name)
         self._stored.pop(key, None)
         with self._bucket() as bucket, suppress(WrongRevision):  # another's, since
             last = bucket.last(key)
-            if last is not None and _read(last).get("pipeline") == self._pipeline:
+            if last is not None and read_map(last.value).get("pipeline") == self._pipeline:
                 bucket.delete(key, last.revision)
 
     def keep(self, *names: TableName) -> None:
-        """Deletes the schemas of this pipeline's other tables: they went while it did not run."""
         kept, start = set(map(self._key, names)), key_of(self._prefix) + "." if self._prefix else ""
         with self._bucket() as bucket:
             for entry in list(bucket.scan()):
-                ours = _read(entry).get("pipeline") == self._pipeline
+                ours = read_map(entry.value).get("pipeline") == self._pipeline
                 if ours and entry.key.startswith(start) and entry.key not in kept:
                     self._stored.pop(entry.key, None)
                     with suppress(WrongRevision):
@@ -120,7 +116,7 @@ class SchemaBucket:
 
 def _is(stored: KeyValue | None, schema: TableSchema, document: Mapping[str, Any]) -> bool:
     """Whether what is stored is this schema."""
-    read = _read(stored)
+    read = read_map(stored.value) if stored else {}
     unknown = {"suspended"} if schema.suspended is None else set[str]()
     return bool(read) and _compared(read, unknown) == _compared(document, unknown)
 
@@ -132,14 +128,3 @@ def _compared(document: Mapping[str, Any], unknown: set[str]) -> Any:
     # Rows that come to a partition are in the log.
     state["partitions"] = [leaf[:2] for leaf in state.get("partitions") or ()]
     return orjson.loads(orjson.dumps(left | {"state": state}))
-
-
-def _read(stored: KeyValue | None) -> dict[str, Any]:
-    """The document; empty for what is none."""
-    document = (stored and stored.value) or b""
-    try:
-        read: Any = orjson.loads if document[:1] == b"{" else ormsgpack.unpackb
-        found = read(document)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -25,13 +25,14 @@ from penstock.sinks.jetstream.session import Session, borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.jetstream.stream import TargetStream
 from penstock.sinks.poison.dead_letter import Letter
+from penstock.sinks.server import SinkServer
 
 _EVENTS = "penstock.gap.>"
 _DAY = 86_400 * 1_000_000_000  # nanoseconds
 _WRONG_STREAM = 10060
 
 
-class JetStreamServer:
+class JetStreamServer(SinkServer):
     """A `penstock.sinks.server.SinkServer`."""
 
     def __init__(self, settings: JetStreamSettings) -> None:
@@ -47,30 +48,23 @@ class JetStreamServer:
         }  # fmt: skip
 
     def stream_info(self, name: str) -> Mapping[str, Any] | None:
-        """See `SinkServer`."""
         with borrowed(self._settings) as session:
             return session.asked(lambda api: api.stream(name))
 
     def largest_message(self) -> int:
-        """See `SinkServer`."""
         with closing(Connection(self._settings)) as connection:
             connection.open()
             info = JetStream(connection).stream(self.stream)
             return limit_of(TargetStream.of(info).largest if info else 0, connection)
 
     def announce(self, subject: str, news: Mapping[str, Any], *, identity: str) -> str:
-        """See `SinkServer`."""
-        with borrowed(self._settings) as session:
-            if not session.is_open:
-                session.open()
+        with borrowed(self._settings, is_open=True) as session:
             return _announce(session, subject, orjson.dumps(news), identity)
 
     def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaBucket:
-        """See `SinkServer`."""
         return SchemaBucket(self._settings, pipeline, prefix)
 
     def set_aside(self, connection: Connection, letters: Iterable[Letter]) -> None:
-        """See `SinkServer`."""
         stream = DeadLetters(connection, JetStream(connection), self._settings)
         for letter in letters:
             stream.store(letter)

@@ -16,7 +16,7 @@ from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavai
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Dictionaries, DictionaryBucket
 from penstock.nats.connection import Connection
-from penstock.sinks.jetstream.durability import synced, syncs
+from penstock.sinks.jetstream.durability import synced
 from penstock.sinks.jetstream.poison import DeadLetters, Suspensions
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import LARGEST, FlightLimits
@@ -139,13 +139,19 @@ class Session:
 
     def _choose(self, stream: TargetStream, *, made: bool) -> ChosenDelivery:
         settings, name = self.settings, str(self.connection.info.get("server_name", ""))
-        asks_sync = settings.durability == "fsync"
-        durability_reason = synced(settings, stream, name) if asks_sync else ""
-        chains = not stream.replicated and not syncs(settings, stream, name)
+        asks_sync, reason_of_sync = settings.durability == "fsync", ""
+        if asks_sync or not stream.replicated:
+            try:
+                reason_of_sync = synced(settings, stream, name)
+            except SettingsError:
+                if asks_sync:
+                    raise
+        chains = not stream.replicated and not reason_of_sync
         choice = choose(settings.delivery, stream, self.connection.version)
         delivery, reason = choice.delivery, choice.reason
         if self._stepped_down and delivery == "exactly-once":
             delivery, reason = "deduplicated", self._stepped_down
+        durability_reason = reason_of_sync if asks_sync else ""
         return ChosenDelivery(delivery, reason, durability_reason, made, chains)
 
     def _connect(self) -> None:
@@ -255,9 +261,9 @@ _lock = threading.Lock()
 
 
 @contextmanager
-def borrowed(settings: JetStreamSettings) -> Iterator[Session]:
-    """An idle session of this process for these settings, or a new one; given back open unless
-    its user failed."""
+def borrowed(settings: JetStreamSettings, *, is_open: bool = False) -> Iterator[Session]:
+    """An idle session of this process for these settings, or a new one, which is opened first if it
+    `is_open`; given back open unless its user failed."""
     # By process: a forked child must not share its parent's socket.
     key = (os.getpid(), settings)
     with _lock:
@@ -265,6 +271,8 @@ def borrowed(settings: JetStreamSettings) -> Iterator[Session]:
         session = idle.pop() if idle else Session(settings)
     try:
         session.refresh()
+        if is_open and not session.is_open:
+            session.open()
         yield session
     except BaseException:
         session.close()

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId
-from penstock.sinks import Decode, Progress, Receipt, Record
+from penstock.sinks import Decode, KeepsLetters, Progress, Receipt, Record, ReportsPositions, Sink
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.replays import Replays
@@ -19,14 +19,14 @@ from penstock.sinks.messages.message import read_bookmark
 from penstock.sinks.rows.part import Origin
 
 
-class JetStreamSink:
-    """A `penstock.sinks.Sink`; one message per change. See `settings` for what it can do."""
+class JetStreamSink(Sink, ReportsPositions, KeepsLetters):
+    """One message per change. See `settings` for what it can do."""
 
     def __init__(self, settings: JetStreamSettings) -> None:
         self.settings = settings
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
-        """See `Sink.write`. An empty batch is a tick: acknowledgements are taken in."""
+        """An empty batch is a tick: acknowledgements are taken in."""
         with borrowed(self.settings) as session:
             return WriteRun(session, progress).run(changes)
 
@@ -36,13 +36,11 @@ class JetStreamSink:
             session.open()
 
     def check(self) -> Sequence[Finding]:
-        """See `Sink.check`."""
         return list(check(self.settings))
 
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
-        """See `ReportsPositions`."""
         with borrowed(self.settings) as session:
             origins = [Origin(backend, partition) for partition in partitions]
             stream, template = self.settings.stream, session.template
@@ -63,7 +61,6 @@ class JetStreamSink:
             return {**dict.fromkeys(partitions, Record()), **found}
 
     def last(self, backend: str) -> tuple[PartitionId, Record] | None:
-        """See `ReportsPositions`."""
         with borrowed(self.settings) as session:
             stream, subject = self.settings.stream, session.template.of_backend(backend)
             if session.asked(lambda api: api.stream(stream)) is None:
@@ -78,33 +75,26 @@ class JetStreamSink:
             return origin.partition, Record(bookmark=bookmark, begun=True)
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
         with self._replays() as replays:
             yield from replays.letters()
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.letter(id)
 
     def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.replay(id, decode)
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.tables()
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._replays() as replays:
             return replays.resume(backend, table)
 
     @contextmanager
     def _replays(self) -> Iterator[Replays]:
-        with borrowed(self.settings) as session:
-            if not session.is_open:
-                session.open()
+        with borrowed(self.settings, is_open=True) as session:
             yield Replays(session)

@@ -1,14 +1,12 @@
 """One call of `write`: parts are encoded and published, over connections that may break."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
-
-import pyarrow as pa
 
 from penstock.model.errors import Rejected, Unavailable
 from penstock.nats.connection import Connection
 from penstock.process.plugins import plugin
-from penstock.sinks import Progress, Receipt
+from penstock.sinks import Progress
 from penstock.sinks.jetstream.publishing.places import OtherWriters
 from penstock.sinks.jetstream.publishing.publisher import Publisher
 from penstock.sinks.jetstream.session import Session
@@ -16,7 +14,7 @@ from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.poison.quarantine import Quarantine
 from penstock.sinks.rows.intake import Gather, Order
-from penstock.sinks.rows.loop import SinkRetries, Step, Tally, WriteLoop
+from penstock.sinks.rows.loop import Step, WriteLoop
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
@@ -24,42 +22,32 @@ T = TypeVar("T")
 _LARGE_PART = 8000  # rows that are divided among messages of several changes at once
 
 
-class WriteRun:
-    """An `Outlet` over a session, for one write."""
+class WriteRun(WriteLoop):
+    """Over a session, for one write."""
 
     def __init__(self, session: Session, progress: Progress) -> None:
-        self._session, self._progress = session, progress
-        settings = session.settings
+        self._session, settings = session, session.settings
         self._collects = settings.messages == "batch"
-        self.tally, self.flow = Tally(), session.flow
-        self.gather = Gather(settings.batch)
-        self.order = Order(_LARGE_PART) if self._collects else Order()
+        order = Order(_LARGE_PART) if self._collects else Order()
+        super().__init__(session.flow, Gather(settings.batch), order, progress)
         layout: Layout = plugin("layouts", settings.layout)
         self._poison: Quarantine[Messages]
         self._poison = Quarantine(settings, progress.report, layout.omits)
-        self._retries = SinkRetries(self, progress)
         self._connected: Connection | None = None  # what the publisher publishes over
         self._publisher: Publisher  # there as soon as `_connected` was set once
 
-    def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
-        """Writes it all; see `JetStreamSink.write`."""
-        return WriteLoop(self, self._progress).run(changes)
-
     @property
     def is_idle(self) -> bool:
-        """See `Outlet`: nothing is in flight and nothing is queued. (A paused queue may have
-        nothing in flight.)"""
+        """Nothing is in flight and nothing is queued: a paused queue may have nothing in flight."""
         return self._connected is None or self._publisher.is_idle
 
     @property
     def descriptor(self) -> int | None:
-        """See `Outlet`."""
         return self._session.connection.descriptor
 
     def send(self, part: Part) -> Part | None:
-        """See `Outlet`."""
         if not self.is_connected:  # what the server takes has to be known
-            self._retries.repeat(lambda: None)
+            self.repeat(lambda: None)
         if not self._publisher.flying:
             self._session.connection.expect_anew()
         fresh = self._fresh(part) if self._collects else part
@@ -74,40 +62,33 @@ class WriteRun:
         return fresh
 
     def poll(self) -> None:
-        """See `Outlet`."""
         self._retried(lambda: self._publisher.poll())  # noqa: PLW0108 - another may be made
 
     def drain(self) -> None:
-        """See `Outlet`."""
         if self._connected is not None:
             self._retried(lambda: self._publisher.pump(drain=True))
 
     def settle(self) -> None:
-        """See `Outlet`."""
         for partition, place in self._poison.passed.items():
             self.tally.mark_stored(partition, place)
         self._poison.passed.clear()
 
     def refresh(self) -> None:
-        """See `Outlet`: answers the PINGs of an idle server."""
+        """Answers the PINGs of an idle server."""
         self._session.refresh()
 
     def probe(self) -> None:
-        """See `Outlet`."""
         self._publisher.probe()
 
     def close(self) -> None:
-        """See `Outlet`."""
         self._session.close()
 
     @property
     def is_connected(self) -> bool:
-        """See `Outlet`."""
         session = self._session
         return session.stream is not None and self._connected is session.connection
 
     def connect(self) -> None:
-        """See `Outlet`."""
         session = self._session
         if not session.is_open:
             session.open()
@@ -118,13 +99,13 @@ class WriteRun:
         self._connected = session.connection
 
     def numbers(self) -> dict[str, Any]:
-        """See `Outlet`. Of a process that never wrote, nothing is chosen."""
+        """Of a process that never wrote, nothing is chosen."""
         chosen = self._session.chosen
         return {"delivery": chosen.delivery, "reason": chosen.reason} if chosen.reason else {}
 
     def _encoded(self, part: Part) -> Sequence[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
-        return self._retries.repeat(lambda: self._poison.write(part, self._session.poison))
+        return self.repeat(lambda: self._poison.write(part, self._session.poison))
 
     def _fresh(self, part: Part) -> Part | None:
         """What is not stored yet: a message of several changes is stored whole or not at all."""
@@ -142,10 +123,10 @@ class WriteRun:
     def _retried(self, step: Step[T]) -> T:
         """Does a step, which asks for the publisher itself: stepping down makes another."""
         try:
-            return self._retries.repeat(step)
+            return self.repeat(step)
         except OtherWriters as error:
             self._step_down(error)
-            return self._retries.repeat(step)
+            return self.repeat(step)
         except Rejected as error:
             if self._session.settings.on_error == "stop":
                 raise
@@ -162,8 +143,8 @@ class WriteRun:
         self._publisher = session.publisher(self.tally)
         self._publisher.resume(session.connection, session.api)
         # First remembered, then looked for: what is stored after that look is known by its id.
-        self._retries.repeat(session.remember)
-        for messages in self._retries.repeat(lambda: old.release(session.api)):
+        self.repeat(session.remember)
+        for messages in self.repeat(lambda: old.release(session.api)):
             self._publisher.add(messages)
         self._report_session()
 

@@ -7,7 +7,6 @@ several times smaller. A body that does not become smaller stays as it is. Pure.
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.nats.compression import Dictionaries, Frames
 from penstock.sinks.messages.kinds import MessageKind
-from penstock.sinks.rows.columns import BINARY, Column, Numbers
+from penstock.sinks.rows.columns import BINARY, Column, Numbers, offsets_of, sizes_of
 
 _NOTHING = pa.scalar(b"", BINARY)
 
@@ -39,7 +38,7 @@ class Compression:
         chosen_of = np.array([distinct.index(one) for one in chosen], np.int32)[numbers]
         frames = _frames(distinct, bodies, chosen_of)
         lines: Column = pa.array([one.lines for one in distinct], BINARY).take(chosen_of)
-        is_smaller = _sizes(frames) + _sizes(lines) < _sizes(bodies)
+        is_smaller = sizes_of(frames) + sizes_of(lines) < sizes_of(bodies)
         if not is_smaller.all():
             smaller = pa.array(is_smaller)
             frames = pc.if_else(smaller, frames, bodies)
@@ -66,7 +65,7 @@ class _Compressor(Frames):
 
     def of(self, bodies: Column) -> Column:
         """All of them in one call: one for each would cost twice the time."""
-        ends, (_, _, data) = _ends(bodies), bodies.buffers()
+        ends, (_, _, data) = offsets_of(bodies), bodies.buffers()
         segments = np.empty((len(bodies), 2), np.uint64)
         segments[:, 0], segments[:, 1] = ends[:-1], ends[1:] - ends[:-1]
         found = self.compressor.multi_compress_to_buffer(
@@ -86,11 +85,3 @@ def _frames(compressors: Sequence[_Compressor], bodies: Column, numbers: Numbers
         one.of(bodies.take(some)) for one, some in zip(compressors, rows, strict=True) if len(some)
     ]
     return pa.concat_arrays(parts).take(np.argsort(np.concatenate(rows)))
-
-
-def _ends(column: Column) -> Any:
-    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-
-
-def _sizes(column: Column) -> Any:
-    return np.diff(_ends(column))

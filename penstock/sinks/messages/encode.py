@@ -13,9 +13,9 @@ from penstock.sinks.messages.dialect import Dialect
 from penstock.sinks.messages.formatter import Formatter
 from penstock.sinks.messages.kinds import KindFinder, RowKinds
 from penstock.sinks.messages.layout import Layout
-from penstock.sinks.messages.message import Framing, Headers, Messages, Sizes
+from penstock.sinks.messages.message import Framing, Headers, Messages
 from penstock.sinks.messages.plain import change_maps
-from penstock.sinks.rows.columns import Column, Columns, binary
+from penstock.sinks.rows.columns import Column, Columns, binary, sizes_of
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import Template
 
@@ -25,7 +25,6 @@ class Encoder(Protocol):
 
     def encode(self, part: Part) -> Messages:
         """Raises Rejected when a change can't be stored: too large, or not to be encoded."""
-        ...
 
 
 class Bodies:
@@ -92,20 +91,15 @@ def fitting(messages: Messages, framing: Framing) -> Messages:
     """The messages; raises Rejected for the first that has more bytes than its system takes. (The
     publisher's own headers, subject and reply take some more.)"""
     if np.maximum.reduce(messages.sizes) > framing.limit:
-        raise _too_large(messages, int(np.argmax(messages.sizes > framing.limit)), framing)
+        index = int(np.argmax(messages.sizes > framing.limit))
+        partition = next(run.origin.partition for run in messages.runs if index < run.stop)
+        raise Rejected(
+            f"the change at {messages.place(index)} of {partition} is {messages.sizes[index]} bytes"
+            f" as a message; the server takes {framing.limit}",
+            code="too-large",
+            hint=framing.remedy,
+        )
     return messages
-
-
-def _too_large(messages: Messages, index: int, framing: Framing) -> Rejected:
-    """The error for the first message that the server would not take."""
-    place = messages.place(index)
-    partition = next(run.origin.partition for run in messages.runs if index < run.stop)
-    return Rejected(
-        f"the change at {place} of {partition} is {messages.sizes[index]} bytes as a "
-        f"message; the server takes {framing.limit}",
-        code="too-large",
-        hint=framing.remedy,
-    )
 
 
 def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
@@ -126,9 +120,3 @@ def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
                 hint="give source and sink the same encoding of images",
             ) from None
     return found
-
-
-def sizes_of(column: Column) -> Sizes:
-    """Bytes of each value of a formatted column."""
-    ends = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
-    return (ends[1:] - ends[:-1]).astype(np.int64)

@@ -4,14 +4,13 @@ from typing import Any
 
 from penstock.nats.compression import Dictionaries
 from penstock.process.plugins import plugin
-from penstock.sinks.messages.arrow import Tabular
 from penstock.sinks.messages.compression import Compression
 from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.messages.encode import Bodies, Encoder, Singles
 from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Framing, Headers
 from penstock.sinks.messages.settings import MessageSettings
-from penstock.sinks.messages.several import Several
+from penstock.sinks.messages.several import Several, Tabular
 from penstock.sinks.subject import Template
 
 

@@ -110,13 +110,15 @@ class KindFinder:
         table = values["database"], values["namespace"], values["collection"]
         # A logical message is in no table, and stands for a moment of all of them; what concerns a
         # whole table concerns all of its hash partitions.
+        version = values["schema_version"]
         is_moment = values["operation"] in _OF_NO_ROW or values["collection"] is None
         self._known[key] = kind = MessageKind(
             subject,
             b"" if self._columnar is None else self._columnar.shared(values),
             None if is_moment else table,
             values,
-            _schema_line(values),
+            # What a transform may have made of it must not end the header.
+            b"\r\n%b: %b" % (TABLE_SCHEMA, escape(version).encode()) if version else b"",
         )
         return kind
 
@@ -125,12 +127,6 @@ def schema_lines(kinds: Sequence[MessageKind]) -> Values | None:
     """The headers of kinds that name schemas; None where all are empty."""
     lines = [kind.schema_line for kind in kinds]
     return Values(lines) if any(lines) else None
-
-
-def _schema_line(values: Mapping[str, Any]) -> bytes:
-    version = values["schema_version"]
-    # What a transform may have made of it must not end the header.
-    return b"" if not version else b"\r\n%b: %b" % (TABLE_SCHEMA, escape(version).encode())
 
 
 def is_document(values: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 """A batch of changes -> messages that hold several changes each: `messages: batch`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -12,18 +12,30 @@ from penstock.model.position import Place
 from penstock.sinks.messages.compression import Compression
 from penstock.sinks.messages.destinations import Destinations, destinations
 from penstock.sinks.messages.dialect import Dialect
-from penstock.sinks.messages.encode import Bodies, fitting, sizes_of
+from penstock.sinks.messages.encode import Bodies, fitting
 from penstock.sinks.messages.grouping import Group, Sizes, ends_of, grouped, lined_up
 from penstock.sinks.messages.kinds import KindFinder, MessageKind, RowKinds, schema_lines
-from penstock.sinks.messages.layout import Layout
-from penstock.sinks.messages.message import Headers, Messages
-from penstock.sinks.rows.columns import BINARY, Column, Columns
+from penstock.sinks.messages.layout import SHARED, Layout
+from penstock.sinks.messages.message import Framing, Headers, Messages
+from penstock.sinks.rows.columns import BINARY, Column, Columns, sizes_of
 from penstock.sinks.rows.part import OriginRun, Part
 from penstock.sinks.subject import Template
 
 # Bytes that a message's headers and the shared part of its body are taken to need at most.
 _AROUND = 4096
-_CACHED = 10_000  # pairs of a kind and a number of changes
+_CACHED = 10_000  # pairs of a kind and a number of changes, or schemas
+_VERSION = b"1"
+_ARROW = b"application/vnd.apache.arrow.stream"
+# The message's column -> the change's.
+_COLUMNS: Mapping[str, str] = {
+    "event_id": "event_id", "cursor": "cursor", "ordinal": "ordinal", "document_id": "document_id",
+    "key": "key", "data": "after", "before": "before", "unchanged": "unchanged",
+    "transaction": "transaction", "committed_at": "committed_at", "captured_at": "captured_at",
+    "delta": "delta",
+}  # fmt: skip
+_TEXTS = ("event_id", "cursor", "document_id", "key", "after", "before", "transaction", "delta")
+_EACH = 96  # bytes of a row beside its texts: offsets, validity, times
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # of an IPC stream
 
 
 class Grouped(ABC):
@@ -136,6 +148,45 @@ class Several(Grouped):
         return head + say.name("changes") + say.list_start(count), say.list_end + say.end
 
 
+class Tabular(Grouped):
+    """A message is an IPC stream of one Arrow record batch: `encoding: arrow`. The columns of a
+    change go out as they came in, with no copy but the one into the message; what the changes of a
+    message share is in the schema's metadata."""
+
+    def __init__(self, template: Template, framing: Framing, **limits: Any) -> None:
+        headers = Headers(framing, version=_VERSION, content_type=_ARROW, counted=True)
+        super().__init__(template, headers, KindFinder(template.segments, None), **limits)
+        self._schemas: dict[tuple[Any, ...], bytes] = {}
+
+    def _rows(self, part: Part, row_kinds: RowKinds) -> tuple[pa.RecordBatch, Sizes]:
+        columns = [_shown(part.batch, name) for name in _COLUMNS.values()]
+        return pa.RecordBatch.from_arrays(columns, names=list(_COLUMNS)), _sizes(part.batch)
+
+    def _bodies(
+        self, rows: pa.RecordBatch, groups: Sequence[Group], where: Destinations
+    ) -> Iterator[bytes]:
+        order = lined_up(groups)
+        ordered = rows if order is None else rows.take(order)
+        start = 0
+        for group in groups:
+            part = ordered.slice(start, group.count)
+            yield b"".join([self._schema(rows, group, where), part.serialize(), _END])
+            start += group.count
+
+    def _schema(self, shown: pa.RecordBatch, group: Group, where: Destinations) -> bytes:
+        values = where.kinds[group.number].values
+        # How `key`, `data` and `before` are encoded.
+        images = "msgpack" if pa.types.is_binary(shown.schema.field("data").type) else "json"
+        key = images, shown.schema.field("delta").type, *values.values()
+        if key not in self._schemas:
+            if len(self._schemas) >= _CACHED:
+                self._schemas.clear()
+            shared = {name: str(values[name]) for name in SHARED if values[name] is not None}
+            schema = shown.schema.with_metadata({**shared, "images": images})
+            self._schemas[key] = schema.serialize().to_pybytes()
+        return self._schemas[key]
+
+
 def _runs(
     groups: Sequence[Group], where: Destinations, cursor: Column, ordinal: Column
 ) -> Iterator[OriginRun]:
@@ -152,3 +203,23 @@ def _runs(
 def _taken(column: Column, rows: Sequence[int]) -> Column:
     # A slice costs a tenth of `take`, and one message is what there mostly is.
     return column.slice(rows[0], 1) if len(rows) == 1 else column.take(pa.array(rows, pa.int64()))
+
+
+def _shown(batch: pa.RecordBatch, name: str) -> Any:
+    column = batch.column(name)
+    if name == "delta" and column.null_count == len(column):
+        return pa.array([None] * len(column), pa.null())  # which takes no bytes
+    return column
+
+
+def _sizes(batch: pa.RecordBatch) -> Sizes:
+    """About the bytes of each row in a record batch."""
+    sizes = np.full(len(batch), _EACH, np.int64)
+    for name in _TEXTS:
+        sizes += sizes_of(batch.column(name))
+    unchanged: Any = batch.column("unchanged")
+    if len(unchanged.flatten()):
+        sizes += np.array(
+            [sum(map(len, one or ())) + 4 * len(one or ()) for one in unchanged.to_pylist()]
+        )
+    return sizes

@@ -17,6 +17,7 @@ from penstock.model.change import IMAGES, Images, images_of, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
+from penstock.wire.documents import base64_of
 
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 RawChange = Literal["source", "change"]
@@ -78,7 +79,7 @@ class Letter:
         fields = {name: getattr(self, name) for name in self.__slots__}
         texts = {k: v[:_LONGEST_TEXT] for k, v in fields.items() if isinstance(v, str)}
         cut = len(raw) < self.raw_bytes
-        more = {"raw": _text(raw), "context": _text(context), "truncated": cut}
+        more = {"raw": base64_of(raw), "context": base64_of(context), "truncated": cut}
         return orjson.dumps({**fields, **texts, **more})
 
     @classmethod
@@ -112,7 +113,7 @@ def error_letter(row: Mapping[str, Any], images: str) -> Letter:
 
 def row_letter(row: Mapping[str, Any], images: Images, reason: str, error: str) -> Letter:
     """Of a change that was decoded and cannot be encoded or stored."""
-    raw = orjson.dumps(dict(row), default=_text)
+    raw = orjson.dumps(dict(row), default=base64_of)
     return Letter(
         **_known(row),
         reason=reason,
@@ -127,12 +128,13 @@ def row_letter(row: Mapping[str, Any], images: Images, reason: str, error: str) 
 
 def page_of(letter: Letter) -> Page:
     """A page of the letter's change alone, for its feed's decoder. Raises Malformed."""
+    captured = letter.captured_at
     return Page(
         partition=PartitionId(letter.partition),
         first=letter.place,
         last=letter.place,
         count=1,
-        captured_at=_microseconds(letter.captured_at),
+        captured_at=round(datetime.fromisoformat(captured).timestamp() * 1e6) if captured else 0,
         context=letter.context,
         payload=letter.raw,
     )
@@ -170,15 +172,5 @@ def _known(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _microseconds(time: str | None) -> int:
-    return round(datetime.fromisoformat(time).timestamp() * 1e6) if time else 0
-
-
 def _bytes(value: bytes | str) -> bytes:
     return base64.b64decode(value) if isinstance(value, str) else value
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError

@@ -40,12 +40,10 @@ class PartWriter(Protocol[T_co]):
     def write(self, part: Part) -> Sequence[T_co]:
         """What was made of all changes of a part. Raises Rejected when the sink refuses one of
         them, and then has made nothing of any."""
-        ...
 
     def reason(self, row: Part) -> str:
         """Why the change of a part of one, which `write` refused, is a dead letter: too-large,
         not-encodable or another word."""
-        ...
 
 
 class LetterStore(Protocol):
@@ -54,7 +52,6 @@ class LetterStore(Protocol):
     def store(self, letter: Letter) -> bool:
         """Makes a letter durable, once; False when it was there. Raises Unavailable,
         SettingsError."""
-        ...
 
 
 class RecordStore(Protocol):
@@ -62,11 +59,9 @@ class RecordStore(Protocol):
 
     def all(self, *, within: float | None = None) -> Mapping[Table, Suspension]:
         """Every record, as known here; with what others stored until so many seconds ago."""
-        ...
 
     def change(self, table: Table, step: Callable[[Suspension], Suspension]) -> Suspension:
         """Stores what `step` makes of a table's record; `step` may run again."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,8 +176,9 @@ class Quarantine(Generic[T]):
         if self._policy == "stop":
             return writer.write(part), []
         written, refused = sift(part, writer.write)
+        ids = whole.column("event_id").to_pylist() if refused else []
         return written, [
-            Fault(_row_in(whole, row.batch), writer.reason(row), str(error))
+            Fault(ids.index(row.batch["event_id"][0].as_py()), writer.reason(row), str(error))
             for row, error in refused
         ]
 
@@ -313,12 +309,6 @@ def _concerns(record: Suspension, first: Place) -> bool:
     return record.state is not SuspensionState.FOLLOWING or any(
         Place.parse(hole.last) >= first for hole in record.holes
     )
-
-
-def _row_in(whole: pa.RecordBatch, row: pa.RecordBatch) -> int:
-    """Where a row is in the batch that it was taken from."""
-    ids = whole.column("event_id").to_pylist()
-    return int(ids.index(row.column("event_id")[0].as_py()))
 
 
 def now() -> str:

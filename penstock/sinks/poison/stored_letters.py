@@ -67,11 +67,9 @@ class StoredLetters(Protocol):
 
     def stored(self) -> Iterator[StoredLetter]:
         """All, oldest first."""
-        ...
 
     def get(self, id: int) -> StoredLetter | None:
         """One, by its number."""
-        ...
 
 
 def find_letter(letters: StoredLetters, id: str) -> StoredLetter:

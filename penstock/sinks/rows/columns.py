@@ -117,6 +117,18 @@ def hashes_of(column: Column) -> Numbers:
     return numbers
 
 
+def offsets_of(column: Column) -> Any:
+    """Where the values of a text or binary column end in its data; first where they begin."""
+    return np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, 4 * column.offset)
+
+
+def sizes_of(column: Column) -> "np.ndarray[Any, np.dtype[np.int64]]":
+    """Bytes of each value of a text or binary column."""
+    ends = offsets_of(column)
+    sizes: np.ndarray[Any, np.dtype[np.int64]] = (ends[1:] - ends[:-1]).astype(np.int64)
+    return sizes
+
+
 def address(numbers: "np.ndarray[Any, Any]") -> int:
     """Where an array's numbers are."""
     return int(numbers.__array_interface__["data"][0])

@@ -44,7 +44,6 @@ class _Pulled:
         self._rows, self._bytes = len(first), first.get_total_buffer_size()
 
     def joins(self, batch: pa.RecordBatch) -> bool:
-        """Takes the batch as well, if it is small enough."""
         rows, size = self._rows + len(batch), self._bytes + batch.get_total_buffer_size()
         if rows > _LIST_ROWS or size > _LIST_BYTES or len(self.batches) == _LIST_BATCHES:
             return False

@@ -2,19 +2,21 @@
 retries after failures, and reports what is durable meanwhile."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
+from penstock.process.histograms import observed
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
-from penstock.sinks.rows.latency import PublishLatency
 from penstock.sinks.rows.part import Part
 
 T = TypeVar("T")
@@ -51,122 +53,60 @@ class Tally:
         self.stored += 1
 
 
-class Outlet(Protocol):
-    """How a sink sends, in one write. `tally` is what is durable, `flow` how fast to send, `gather`
-    what goes together; `order` keeps the last places.
-
-    `send`, `poll` and `drain` try until they succeed, by `SinkRetries`. They raise Rejected,
-    SettingsError or LeaseLost.
-    """
-
-    tally: Tally
-    flow: Flow
-    gather: Gather
-    order: Order
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether `connect` succeeded and nothing failed since."""
-        ...
-
-    def connect(self) -> None:
-        """Opens what is closed, and goes on after the last change that is durable. Raises
-        Unavailable, SettingsError."""
-        ...
-
-    def probe(self) -> None:
-        """Sends a little of what is to be sent, and returns when it is durable. Raises
-        Unavailable."""
-        ...
-
-    def close(self) -> None:
-        """Closes the connection, which failed."""
-        ...
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that was sent is durable."""
-        ...
-
-    @property
-    def descriptor(self) -> int | None:
-        """A file descriptor that can be read when there are answers."""
-        ...
-
-    def send(self, part: Part) -> Part | None:
-        """Sends the changes of a part that are not stored yet; does not wait until they are
-        durable. Returns what was sent; None if all were stored."""
-        ...
-
-    def poll(self) -> None:
-        """Takes in the answers that are there, and sends what waited for them."""
-        ...
-
-    def drain(self) -> None:
-        """Returns when all that was sent is durable."""
-        ...
-
-    def settle(self) -> None:
-        """Everything that was sent is durable: what was set aside instead counts as stored."""
-        ...
-
-    def refresh(self) -> None:
-        """There was nothing to do for a while: keeps the connection alive."""
-        ...
-
-    def numbers(self) -> dict[str, Any]:
-        """Plain JSON of the receipt that only this sink has."""
-        ...
+# Seconds between two measurements while changes come, and changes: a column keeps its whole batch.
+_MEASURE, _ROWS = 0.5, 10_000
 
 
-class SinkRetries:
-    """Does steps of an outlet, over an open connection, again and again until they succeed."""
+class PublishLatency:
+    """How long the changes of one write take from the commit at the source until they are stored.
+    `fields`: the percentiles of the last measurement, in milliseconds."""
 
-    def __init__(self, outlet: Outlet, progress: Progress) -> None:
-        self._outlet, self._progress = outlet, progress
-        self._flow, self._tally = outlet.flow, outlet.tally
+    def __init__(self) -> None:
+        self.fields: dict[str, float] = {}
+        # Times of commit: since the last call of `stored`, and before each since `measure`.
+        self._sent: list[pa.Array[Any]] = []
+        self._stored: list[tuple[float, list[pa.Array[Any]]]] = []
+        self._rows = 0  # in both
+        self._measured = 0.0
+        self._counts: dict[str, float] = {}
 
-    def repeat(self, step: Step[T]) -> T:
-        """Does a step. Raises what is neither Unavailable nor Malformed."""
-        waits, attempts, before = None, 0, self._tally.batches
-        while True:
-            while (left := self._flow.closed_for()) > 0:  # the breaker is open: nothing is tried
-                time.sleep(min(left, _IDLE))
-            try:
-                found = self._try(step)
-            except (Unavailable, Malformed) as error:
-                self._outlet.close()
-                if waits is None or self._tally.batches != before:
-                    # Spread so that the failures of one short outage (a restart, an election of a
-                    # leader) do not open the breaker.
-                    waits, before = delays(first=0.2, factor=3.0), self._tally.batches
-                attempts += 1
-                self._flow.failed(error.message)
-                self._progress.report(
-                    {"connected": False, "error": str(error), "attempts": attempts}
-                )
-                if self._flow.breaker.state is BreakerState.CLOSED:
-                    time.sleep(next(waits))
-            else:
-                break
-        if attempts:
-            self._progress.report({"connected": True, "attempts": attempts})
-        return found
+    def sent(self, batch: pa.RecordBatch) -> None:
+        """These changes are published."""
+        self._sent.append(batch.column("committed_at"))
+        self._rows += len(batch)
 
-    def _try(self, step: Step[T]) -> T:
-        """A step, and before it the probe of a breaker that is half-open."""
-        before = self._tally.batches
-        if not self._outlet.is_connected:
-            self._outlet.connect()
-        if self._flow.breaker.state is BreakerState.HALF_OPEN:
-            self._outlet.probe()
-            self._flow.succeeded()
-        try:
-            return step()
-        finally:
-            # Failures in a row: what the server stored in between ends the row.
-            if self._tally.batches != before and self._flow.breaker.failures:
-                self._flow.succeeded()
+    def stored(self) -> None:
+        """What was sent counts as stored now: an upper bound, because the oldest of it was
+        acknowledged before. Measures if it is time to: a page would wait for it."""
+        if self._sent:
+            self._stored.append((time.time(), self._sent))
+            self._sent = []
+        if self._rows >= _ROWS or time.monotonic() - self._measured >= _MEASURE:
+            self.measure()
+
+    def measure(self) -> None:
+        """From the commit at the source until it was stored, since the last time."""
+        self._measured = time.monotonic()
+        waited = [
+            now * 1e3 - part.drop_null().cast(pa.int64()).to_numpy() / 1e3
+            for now, parts in self._stored
+            for part in parts
+        ]
+        self._stored.clear()
+        self._rows = 0
+        if sum(map(len, waited)):
+            all_waited = np.concatenate(waited)
+            p50, p99 = np.percentile(all_waited, (50, 99))
+            self._counts = observed("publish", all_waited / 1e3)
+            self.fields = {
+                "latency_p50_ms": round(float(p50), 1),
+                "latency_p99_ms": round(float(p99), 1),
+            }
+
+    def take_counts(self) -> dict[str, float]:
+        """The histogram's counts since the last call."""
+        counts, self._counts = self._counts, {}
+        return counts
 
 
 @dataclass(slots=True)
@@ -178,18 +118,120 @@ class _Reported:
     size: int = 0
 
 
-class WriteLoop:
-    """Of one write."""
+class WriteLoop(ABC):
+    """One write over a connection. A sink says how it sends. `tally` is what is durable, `flow` how
+    fast to send, `gather` what goes together; `order` keeps the last places. What was gathered may
+    wait for more; everything older was sent.
 
-    def __init__(self, outlet: Outlet, progress: Progress) -> None:
-        self._outlet, self._progress = outlet, progress
-        self._tally, self._flow = outlet.tally, outlet.flow
-        # What was gathered may wait for more; everything older is with the outlet.
-        self._gather, self._order = outlet.gather, outlet.order
-        self._flow.listen(progress.report)
+    `send`, `poll` and `drain` try until they succeed, by `repeat`. They raise Rejected,
+    SettingsError or LeaseLost.
+    """
+
+    def __init__(self, flow: Flow, gather: Gather, order: Order, progress: Progress) -> None:
+        self.tally, self.flow = Tally(), flow
+        self.gather, self.order = gather, order
+        self._progress = progress
         self._reported = _Reported(time.monotonic())
         self._latency = PublishLatency()
         self._slowest: dict[str, float] = {}  # of the latencies, since the last report
+        flow.listen(progress.report)
+
+    @property
+    @abstractmethod
+    def is_connected(self) -> bool:
+        """Whether `connect` succeeded and nothing failed since."""
+
+    @abstractmethod
+    def connect(self) -> None:
+        """Opens what is closed, and goes on after the last change that is durable. Raises
+        Unavailable, SettingsError."""
+
+    @abstractmethod
+    def probe(self) -> None:
+        """Sends a little of what is to be sent, and returns when it is durable. Raises
+        Unavailable."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Closes the connection, which failed."""
+
+    @property
+    @abstractmethod
+    def is_idle(self) -> bool:
+        """Whether all that was sent is durable."""
+
+    @property
+    @abstractmethod
+    def descriptor(self) -> int | None:
+        """A file descriptor that can be read when there are answers."""
+
+    @abstractmethod
+    def send(self, part: Part) -> Part | None:
+        """Sends the changes of a part that are not stored yet; does not wait until they are
+        durable. Returns what was sent; None if all were stored."""
+
+    @abstractmethod
+    def poll(self) -> None:
+        """Takes in the answers that are there, and sends what waited for them."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Returns when all that was sent is durable."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Everything that was sent is durable: what was set aside instead counts as stored."""
+
+    @abstractmethod
+    def refresh(self) -> None:
+        """There was nothing to do for a while: keeps the connection alive."""
+
+    @abstractmethod
+    def numbers(self) -> dict[str, Any]:
+        """Plain JSON of the receipt that only this sink has."""
+
+    def repeat(self, step: Step[T]) -> T:
+        """Does a step, over an open connection, again and again until it succeeds. Raises what is
+        neither Unavailable nor Malformed."""
+        waits, attempts, before = None, 0, self.tally.batches
+        while True:
+            while (left := self.flow.closed_for()) > 0:  # the breaker is open: nothing is tried
+                time.sleep(min(left, _IDLE))
+            try:
+                found = self._try(step)
+            except (Unavailable, Malformed) as error:
+                self.close()
+                if waits is None or self.tally.batches != before:
+                    # Spread so that the failures of one short outage (a restart, an election of a
+                    # leader) do not open the breaker.
+                    waits, before = delays(first=0.2, factor=3.0), self.tally.batches
+                attempts += 1
+                self.flow.failed(error.message)
+                self._progress.report(
+                    {"connected": False, "error": str(error), "attempts": attempts}
+                )
+                if self.flow.breaker.state is BreakerState.CLOSED:
+                    time.sleep(next(waits))
+            else:
+                break
+        if attempts:
+            self._progress.report({"connected": True, "attempts": attempts})
+        return found
+
+    def _try(self, step: Step[T]) -> T:
+        """A step, and before it the probe of a breaker that is half-open."""
+        before = self.tally.batches
+        if not self.is_connected:
+            self.connect()
+        if self.flow.breaker.state is BreakerState.HALF_OPEN:
+            self.probe()
+            self.flow.succeeded()
+        try:
+            return step()
+        finally:
+            # Failures in a row: what the server stored in between ends the row.
+            if self.tally.batches != before and self.flow.breaker.failures:
+                self.flow.succeeded()
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
@@ -201,9 +243,9 @@ class WriteLoop:
                     break
                 self._go_on(batches)
         self._flush()
-        self._outlet.drain()
-        self._outlet.settle()
-        self._flow.idle()
+        self.drain()
+        self.settle()
+        self.flow.idle()
         self._latency.stored()
         self._latency.measure()
         if counts := self._latency.take_counts():
@@ -212,51 +254,50 @@ class WriteLoop:
 
     def _until(self) -> tuple[float, int | None]:
         """How long to wait for the source at most, and for which socket beside it."""
-        due = self._gather.due_in(time.monotonic(), self._flow.pace)
-        if self._outlet.is_idle:
+        due = self.gather.due_in(time.monotonic(), self.flow.pace)
+        if self.is_idle:
             return min(due, self._report_in()), None
-        return min(due, POLL, self._report_in()), self._outlet.descriptor
+        return min(due, POLL, self._report_in()), self.descriptor
 
     def _report_in(self) -> float:
         """Seconds until what was stored is to be reported."""
-        if self._tally.stored == self._reported.stored:
+        if self.tally.stored == self._reported.stored:
             return _IDLE
         return max(0.0, self._reported.at + _PROGRESS - time.monotonic())
 
     def _go_on(self, batches: list[pa.RecordBatch]) -> None:
         for batch in batches:
-            if self._gather.is_full(self._flow.pace) or not self._gather.takes(batch):
+            if self.gather.is_full(self.flow.pace) or not self.gather.takes(batch):
                 self._flush()
             if len(batch):
-                self._gather.add(batch, time.monotonic())
-        waited = not self._outlet.is_idle
+                self.gather.add(batch, time.monotonic())
+        waited = not self.is_idle
         if waited:
-            self._outlet.poll()
+            self.poll()
         # A batch that is full goes, and one that has waited; a smaller one when the server idles.
         # Under pressure a smaller one waits for more all the same.
-        pace = self._flow.pace
-        eager = pace.patience == 1 and self._outlet.is_idle
-        if eager or self._gather.is_due(time.monotonic(), pace):
+        pace = self.flow.pace
+        eager = pace.patience == 1 and self.is_idle
+        if eager or self.gather.is_due(time.monotonic(), pace):
             self._flush()
-        if self._outlet.is_idle:
-            self._flow.idle()
+        if self.is_idle:
+            self.flow.idle()
             if not batches and not waited:
-                self._outlet.refresh()
+                self.refresh()
         self._report_progress()
 
     def _flush(self) -> None:
-        """Sends what has gathered."""
-        for batch in self._gather.take():
-            for part in self._order.arrange(batch):
-                if (sent := self._outlet.send(part)) is not None:
+        for batch in self.gather.take():
+            for part in self.order.arrange(batch):
+                if (sent := self.send(part)) is not None:
                     self._latency.sent(sent.batch)
 
     def _report_progress(self) -> None:
         """Reports what is durable: a source is acknowledged it before the end of the write."""
         now = time.monotonic()
-        if self._outlet.is_idle:
-            self._outlet.settle()
-        tally, last = self._tally, self._reported
+        if self.is_idle:
+            self.settle()
+        tally, last = self.tally, self._reported
         is_due = now - last.at >= _PROGRESS or tally.size - last.size >= _STORED
         if is_due and tally.stored != last.stored:
             self._reported = _Reported(now, tally.stored, tally.size)
@@ -275,23 +316,23 @@ class WriteLoop:
 
     def _answers(self) -> dict[str, float]:
         """The longest answer since the last report that had one."""
-        slowest = self._flow.slowest()
+        slowest = self.flow.slowest()
         if slowest is not None:
             self._slowest = {"answer_ms": slowest}
         return self._slowest
 
     def _receipt(self) -> Receipt:
-        tally = self._tally
+        tally = self.tally
         return Receipt(
             position=dict(tally.position),
             published=tally.published,
             duplicates=tally.duplicates,
             size=tally.size,
             numbers={
-                **self._outlet.numbers(),
+                **self.numbers(),
                 "batches": tally.batches,
                 "resent": tally.resent,
-                **self._flow.states,
+                **self.flow.states,
                 **self._latency.fields,
                 **self._answers(),
             },

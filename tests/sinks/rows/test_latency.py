@@ -5,8 +5,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.process.histograms import histograms
-from penstock.sinks.rows import latency
-from penstock.sinks.rows.latency import PublishLatency
+from penstock.sinks.rows import loop
+from penstock.sinks.rows.loop import PublishLatency
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     found = Clock()
-    monkeypatch.setattr(latency, "time", found)
+    monkeypatch.setattr(loop, "time", found)
     return found
 
 

@@ -14,7 +14,8 @@ store later ones, which stay before them.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import orjson
 
@@ -48,7 +49,6 @@ class _Added:
         self.end = 0  # the number after the last
 
     def add(self, messages: Messages) -> None:
-        """After all others."""
         self._chunks.append((self.end, messages))
         self.end += len(messages)
 
@@ -58,7 +58,6 @@ class _Added:
         return chunk, number - first
 
     def since(self, number: int) -> list[Messages]:
-        """From that number on."""
         return [one.slice(max(number - first, 0), len(one)) for first, one in self._chunks]
 
     def take_before(self, number: int) -> Iterator[Messages]:
@@ -75,12 +74,10 @@ class _Flight:
         self.bytes = 0
 
     def add(self, end: int, size: int) -> None:
-        """A piece that ends before the message of that number."""
         self._pieces.append((end, size))
         self.bytes += size
 
     def land(self, number: int) -> None:
-        """All before that number is acknowledged."""
         while self._pieces and self._pieces[0][0] <= number:
             self.bytes -= self._pieces.popleft()[1]
 
@@ -248,7 +245,10 @@ class Individual(Publisher):
                 if self._chained and _BROKEN in payload:
                     self._refused.add(number)
                     continue
-                self._raise(headers, payload)
+                if status_of(headers) == 503:
+                    raise Unavailable("no stream takes our subjects now", code="no-stream")
+                if payload:
+                    self._refuse(orjson.loads(payload)["error"])
             if b'"duplicate"' in payload:
                 if b'"seq":0,' in payload:
                     raise Unavailable("a message id is known, and its message is not stored yet")
@@ -258,23 +258,16 @@ class Individual(Publisher):
             else:
                 self._early.add(number)
 
-    def _raise(self, headers: bytes, payload: bytes) -> None:
-        if status_of(headers) == 503:
-            raise Unavailable("no stream takes our subjects now", code="no-stream")
-        if payload:
-            error = ApiError.of(orjson.loads(payload)["error"])
-            raise error_of(error, f"{self._first_place()} was not stored")
-
-    def _first_place(self) -> str:
+    def _refuse(self, failure: Mapping[str, Any]) -> None:
         messages, row = self._added.at(self._acknowledged)
-        return f"the change at {messages.place(row)} or soon after it"
+        place = f"the change at {messages.place(row)} or soon after it"
+        raise error_of(ApiError.of(failure), f"{place} was not stored")
 
     def _changes(self, number: int) -> int:
         messages, row = self._added.at(number)
         return 1 if messages.counts is None else int(messages.counts[row])
 
     def _drop_acknowledged(self) -> None:
-        """Forgets what is acknowledged."""
         self._flight.land(self._acknowledged)
         for messages in self._added.take_before(self._acknowledged):
             for run in messages.runs:

@@ -84,8 +84,7 @@ class Publisher(ABC):
         Unavailable, and may then be called again."""
 
     @abstractmethod
-    def _take_all(self, connection: Connection, messages: list[Msg]) -> None:
-        """Takes in answers."""
+    def _take_all(self, connection: Connection, messages: list[Msg]) -> None: ...
 
     @abstractmethod
     def _expect(self, connection: Connection) -> None:
