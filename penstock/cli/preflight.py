@@ -24,7 +24,7 @@ from penstock.model.finding import Finding, failed
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks.subject import parse_template
-from penstock.spark.session.master import is_local
+from penstock.spark.session.launch import is_local
 
 _JAVA = 17
 _OF_ONE_MACHINE = ("sqlite", "memory")  # schemes of positions

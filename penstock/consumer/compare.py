@@ -6,11 +6,12 @@ comes to it. The table's values are read with psycopg, so that the two sides sha
 """
 
 import base64
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
-from math import isinf, isnan
+from math import isfinite
 from typing import Any
 from uuid import UUID
 
@@ -100,8 +101,8 @@ def same(value: Any, copy: Any) -> bool:  # noqa: PLR0911 - one for each type
     match value:
         case bool() | None:
             return copy is value
-        case float() if isnan(value) or isinf(value):
-            return bool(copy == _special(value))
+        case float() if not isfinite(value):
+            return bool(copy == json.dumps(value))  # NaN, Infinity, -Infinity
         case Decimal():
             return bool(copy == format(value, "f"))
         case datetime():
@@ -126,12 +127,6 @@ def same(value: Any, copy: Any) -> bool:  # noqa: PLR0911 - one for each type
             )  # by the same parser, which loses digits
         case _:
             return type(copy) is type(value) and copy == value
-
-
-def _special(value: float) -> str:
-    if isnan(value):
-        return "NaN"
-    return "Infinity" if value > 0 else "-Infinity"
 
 
 def _same_time(value: datetime, copy: Any) -> bool:

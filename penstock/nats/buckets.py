@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import orjson
+import ormsgpack
 
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.api import WRONG_SEQUENCE, ApiError, JetStream, Stored, error_of
@@ -191,3 +192,13 @@ def _headers(value: bytes | None, revision: int | None) -> bytes:
     if revision is not None:
         lines += b"Nats-Expected-Last-Subject-Sequence: %d\r\n" % revision
     return lines + b"\r\n"
+
+
+def read_map(value: bytes | None) -> dict[str, Any]:
+    """A value that is a map, in JSON or MessagePack; empty for any other."""
+    try:
+        load: Any = orjson.loads if value and value[:1] == b"{" else ormsgpack.unpackb
+        found = load(value or b"")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

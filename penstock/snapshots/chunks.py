@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from penstock.model.change import Images
 from penstock.nats.compression import ENCODING, Frames, large_frame
 from penstock.sinks.messages.dialect import dialect
+from penstock.sinks.rows.columns import offsets_of
 
 ARROW = b"application/vnd.apache.arrow.stream"
 _AROUND = 1024  # bytes of a body besides its rows, at most
@@ -91,7 +92,7 @@ def cut(rows: pa.RecordBatch, most: int, size: int) -> Iterator[pa.RecordBatch]:
     that is larger is alone."""
     count = rows.num_rows
     totals = _MARGIN * rows.num_columns * np.arange(count + 1)
-    for ends in map(_ends, rows.columns):
+    for ends in map(offsets_of, rows.columns):
         totals = totals + (ends - ends[0]).astype(np.int64)
     start, room = 0, size - _AROUND
     while start < count:
@@ -102,20 +103,14 @@ def cut(rows: pa.RecordBatch, most: int, size: int) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(rows: Any, separator: bytes) -> Any:
-    """All images, one after the other."""
     if not len(rows):
         return b""
     if separator:
         every = pa.ListArray.from_arrays(pa.array([0, len(rows)], pa.int32()), rows)
         joined: Any = pc.binary_join(every, separator.decode())
         return joined[0].as_buffer()
-    ends = _ends(rows)
+    ends = offsets_of(rows)
     return memoryview(rows.buffers()[2])[ends[0] : ends[-1]]
-
-
-def _ends(rows: Any) -> Any:
-    """Where images end in the data of their column; first where they begin."""
-    return np.frombuffer(rows.buffers()[1], np.int32, len(rows) + 1, 4 * rows.offset)
 
 
 def _arrow(rows: pa.RecordBatch, shared: dict[str, Any]) -> bytes:

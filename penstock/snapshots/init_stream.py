@@ -4,12 +4,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
-import orjson
-import ormsgpack
-
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableName
 from penstock.nats.api import ApiError, JetStream, Stored, error_of, unfit
+from penstock.nats.buckets import read_map
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.nats.subjects import escape
@@ -123,7 +121,7 @@ class InitStream(Closes):
         subject = f"{PREFIX}.meta.{token(name)}"
         while found := self.api.next(self._stream, subject, sequence + 1):
             if found.headers.get("Nats-Msg-Id") == identity:
-                return _document(found)
+                return read_map(found.payload)
             sequence = found.sequence
         return None
 
@@ -131,7 +129,7 @@ class InitStream(Closes):
         """The newest snapshot from which mirrors of a table load it again, by the last meta."""
         subject = f"{PREFIX}.meta.{token(name)}"
         last = self._tried(lambda api: api.last(self._stream, subject))
-        return _document(last).get("reload") if last else None
+        return read_map(last.payload).get("reload") if last else None
 
     def chunks(self, name: TableName, snapshot_id: str) -> Iterator[Stored]:
         """The chunks of a snapshot that are there, in the order in which they were stored."""
@@ -181,9 +179,3 @@ class InitStream(Closes):
     @staticmethod
     def _chunks(name: TableName, snapshot_id: str) -> str:
         return f"{PREFIX}.snap.{token(name)}.{snapshot_id}.>"
-
-
-def _document(meta: Stored) -> Mapping[str, Any]:
-    read: Any = orjson.loads if meta.payload[:1] == b"{" else ormsgpack.unpackb
-    document: Mapping[str, Any] = read(meta.payload)
-    return document

@@ -6,18 +6,21 @@ is sent. From then on it may be stored though no answer came, and no chunk may b
 """
 
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from penstock.config import SnapshotSettings
 from penstock.feeds import WHOLE_TABLE, Feed, RowSelection, TakesSnapshots
 from penstock.model.change import OnError
 from penstock.model.machine import step
 from penstock.model.position import Bookmarks
 from penstock.model.table_schema import TableName
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.statements import RowTransform
+
+_LOOK = 0.1  # seconds between two looks whether a wait is to end
 
 
 class Cancelled(Exception):
@@ -35,17 +38,14 @@ class PipelineState(Protocol):
     def is_ours(self) -> bool:
         """Whether this instance still has the pipeline; once it does not, it never has it again,
         and the next owner goes on with snapshots."""
-        ...
 
     def bookmarks(self, backend: str) -> Bookmarks:
         """The saved positions of a backend; none before its changes are followed. Raises
         Unavailable."""
-        ...
 
     def losses(self, backend: str) -> str:
         """A text that changes with each loss of changes. Raises Unavailable while changes from
         before a gap are not published, and could not be told from those after a snapshot."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +141,33 @@ TABLE: Mapping[tuple[RunState, RunEvent], RunState] = {
 
 _GOES_ON = RunState.READING, RunState.FAILED
 _OVER = RunState.FAILED, RunState.DOUBTFUL, RunState.CANCELLED, RunState.WITHDRAWN
+
+
+class SnapshotPace:
+    """How fast snapshots may be read, all together, so that the source and its changes come first:
+    `wait` before rows are sent. Used by any number of threads. Without a rate nothing waits."""
+
+    def __init__(
+        self,
+        settings: SnapshotSettings,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._rates = settings.row_rate, settings.rate
+        self._clock, self._sleep = clock, sleep
+        self._free_at = 0.0  # when what was let through so far is paid for
+        self._lock = threading.Lock()
+
+    def wait(self, rows: int, size: int, is_over: Callable[[], bool]) -> None:
+        """Returns when so many rows and bytes may be sent, or when it `is_over`."""
+        amounts = zip((rows, size), self._rates, strict=True)
+        cost = max((amount / rate for amount, rate in amounts if rate is not None), default=0.0)
+        with self._lock:
+            at = max(self._clock(), self._free_at)
+            self._free_at = at + cost
+        while (left := at - self._clock()) > 0 and not is_over():
+            self._sleep(min(left, _LOOK))
 
 
 class RunControl:

@@ -25,9 +25,8 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Position
 from penstock.process.closing import Closes
 from penstock.sinks import LoadsTables, Part, Progress, RowWriter, TableLoad
-from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent
-from penstock.snapshots.pace import SnapshotPace
-from penstock.snapshots.reading import SnapshotPoint, TableReader, lines_of
+from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
+from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
 
 _RANGE = 64  # times the size of a chunk, about, that a range has
 _LOOK = 1.0  # seconds between two looks for tables to load
@@ -43,23 +42,18 @@ class OwnedState(PipelineState, Protocol):
 
     def end(self) -> None:
         """It is not ours from now on."""
-        ...
 
     def wait(self, seconds: float) -> None:
         """Returns after so many seconds, or at the `end`."""
-        ...
 
     def gaps(self, backend: str) -> Gaps:
         """The gaps of a backend."""
-        ...
 
     def stored(self, position: Position) -> None:
         """See `Progress`; of loads there is nothing to say."""
-        ...
 
     def report(self, status: Mapping[str, Any]) -> None:
         """See `Progress`: what became of rows and of changes that were kept."""
-        ...
 
 
 class TableLoader(Closes):
@@ -133,7 +127,6 @@ class TableLoader(Closes):
             self._state.wait(_LOOK)
 
     def _look(self, sink: LoadsTables) -> None:
-        """Begins to load what is to be loaded."""
         initial = self._settings.initial is not False
         for backend, feed in self._feeds.items():
             # Without bookmarks changes are not followed yet: between would be a hole.
@@ -223,7 +216,7 @@ class TableLoader(Closes):
             TableReader(job, store, self._settings, control).read()
         if not load.finish():
             raise Unavailable(f"{load.name}: the load was begun anew")
-        store.finish()
+        store.report(0)
         seconds = round(time.monotonic() - begun, 1)
         log.info("a table is loaded", table=load.name, rows=store.rows, seconds=seconds)
 
@@ -234,8 +227,8 @@ class TableLoader(Closes):
         self._said[table] = str(found)
 
 
-class LoadStore:
-    """Is a `SnapshotStore`: the tables of one load. Reports how many `rows` were read, and are
+class LoadStore(SnapshotStore):
+    """The tables of one load. Reports how many `rows` were read, and are
     to come (about, once that is known of all its `tables`)."""
 
     def __init__(
@@ -250,10 +243,10 @@ class LoadStore:
         self._report_at = 0.0  # monotonic seconds
 
     def prepare(self) -> None:
-        """See `SnapshotStore`: changes are kept as long as the table is not live."""
+        """Changes are kept as long as the table is not live."""
 
     def begin(self, point: SnapshotPoint) -> Sequence[Part]:
-        """See `SnapshotStore`. What was not committed before is read again."""
+        """What was not committed before is read again."""
         load, settings, taken = self._load, self._settings, point.taken
         parts = load.begin(point)
         if parts is None:
@@ -269,7 +262,7 @@ class LoadStore:
 
     @contextmanager
     def writer(self, point: SnapshotPoint) -> Iterator[Callable[[Part], int]]:
-        """See `SnapshotStore`. Connects with its first part: a small table has one."""
+        """Connects with its first part: a small table has one."""
         control, source, read = self._control, lines_of(point.taken), 0
         with ExitStack() as stack:
 
@@ -300,7 +293,6 @@ class LoadStore:
             yield write
 
     def discard(self) -> None:
-        """See `SnapshotStore`."""
         self._load.discard()
 
     def _add(self, rows: int) -> None:
@@ -312,13 +304,10 @@ class LoadStore:
                 return
             self._report_at = now + _LOOK
         left = max(0, sum(self._all.values()) - self.rows)
-        self._report(left if len(self._all) == self._tables else None)
+        self.report(left if len(self._all) == self._tables else None)
 
-    def finish(self) -> None:
-        """All were read."""
-        self._report(0)
-
-    def _report(self, left: int | None) -> None:
+    def report(self, left: int | None) -> None:
+        """So many rows are left, if that is known."""
         named = {key: self._load.described[key] for key in ("backend", "sid", "table")}
         table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
         self._progress.report({"tables": [table]})

@@ -86,10 +86,8 @@ class SnapshotOptions(Settings):
 
     def settings(self, usual: SnapshotSettings) -> SnapshotSettings:
         """The settings of a run."""
-        own = {"chunk_rows": self.chunk_rows, "chunk_bytes": self.chunk_bytes}
-        return usual.model_copy(
-            update={name: value for name, value in own.items() if value is not None}
-        )
+        own = self.model_dump(include={"chunk_rows", "chunk_bytes"}, exclude_none=True)
+        return usual.model_copy(update=own)
 
 
 USUAL = SnapshotOptions()

@@ -4,6 +4,8 @@ A connection that is lost, or `snapshot.max_age`, ends a snapshot of the source,
 what is left is read under another one, if the store can keep the rest; else all of it.
 """
 
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -22,43 +24,39 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
+from penstock.sinks import RowsPoint
 from penstock.snapshots.job import Job, RunControl
-from penstock.snapshots.pace import be_nice
 
+_NICE = 19  # of the threads that read: running pipelines come first
 _TRIES = 5  # snapshots of the source, one after the other, in which no range was read to its end
 
 log = structlog.get_logger("penstock")
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotPoint:
-    """Is a `RowsPoint`: of one snapshot of the source. `losses`: of changes before it."""
+class SnapshotPoint(RowsPoint):
+    """Of one snapshot of the source. `losses`: of changes before it."""
 
     taken: TableSnapshot
     losses: str
 
     @property
     def schema(self) -> TableSchema:
-        """See `RowsPoint`."""
         return self.taken.schema
 
     @property
     def cursor(self) -> str:
-        """See `RowsPoint`."""
         return Place.parse(self.taken.position).cursor
 
     @property
     def identity(self) -> str:
-        """See `RowsPoint`."""
         return orjson.dumps([self._kind, self.taken.mark, self.cursor]).decode()
 
     @property
     def is_by_key(self) -> bool:
-        """See `RowsPoint`."""
         return bool(self.taken.mark) and lines_of(self.taken).is_by_key
 
     def continues(self, identity: str) -> bool:
-        """See `RowsPoint`."""
         kind, mark, _ = orjson.loads(identity)
         # None: the source has another history.
         return bool(kind == self._kind and self.taken.written_since([], mark) is not None)
@@ -82,22 +80,18 @@ class SnapshotStore(Protocol):
 
     def prepare(self) -> None:
         """Called before each snapshot of the source."""
-        ...
 
     def begin(self, point: SnapshotPoint) -> Sequence[tuple[int | None, Any]]:
         """The parts that are left of the table, which is cut if nothing of it is done. What was
         stored of it and does not add up with the point is forgotten."""
-        ...
 
     def writer(self, point: SnapshotPoint) -> AbstractContextManager[Callable[[Any], int | None]]:
         """For one thread, as a function that reads and stores a part, and returns how many rows it
         had; None if the run was over before their end. Entered while the table is being cut, and
         called after that."""
-        ...
 
     def discard(self) -> None:
         """Nothing of what was stored is good."""
-        ...
 
 
 class TableReader:
@@ -181,10 +175,10 @@ class TableReader:
             raise Unavailable("the snapshot was stopped before all ranges were read")
 
     def _work(self, point: SnapshotPoint, planned: Future[None]) -> None:
-        """Reads parts, one after the other, until none is left."""
         control = self._control
         try:
-            be_nice()
+            if sys.platform == "linux":  # elsewhere a thread has no niceness of its own
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             with self._store.writer(point) as write:
                 planned.result()
                 while not (control.is_over() or self._is_old):

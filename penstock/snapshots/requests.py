@@ -20,9 +20,8 @@ from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import FollowedTable, InitialSnapshots, resolve
 from penstock.snapshots.init_stream import PREFIX, InitStream, token
-from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress
+from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress, SnapshotPace
 from penstock.snapshots.options import USUAL, SnapshotOptions
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.records import KEPT, Records, RunRecord, SnapshotTotals, new_id
 from penstock.snapshots.run import SnapshotRun
 
@@ -83,7 +82,7 @@ class SnapshotRequests:
             )
         for record, run, future in self._runs.values():
             is_same = (record.name, record.options) == (table.name, options.given)
-            if is_same and not run.is_cancelled and not future.done():
+            if is_same and not run.control.is_cancelled and not future.done():
                 return self._present(record.snapshot_id)
         return self._start(table, options)
 

@@ -7,8 +7,7 @@ import structlog
 from penstock.config import SnapshotSettings
 from penstock.model.errors import LeaseLost
 from penstock.sinks.server import SinkServer
-from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunProgress, RunState
-from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunState, SnapshotPace
 from penstock.snapshots.reading import TableReader
 from penstock.snapshots.store import MessageStore
 
@@ -26,23 +25,14 @@ class SnapshotRun:
         pace: SnapshotPace | None = None,
     ) -> None:
         self.job = job
-        self._control = RunControl(job.pipeline, pace or SnapshotPace(settings))
-        self._store = MessageStore(job, sink, settings, self._control)
-        self._reader = TableReader(job, self._store, settings, self._control)
-
-    @property
-    def progress(self) -> RunProgress:
-        """How far it is."""
-        return self._control.progress
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` was called."""
-        return self._control.is_cancelled
+        self.control = RunControl(job.pipeline, pace or SnapshotPace(settings))
+        self.progress = self.control.progress
+        self._store = MessageStore(job, sink, settings, self.control)
+        self._reader = TableReader(job, self._store, settings, self.control)
 
     def cancel(self) -> None:
         """Ends it as soon as possible."""
-        self._control.on(RunEvent.CANCEL)
+        self.control.on(RunEvent.CANCEL)
 
     def run(self) -> None:
         """Blocks until the meta is stored. Raises Cancelled or a PenstockError; then no chunk is
@@ -52,14 +42,14 @@ class SnapshotRun:
         with closing(self._store):
             try:
                 point = self._reader.read()
-                self._control.on(RunEvent.FINISH)
+                self.control.on(RunEvent.FINISH)
                 self._warn_of_nothing()
                 self._store.finish(point)
             except BaseException as error:
-                state, is_ours = self._control.fail(error), self.job.pipeline.is_ours
+                state, is_ours = self.control.fail(error), self.job.pipeline.is_ours
                 if state is RunState.CANCELLED or (state is RunState.FAILED and is_ours):
                     self._store.abandon()
-                if self.is_cancelled:
+                if self.control.is_cancelled:
                     raise Cancelled from error
                 if not is_ours and not isinstance(error, LeaseLost):
                     raise LeaseLost("the pipeline is another instance's now") from error

@@ -23,17 +23,14 @@ class RowTransform(Protocol):
     @property
     def refusal(self) -> str:
         """Why they cannot take rows one by one; "" where they can."""
-        ...
 
     @property
     def identity(self) -> str:
         """A text that differs between different statements."""
-        ...
 
     def made(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
         """These columns of what they make of changes with JSON images: of at most one row for each.
         Raises SettingsError, Unavailable, without data of rows."""
-        ...
 
 
 def through(statements: RowTransform, batch: pa.RecordBatch, images: Images) -> pa.RecordBatch:

@@ -21,7 +21,7 @@ from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut, images_f
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
 from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunState
 from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
-from penstock.snapshots.reading import SnapshotPoint
+from penstock.snapshots.reading import SnapshotPoint, SnapshotStore
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.statements import through
@@ -31,8 +31,8 @@ _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a 
 _RANGE = 16  # and that a range has, about
 
 
-class MessageStore:
-    """Is a `SnapshotStore`, with what a run needs besides."""
+class MessageStore(SnapshotStore):
+    """With what a run needs besides."""
 
     def __init__(
         self, job: Job, sink: SinkServer, settings: SnapshotSettings, control: RunControl
@@ -54,8 +54,7 @@ class MessageStore:
         self._stream.close()
 
     def prepare(self) -> None:
-        """See `SnapshotStore`: changes after the point are not committed yet, and come after the
-        end."""
+        """Changes after the point are not committed yet, and come after the end."""
         if self._kept is None:
             self._kept = self._open()
         self._start = self._stream.end(self._sink.stream)
@@ -79,7 +78,6 @@ class MessageStore:
         return kept
 
     def begin(self, point: SnapshotPoint) -> Sequence[SnapshotPart]:
-        """See `SnapshotStore`."""
         schema, job, progress = point.schema, self._job, self._control.progress
         revision = self._sink.schemas(job.pipeline.name, job.prefix).put(schema)[schema.name]
         if (again := self._again(point, revision)) is None:
@@ -123,7 +121,6 @@ class MessageStore:
 
     @contextmanager
     def writer(self, point: SnapshotPoint) -> Iterator[Callable[[SnapshotPart], int | None]]:
-        """See `SnapshotStore`."""
         job, statements, read = self._job, self._job.pipeline.statements, 0
         images, most, size = images_for(self._sink.encoding), self._settings.chunk_rows, self._size
         # Of several chunks: what is left at the end of a page is a small one.
@@ -150,7 +147,6 @@ class MessageStore:
             yield write
 
     def discard(self) -> None:
-        """See `SnapshotStore`."""
         self._ranges.forget()
         progress = self._control.progress
         progress.done = progress.chunks = progress.rows = progress.bytes = 0

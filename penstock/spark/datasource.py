@@ -5,6 +5,8 @@ executors, so constructors do no I/O and the adapter pickles as its options. The
 and the count of receipts run in different processes; only offsets, splits and receipts cross.
 """
 
+import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,12 +38,29 @@ from penstock.microbatch.task import (
 from penstock.microbatch.ticket import TICKETS, Split, Ticket
 from penstock.model.change import schema
 from penstock.sinks import Receipt
-from penstock.spark.quiet import end_quietly
 
 
 def register(spark: SparkSession) -> None:
     """Makes `format("penstock")` known to a session; PySpark's auto-discovery does it as well."""
     spark.dataSource.register(PenstockDataSource)
+
+
+_print = traceback.print_exc
+_DAEMON = "manager"  # the function of `pyspark.daemon` that a fork runs in
+
+
+def end_quietly() -> None:
+    """From now on PySpark's daemon prints no traceback for a fork that has output left when Spark
+    stops, and closes its connection. (Spark has a setting for another daemon, but does not use it
+    for sources and sinks.)"""
+    traceback.print_exc = _print_unless_closed
+
+
+def _print_unless_closed(*given: Any, **more: Any) -> None:
+    error = sys.exception()
+    trace = error.__traceback__ if isinstance(error, ConnectionError) else None
+    if trace is None or trace.tb_frame.f_code.co_name != _DAEMON:
+        _print(*given, **more)
 
 
 # All of Spark's Python processes for penstock import this module.
@@ -123,7 +142,6 @@ class Planned(InputPartition):
 
 
 def _this_attempt() -> Attempt:
-    """Which task this is."""
     context = TaskContext.get()
     if context is None:
         return Attempt(stage=0, number=0, is_first=True)

@@ -6,8 +6,7 @@ from itertools import product
 import pytest
 
 from penstock.config import SnapshotSettings
-from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunProgress, RunState
-from penstock.snapshots.pace import SnapshotPace
+from penstock.snapshots.job import TABLE, RunControl, RunEvent, RunProgress, RunState, SnapshotPace
 from penstock.snapshots.records import RunRecord, SnapshotTotals
 from tests.snapshots.conftest import StatedPipeline
 

@@ -12,9 +12,8 @@ from penstock.sinks import Part
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.tables.row_writer import TableRowWriter
-from penstock.snapshots.job import Job, RunControl, RunEvent
+from penstock.snapshots.job import Job, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.loading import LoadStore
-from penstock.snapshots.pace import SnapshotPace
 from penstock.snapshots.reading import TableReader
 from tests.progress import Noted
 from tests.servers import Database, Postgres

@@ -8,7 +8,7 @@ import pytest
 # As PySpark's daemon does in its forks.
 FORK = """
 import traceback
-from penstock.spark.quiet import end_quietly
+from penstock.spark.datasource import end_quietly
 
 def {function}():
     try:

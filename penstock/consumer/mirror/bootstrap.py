@@ -102,7 +102,9 @@ class Bootstrap:
                     if (table := self._take_meta(message)) is not None:
                         return table
                 case "error":
-                    self._take_error(message)
+                    error = self._messages.body(message)
+                    if error.get("snapshot_id") == self.table.snapshot_id:
+                        self._fail(str(error["error"]), error.get("hint") or "")
             if not self._messages.is_read:  # begins anew
                 return None
         return None
@@ -174,13 +176,7 @@ class Bootstrap:
         self._target.finish(found, meta["row_count"] if is_one_point else None)
         return found
 
-    def _take_error(self, message: Delivered) -> None:
-        error = self._messages.body(message)
-        if error.get("snapshot_id") == self.table.snapshot_id:
-            self._fail(f"{error['error']}", error.get("hint") or "")
-
     def _prepare(self, version: str) -> None:
-        """Makes the target ready, with the schema that the rows have."""
         if self._coder is not None:
             return
         found = Catalog(self._connection).version(self.announced.key, version)
@@ -267,7 +263,6 @@ class Bootstrap:
         self._target.begin(replace(self.table, snapshot_id="", state="loading"))
 
     def _read_again(self, why: str) -> None:
-        """Reads the same snapshot from its beginning."""
         self._readings += 1
         if self._readings > _READINGS:
             self._fail(f"the snapshot {self.table.snapshot_id}: {why}")

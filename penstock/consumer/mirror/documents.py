@@ -4,7 +4,6 @@ A document's own columns are unknown until it comes. Keys are those of changes, 
 type: `"1"` and `1` are two keys.
 """
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +12,7 @@ import orjson
 from penstock.model.errors import SettingsError
 from penstock.tables.fold import OF_ROWS
 from penstock.tables.target_table import TargetTable
+from penstock.wire.documents import base64_of
 
 Row = dict[str, Any]
 _INT64 = 2.0**63
@@ -60,10 +60,4 @@ def _row(table: TargetTable, key: Mapping[str, Any], document: Any) -> Row:
 def _text(value: Any) -> str:
     if isinstance(value, float) and value.is_integer() and -_INT64 <= value < 2 * _INT64:
         value = int(value)  # MongoDB compares them equal
-    return orjson.dumps(value, default=_base64).decode()
-
-
-def _base64(value: Any) -> str:
-    if isinstance(value, bytes):  # a key of DynamoDB in MessagePack
-        return base64.b64encode(value).decode()
-    raise TypeError
+    return orjson.dumps(value, default=base64_of).decode()

@@ -4,12 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-import ormsgpack
-
 from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
-from penstock.nats.buckets import Bucket
+from penstock.nats.buckets import Bucket, read_map
 from penstock.nats.connection import Connection
 from penstock.tables.target_table import TargetTable
 
@@ -141,12 +138,5 @@ def chosen(
 
 def _read(value: bytes | None) -> dict[str, Any] | None:
     """The document; None if penstock did not write it."""
-    try:
-        load: Any = orjson.loads if value and value[:1] == b"{" else ormsgpack.unpackb
-        found = load(value or b"")
-    except ValueError:
-        return None
-    known = isinstance(found, dict) and all(
-        name in found for name in ("table", "schema", "version", "columns")
-    )
-    return found if known else None
+    found = read_map(value)
+    return found if found.keys() >= {"table", "schema", "version", "columns"} else None

@@ -135,7 +135,8 @@ class LiveTables(Closes):
                             followed.add(message, each)
                         touched[followed.table.name] = followed
                     if body["operation"] == "RENAME":
-                        for followed in self._renamed_to(body):
+                        live = self._live.values()
+                        for followed in [one for one in live if is_renamed_to(one.table, body)]:
                             followed.add(message, body)
                             touched[followed.table.name] = followed
                 except Unavailable:
@@ -197,10 +198,6 @@ class LiveTables(Closes):
                 work[error.table] = each.work()
         for each in self._live.values():
             each.reached(self.sequence)
-
-    def _renamed_to(self, body: Mapping[str, Any]) -> Sequence[Followed]:
-        """The tables whose name another collection has got."""
-        return [each for each in self._live.values() if is_renamed_to(each.table, body)]
 
     def _of(self, body: Mapping[str, Any]) -> Followed | None:
         try:

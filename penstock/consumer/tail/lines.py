@@ -1,6 +1,5 @@
 """How a change is printed: one line for people, or one line of JSON for programs. Pure."""
 
-import base64
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ import orjson
 from rich.text import Text
 
 from penstock.consumer.tail.reader import Message
+from penstock.wire.documents import base64_of
 
 COLORS = {
     "INSERT": "green",
@@ -27,7 +27,7 @@ def json_line(message: Message) -> bytes:
         "subject": message.subject,
         "stored_at": message.stored_at.isoformat(timespec="microseconds").replace("+00:00", "Z"),
     }
-    return orjson.dumps({**place, **message.body}, default=_binary)
+    return orjson.dumps({**place, **message.body}, default=base64_of)
 
 
 def line(message: Message) -> Text:
@@ -72,15 +72,11 @@ def _table(body: Mapping[str, Any]) -> str:
 
 
 def _value(value: Any) -> str:
-    return _printable(orjson.dumps(value, default=_binary, option=orjson.OPT_NON_STR_KEYS).decode())
+    return _printable(
+        orjson.dumps(value, default=base64_of, option=orjson.OPT_NON_STR_KEYS).decode()
+    )
 
 
 def _printable(text: str) -> str:
     """Escapes control characters: a row must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
-def _binary(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError

@@ -124,15 +124,10 @@ class TailReader(Closes):
         self._delays = delays(limit=1.0)
         self._start = start
         self._last = 0  # the sequence of the last message that arrived
-        self._given = 0
+        self.sequence = 0  # of the last returned message; 0 before the first
         self.malformed: Delivered | None = None  # what `read` raised Malformed for, last
         self._rest: list[Delivered] = []
         self._decompressor = Decompressor(self._dictionary)
-
-    @property
-    def sequence(self) -> int:
-        """The stream sequence of the last returned message; 0 before the first."""
-        return self._given
 
     @property
     def pending(self) -> int | None:
@@ -177,14 +172,14 @@ class TailReader(Closes):
                 is_over = isinstance(error, Malformed) and not place
                 self._rest = raws[place + 1 if is_over else place :]
                 if is_over:
-                    self._given, self.malformed = raw.sequence, raw
+                    self.sequence, self.malformed = raw.sequence, raw
                 if isinstance(error, Unavailable):  # asking for a dictionary
                     self.close()
                     time.sleep(min(timeout, next(self._delays)))
                 elif not place:
                     raise
                 return
-            self._given = raw.sequence
+            self.sequence = raw.sequence
             yield raw, bodies
 
     def exactly(self, message: Delivered) -> Sequence[Mapping[str, Any]]:

@@ -65,15 +65,20 @@ def other_step(made: DataFrame) -> str:
 
 
 def _other(plan: Any) -> str:
-    while True:
-        children = list(_each(plan.children()))
-        if [child.nodeName() for child in children] == ["OneRowRelation"]:
-            return ""
-        if plan.nodeName() not in _PLAIN or len(children) != 1:
-            return str(plan.nodeName())
-        if plan.subqueriesAll().size():
+    for step in _steps(plan):
+        if step.nodeName() not in _PLAIN or step.children().size() != 1:
+            return str(step.nodeName())
+        if step.subqueriesAll().size():
             return "a subquery"
-        (plan,) = children
+    return ""
+
+
+def _steps(plan: Any) -> Iterator[Any]:
+    """The nodes of a plan, from its end to its source or the first node with several sources."""
+    children = list(_each(plan.children()))
+    if [child.nodeName() for child in children] != ["OneRowRelation"]:
+        yield plan
+        yield from _steps(children[0]) if len(children) == 1 else ()
 
 
 def _plan(frame: DataFrame) -> Any:
@@ -83,21 +88,18 @@ def _plan(frame: DataFrame) -> Any:
 def _read(plan: Any) -> set[int] | None:
     """The columns that a plan computes with, by their expression ids; None for a plan with other
     nodes than those of `_PLAIN`."""
-    read: set[int] = set()
     if _other(plan):
         return None
-    while True:
-        children = list(_each(plan.children()))
-        if [child.nodeName() for child in children] == ["OneRowRelation"]:
-            return read  # the source
-        for expression in _each(plan.expressions()):
-            if expression.getClass().getSimpleName() != "AttributeReference":
-                read |= {each.exprId().id() for each in _each(expression.references().toSeq())}
-        (plan,) = children
+    return {
+        each.exprId().id()
+        for step in _steps(plan)
+        for expression in _each(step.expressions())
+        if expression.getClass().getSimpleName() != "AttributeReference"
+        for each in _each(expression.references().toSeq())
+    }
 
 
 def _names(plan: Any) -> dict[int, str]:
-    """The output columns of a plan: expression id -> name."""
     return {each.exprId().id(): each.name() for each in _each(plan.output())}
 
 

@@ -20,7 +20,7 @@ from penstock.spark.queries.query import listening, mode, start_query, task_slot
 from penstock.spark.queries.statements import SparkStatements
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
-from penstock.spark.session.master import is_local
+from penstock.spark.session.launch import is_local
 from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
 
 log = structlog.get_logger("penstock")

@@ -23,7 +23,7 @@ from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
 from penstock.spark.queries.columns import no_changes, unread, with_unread
-from penstock.spark.session.master import is_local
+from penstock.spark.session.launch import is_local
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
@@ -127,13 +127,11 @@ def _source(pipeline: Pipeline, backend: Backend, run: Path) -> dict[str, str]:
 
 def _target(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """The sink, if the reader stores the schemas of its tables there."""
-    found = dict[str, str]()
-    if pipeline.sink.server() is not None:
-        secret = orjson.dumps(options_from_settings(pipeline.sink.settings)).decode()
-        found = {"target.sink": pipeline.sink.type, "target.secret": secret}
-        if len(pipeline.backends) > 1:
-            found["target.prefix"] = backend.name
-    return found
+    if pipeline.sink.server() is None:
+        return {}
+    secret = orjson.dumps(options_from_settings(pipeline.sink.settings)).decode()
+    prefix = backend.name if len(pipeline.backends) > 1 else ""
+    return {"target.sink": pipeline.sink.type, "target.secret": secret, "target.prefix": prefix}
 
 
 def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
@@ -159,15 +157,13 @@ def _pages(spark: SparkSession, pipeline: Pipeline, number: int) -> dict[str, st
 
 def _policy(pipeline: Pipeline, backend: Backend) -> dict[str, str]:
     """What a sink gets of the backend, as far as it has the settings."""
-    sink = pipeline.sink
-    policy: dict[str, str] = {}
-    if "on_error" in type(sink.settings).model_fields:
-        policy["on_error"] = backend.on_error
-    if "initial" in type(sink.settings).model_fields:
-        policy["initial"] = str(pipeline.snapshot.initial is not False).lower()
-    if "connector" in type(sink.settings).model_fields:
-        policy["connector"] = plugin("feeds", backend.type).connector or backend.type
-    return policy
+    policy = {
+        "on_error": backend.on_error,
+        "initial": str(pipeline.snapshot.initial is not False).lower(),
+        "connector": plugin("feeds", backend.type).connector or backend.type,
+    }
+    known = type(pipeline.sink.settings).model_fields
+    return {name: text for name, text in policy.items() if name in known}
 
 
 def _sink(pipeline: Pipeline, run: Path) -> dict[str, str]:

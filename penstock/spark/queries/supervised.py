@@ -136,16 +136,13 @@ class Supervised:
                 "query ended; starting again", backend=self.name, error=str(error), wait=wait
             )
         else:
+            # It stands still until the operator, or a connection that leads to the right server
+            # again, has changed what made the query fail.
             wait = next(self._blocked_waits)
-            self._block(error)
+            if self.blocked != str(error):
+                log.error("the backend stands still", backend=self.name, error=str(error))
+            self.failed = error
         self._at = now + wait
-
-    def _block(self, error: PenstockError) -> None:
-        """Stands still until the operator, or a connection that leads to the right server again,
-        has changed what made the query fail."""
-        if self.blocked != str(error):
-            log.error("the backend stands still", backend=self.name, error=str(error))
-        self.failed = error
 
 
 def _blocked_waits() -> Iterator[float]:

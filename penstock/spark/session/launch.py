@@ -2,10 +2,12 @@
 
 Spark's own starts a JVM that prints the command of a second one. For a local session that command
 is always the same, so we write it down (a test compares). Whatever only Spark's launcher
-understands (a configuration folder, a class path of the user's) is left to it.
+understands (a configuration folder, a class path of the user's) is left to it. And what a master's
+name says: whether it is this machine.
 """
 
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Mapping
@@ -41,6 +43,8 @@ _FIRST = (
 # MLlib registers functions of its own in every session, by way of Scala's reflection: a quarter of
 # the JVM's CPU until the first event. No source, no sink and no SQL of a transform can use them.
 _UNUSED = "spark-mllib_"
+
+_LOCAL = re.compile(r"local(\[(?P<threads>\*|\d+)(?P<failures>\s*,\s*\d+)?\])?")
 
 # What Spark's launcher reads and we do not.
 _ENVIRONMENT = (
@@ -118,3 +122,19 @@ def _script(java: Path, conf: Mapping[str, str]) -> str:
     ])  # fmt: skip
     lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
     return "\n".join([*lines, f'exec {command} "$@"']) + "\n"
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in the driver's own JVM (`local`, `local[...]`), not on a cluster."""
+    return master == "local" or master.startswith("local[")
+
+
+def with_slots(master: str, slots: int) -> str:
+    """A local master with room for `slots` tasks: one that stays open mostly waits, and needs no
+    core of its own."""
+    found = _LOCAL.fullmatch(master)
+    if found is None:
+        return master  # Spark reports what is wrong with it
+    threads, failures = found["threads"] or "1", found["failures"] or ""
+    cores = os.cpu_count() or 1 if threads == "*" else int(threads)
+    return master if cores >= slots else f"local[{slots}{failures}]"

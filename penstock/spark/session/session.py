@@ -23,8 +23,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.datasource import register
 from penstock.spark.session.archive import ClassArchive
 from penstock.spark.session.forks.start import Forks
-from penstock.spark.session.launch import make_home
-from penstock.spark.session.master import is_local, with_slots
+from penstock.spark.session.launch import is_local, make_home, with_slots
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 

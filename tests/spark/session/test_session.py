@@ -5,7 +5,7 @@ import os
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session.master import is_local, with_slots
+from penstock.spark.session.launch import is_local, with_slots
 
 CORES = os.cpu_count() or 1
 
