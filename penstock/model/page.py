@@ -46,7 +46,6 @@ class Decoder(Protocol):
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """The page's changes in order, as batches of `change.schema(...)`, `page.count` rows or
         fewer (a feed's own filter may drop some; ordinals are counted before it)."""
-        ...
 
 
 class DecoderAround:

@@ -13,7 +13,7 @@ from penstock.leases.first_start import FirstStart
 from penstock.leases.kinds import NameCheck
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
-from penstock.processor.partition import PartitionWork
+from penstock.processor.partition import PartitionWork, Taker
 from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.roster import LOOKUP, LookUp, Roster
 
@@ -21,7 +21,7 @@ from penstock.reading.roster import LOOKUP, LookUp, Roster
 AGAIN = 1.0
 
 
-class Discovery:
+class Discovery(Taker):
     """Takes turns as a partition does. `on_found` is called after rows were made."""
 
     def __init__(self, work: PartitionWork, at: At, on_found: Callable[[], None]) -> None:
@@ -42,7 +42,6 @@ class Discovery:
         self._has_ended = True
 
     def turn(self, timeout: float) -> float:
-        """See `Taker`."""
         try:
             wait = self._look_up() if self.begun else self._begin()
         except Unavailable as error:

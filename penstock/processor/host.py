@@ -94,26 +94,21 @@ class Host:
         self._on_hung = on_hung
         self.discovery = Discovery(work, at, self.look_soon)
         self.turns.add(self.discovery)
-        self._schedule = LeaseSchedule(self, work.processing, work.clock)
-
-    @property
-    def error(self) -> str:
-        """Of the store, as long as it fails."""
-        return self._schedule.error
+        self.schedule = LeaseSchedule(self, work.processing, work.clock)
 
     def tick(self) -> float:
         """Renews, acquires, and lets go, what is due; seconds until the next call. One thread calls
         it. Raises nothing that passes."""
         acquires = self.discovery.begun and not self.is_leaving
-        self._schedule.tick(acquires=acquires)
+        self.schedule.tick(acquires=acquires)
         self._let_go()
         if self._work.leases.left:
             self._work.leases.give_back()
-        return self._schedule.wait(acquires=acquires)
+        return self.schedule.wait(acquires=acquires)
 
     def look_soon(self) -> None:
         """There are leases that may be ours: the next tick looks at all."""
-        self._schedule.look_by(self._work.clock())
+        self.schedule.look_by(self._work.clock())
 
     @property
     def counts(self) -> Counter[str]:
@@ -152,7 +147,7 @@ class Host:
             self._past += part.counts
             if wait is not None:  # first: a partition that is in neither is taken at once
                 self.not_before[name] = self._work.clock() + wait
-                self._schedule.look_by(self.not_before[name])
+                self.schedule.look_by(self.not_before[name])
             if self.owned.get(name) is part:
                 del self.owned[name]
         self.left.set()
@@ -188,7 +183,7 @@ class Host:
                 del self.not_before[name]
             waiting = [*self.not_before, *self.owned]
             for at in self.not_before.values():  # its turn may come before the next look
-                self._schedule.look_by(at)
+                self.schedule.look_by(at)
         self.last = leases.survey()
         for name, bookmark in leases.take(self.last, waiting).items():
             part = OwnedPartition(name, bookmark, self._work)

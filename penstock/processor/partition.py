@@ -11,7 +11,7 @@ from threading import Lock
 from typing import NamedTuple, Protocol
 
 from penstock.feeds import Feed, Gap, HistoryLost, KnowsReader, RecordReader
-from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import LeaseLost, PositionLost, SettingsError, Unavailable
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Bookmark, PartitionId
 from penstock.process.backoff import Clock
@@ -27,12 +27,14 @@ from penstock.processor.progress import AGAIN, LeasedPosition, PartitionProgress
 from penstock.processor.settings import Processing
 from penstock.reading.gaps import GapLog
 from penstock.reading.host_leases import HostLeases
+from penstock.reading.passed_gaps import GapRecorder
 from penstock.reading.reader import PartitionReader, Step
+from penstock.reading.reservoir import FIRST_IDLE, LONGEST_IDLE
 from penstock.stream.records import record_reader
 
 
-class LeasedGaps:
-    """A `passed_gaps.GapRecorder`: only the owner of a lease connects, and records."""
+class LeasedGaps(GapRecorder):
+    """Only the owner of a lease connects, and records."""
 
     def __init__(self, feed: Feed, leases: HostLeases) -> None:
         self.log = GapLog(leases.positions)
@@ -54,7 +56,6 @@ class LeasedGaps:
                 self._leases.predecessors.pop(partition, None)
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """See `GapRecorder`."""
         self.log.verify(partition)
         self._check(partition)
         self.log.lost(partition, gap, bookmark, to=to)
@@ -65,18 +66,12 @@ class LeasedGaps:
             raise LeaseLost(f"the lease of {partition} was taken by another host")
 
 
-# Seconds between two reads of a partition with a connection of its own that has nothing, while
-# threads have others to read.
-FIRST_IDLE, LONGEST_IDLE = 0.05, 0.5
-
-
 class Taker(Protocol):
     """Something of a host that takes turns: a partition, or what looks for partitions."""
 
     def turn(self, timeout: float) -> float | None:
         """One step, which waits at most `timeout` seconds for others; seconds until the next one;
         None: there is none any more."""
-        ...
 
 
 class PartitionWork(NamedTuple):
@@ -98,7 +93,7 @@ class PartitionWork(NamedTuple):
         return Changes(page, decoder, record_reader(self.feed, "dead-letter"))
 
 
-class OwnedPartition:
+class OwnedPartition(GapRecorder):
     """A partition that this host holds, for one thread at a time."""
 
     def __init__(self, partition: PartitionId, bookmark: Bookmark, work: PartitionWork) -> None:
@@ -188,15 +183,12 @@ class OwnedPartition:
         error, before = step.error, self.error
         self.error = "" if error is None else str(error)
         if error is not None and self.error != before:
-            self._source_failed(error)
+            if isinstance(error, PositionLost):
+                # The lease stays: each other host would find the same.
+                self._close(CloseReason.GONE)
+            if not isinstance(error, LeaseLost | Unavailable):
+                self._report(error)
         return step
-
-    def _source_failed(self, error: PenstockError) -> None:
-        if isinstance(error, PositionLost):
-            # The lease stays: each other host would find the same.
-            self._close(CloseReason.GONE)
-        if not isinstance(error, LeaseLost | Unavailable):
-            self._report(error)
 
     def _nothing(self, step: Step, timeout: float) -> float:
         if self.reader.drained:
@@ -221,11 +213,9 @@ class OwnedPartition:
                 self._reading.release()
 
     def verify(self, partition: PartitionId) -> None:
-        """See `GapRecorder`."""
         self._work.gaps.verify(partition)
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """See `GapRecorder`."""
         self._work.gaps.lost(partition, gap, bookmark, to=to)
         if gap.policy == "continue" and not to:  # any other policy raises it
             self._report(HistoryLost(gap))
@@ -301,11 +291,16 @@ class OwnedPartition:
         went_well = self.calls.ended_well
         if reason is CloseReason.SPLIT:
             if went_well and (self.progress.position.is_automatic or self.progress.is_saved):
-                if not self.progress.save_end():
+                if not self.progress.save(has_ended=True):
                     return AGAIN
             elif went_well:
-                self._work.faults.report_error(
-                    _not_checkpointed(self.partition), self.calls.context
+                self._report(
+                    SettingsError(
+                        f"the partition {self.partition} has ended, and its last changes are not"
+                        " checkpointed: they come again, and its children wait",
+                        hint="with explicit checkpoints, call context.checkpoint() in close for the"
+                        " reason SPLIT",
+                    )
                 )
         elif went_well and self.progress.position.is_automatic:
             is_saved = self.progress.save()
@@ -336,7 +331,7 @@ class OwnedPartition:
         give([self.partition])
 
 
-class Abandoned:
+class Abandoned(Taker):
     """Takes one turn for a partition whose own thread hangs in a read: closing an observer may take
     long, and no lease waits for it."""
 
@@ -344,14 +339,5 @@ class Abandoned:
         self._part = part
 
     def turn(self, timeout: float) -> float | None:
-        """See `Taker`."""
         self._part.give_up()
         return None
-
-
-def _not_checkpointed(partition: PartitionId) -> SettingsError:
-    return SettingsError(
-        f"the partition {partition} has ended, and its last changes are not checkpointed: they come"
-        " again, and its children wait",
-        hint="with explicit checkpoints, call context.checkpoint() in close for the reason SPLIT",
-    )

@@ -86,11 +86,11 @@ class Processor(Closes):
             )
         self._store = ClosableStore(open_store(leases) if isinstance(leases, str) else leases)
         # The rows of this host in the store, and its leases on them.
-        self._positions = HostPositions(
+        self.positions = HostPositions(
             self._store, f"{name}/{self.feed.backend}", host, clock=clock
         )
         own = HostLeases(
-            self._positions,
+            self.positions,
             self.processing,
             clock=clock,
             knows_reader=isinstance(self.feed, KnowsReader),
@@ -130,15 +130,6 @@ class Processor(Closes):
         """The partitions that this host holds now."""
         return list(self.node.owned)
 
-    @property
-    def unreadable(self) -> str:
-        """Why a stored position cannot be read; "" if all can."""
-        return self._positions.unreadable
-
-    def on_save(self, note: Callable[[float, str], None]) -> None:
-        """Calls `note` after each write of places, with the seconds that it took and its error."""
-        self._positions.on_write = note
-
     def stop(self) -> None:
         """Ends `run` in order; from any thread, or a signal handler."""
         self._stop.set()
@@ -148,7 +139,7 @@ class Processor(Closes):
         batches that were begun, checkpoints, closes all observers and releases the leases. Raises
         what the operator must act on: SettingsError, and Rejected after the last try of a batch.
         """
-        self.host = self._positions.rows.owner = self.host or instance_name()
+        self.host = self.positions.rows.owner = self.host or instance_name()
         with ending_at_signals(self._stopping):
             for _ in range(self.processing.threads):
                 self._start_thread()
@@ -239,7 +230,7 @@ def _processing(keywords: Mapping[str, Any]) -> Processing:
 Answer = TypeVar("Answer")
 
 
-class ClosableStore:
+class ClosableStore(LeaseStore):
     """A `LeaseStore` that does not open again after `close`: a thread that hangs in a read, or in
     an observer, may come back later than that."""
 
@@ -248,23 +239,18 @@ class ClosableStore:
         self._is_closed = False
 
     def get(self, name: str) -> Lease | None:
-        """See `LeaseStore`."""
         return self._call(lambda: self._store.get(name))
 
     def list(self, prefix: str) -> Sequence[Lease]:
-        """See `LeaseStore`."""
         return self._call(lambda: self._store.list(prefix))
 
     def put(self, lease: Lease) -> Lease:
-        """See `LeaseStore`."""
         return self._call(lambda: self._store.put(lease))
 
     def put_all(self, leases: Sequence[Lease]) -> Sequence[Lease | LeaseLost]:
-        """See `LeaseStore`."""
         return self._call(lambda: self._store.put_all(leases))
 
     def delete(self, lease: Lease) -> None:
-        """See `LeaseStore`."""
         self._call(lambda: self._store.delete(lease))
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.process.backoff import Clock
 from penstock.processor.settings import Processing
 from penstock.reading.host_leases import HostLeases
-from penstock.reading.keeper import Saver
+from penstock.reading.keeper import Acknowledger, Saver, Store
 from penstock.reading.reader import PartitionReader
 
 # Seconds: after a save that failed; between two looks whether an idle source has moved on.
@@ -22,7 +22,7 @@ AGAIN, IDLE = 1.0, 10.0
 STORE_ERRORS = (Unavailable, SettingsError)
 
 
-class LeasedPosition:
+class LeasedPosition(Store):
     """The saved bookmark of one partition, in its lease; a `keeper.Store`."""
 
     def __init__(
@@ -42,7 +42,6 @@ class LeasedPosition:
         return self._policy != "explicit"
 
     def is_due(self, changes: int) -> bool:
-        """See `Store`."""
         policy, now = self._policy, self.clock()
         self._changes += changes
         if isinstance(policy, Checkpoint):
@@ -53,7 +52,6 @@ class LeasedPosition:
         return is_due and now >= self._not_before
 
     def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
-        """See `Store`."""
         fresh = {name: each for name, each in newest.items() if each != self.saved}
         for name, bookmark in fresh.items():
             try:
@@ -71,7 +69,7 @@ class LeasedPosition:
         return fresh
 
 
-class PartitionProgress:
+class PartitionProgress(Acknowledger):
     """How far one partition is, for one thread at a time; an `Acknowledger` for its keeper."""
 
     def __init__(self, reader: PartitionReader, position: LeasedPosition) -> None:
@@ -114,15 +112,17 @@ class PartitionProgress:
         with suppress(LeaseLost):  # the next turn finds it
             self._saver.save(self._durable(self.processed), changes)
 
-    def save(self) -> bool:
-        """Saves what is processed; whether it is saved. A store that is away delays it."""
-        return self._try_to_save(self._durable(self.processed))
-
-    def save_end(self) -> bool:
-        """Saves that the partition has ended, and all of it is done; whether that is saved."""
-        return self._try_to_save(
-            {self._reader.partition: self._reader.last_bookmark(self.processed)}
-        )
+    def save(self, *, has_ended: bool = False) -> bool:
+        """Saves what is processed, and that the partition `has_ended` with it; whether it is saved.
+        A store that is away delays it."""
+        durable = self._durable(self.processed)
+        if has_ended:
+            durable = {self._reader.partition: self._reader.last_bookmark(self.processed)}
+        try:
+            self._saver.save(durable, 0, force=True)
+        except (LeaseLost, *STORE_ERRORS):
+            return False  # the next turn finds a lost lease
+        return True
 
     def checkpoint(self) -> None:
         """Saves all that the observer was given. Raises LeaseLost, Unavailable, SettingsError."""
@@ -133,13 +133,6 @@ class PartitionProgress:
             raise
         self.processed = self.reach  # an observer may checkpoint a batch, and then raise
 
-    def _try_to_save(self, durable: Bookmarks) -> bool:
-        try:
-            self._saver.save(durable, 0, force=True)
-        except (LeaseLost, *STORE_ERRORS):
-            return False  # the next turn finds a lost lease
-        return True
-
     def _durable(self, place: Place | None) -> Bookmarks:
         return {self._reader.partition: self.position.saved._replace(place=place)}
 
@@ -147,15 +140,12 @@ class PartitionProgress:
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """See `Acknowledger`."""
         return [self._reader.partition]
 
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
-        """See `Acknowledger`."""
         return self._reader.bookmark(place)
 
     def acknowledge(self, saved: Bookmarks) -> None:
-        """See `Acknowledger`."""
         for bookmark in saved.values():
             if bookmark.place is not None:
                 self._reader.durable(bookmark.place)

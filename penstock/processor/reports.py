@@ -22,7 +22,7 @@ class ProcessorReports(Closes):
         self._board = board
         self._remaining = Remaining(processor.feed, self, every=every)
         self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
-        processor.on_save(self._saved)
+        processor.positions.on_write = self._saved
 
     def close(self) -> None:
         """Ends the reports."""
@@ -46,7 +46,7 @@ class ProcessorReports(Closes):
             part.partition: {**_row(part), **self._remaining.of(part.partition)}
             for part in list(node.owned.values())
         }
-        error = node.error or node.discovery.error or processor.unreadable
+        error = node.schedule.error or node.discovery.error or processor.positions.unreadable
         begun = {"begun": node.discovery.begun, "blocked": "", "restarts": 0, "last_error": error}
         board.post("query", name, begun)
         sums = with_source(summed(rows), processor.feed.status())

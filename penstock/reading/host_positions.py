@@ -77,30 +77,25 @@ class HostPositions(BookmarkRows):
         Unavailable, SettingsError."""
         began = self._clock()
         try:
-            is_written = self._save(newest)
+            with self.rows.lock:
+                self._stored |= self._read(self.rows.resolve())
+                fresh = self._fresh(newest)
+                texts = {self.name(name): bookmark_text(each) for name, each in fresh.items()}
+                written = self.rows.write(
+                    texts,
+                    lambda row: replace(
+                        row,
+                        owner=self.rows.owner,
+                        continuation=texts[row.name],
+                        properties={**row.properties, SAVED: now_text()},
+                    ),
+                )
+                self._stored |= self._read(written.values())
         except Unavailable as error:
             self._note_write(began, self._clock(), str(error))
             raise
-        if is_written or self.error:
+        if texts or self.error:
             self._note_write(began, self._clock())
-
-    def _save(self, newest: Bookmarks) -> bool:
-        """Whether there was anything to write."""
-        with self.rows.lock:
-            self._stored |= self._read(self.rows.resolve())
-            fresh = self._fresh(newest)
-            texts = {self.name(name): bookmark_text(each) for name, each in fresh.items()}
-            written = self.rows.write(
-                texts,
-                lambda row: replace(
-                    row,
-                    owner=self.rows.owner,
-                    continuation=texts[row.name],
-                    properties={**row.properties, SAVED: now_text()},
-                ),
-            )
-            self._stored |= self._read(written.values())
-        return bool(texts)
 
     def verify(self, partition: PartitionId | None = None) -> None:
         """Reads our rows again (a partition's alone, if it is ours): this process may have been

@@ -15,15 +15,12 @@ class Acknowledger(Protocol):
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
         """The partitions that are being read."""
-        ...
 
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
         """What to store when everything up to `place` is durable; None: what is stored stays."""
-        ...
 
     def acknowledge(self, saved: Bookmarks) -> None:
         """These bookmarks are stored: the source may discard everything up to them."""
-        ...
 
 
 class Store(Protocol):
@@ -32,12 +29,10 @@ class Store(Protocol):
 
     def is_due(self, changes: int) -> bool:
         """Whether it is time to save, after `changes` more changes. Raises LeaseLost."""
-        ...
 
     def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
         """Writes those of the bookmarks that are new; returns what was written. Raises LeaseLost,
         and only with `force` that the store is away."""
-        ...
 
 
 class Saver:

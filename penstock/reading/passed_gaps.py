@@ -34,12 +34,10 @@ class GapRecorder(Protocol):
     def verify(self, partition: PartitionId) -> None:
         """Called before a connection is made; raises LeaseLost if the partition's stored bookmark
         is another instance's by now."""
-        ...
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
         """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
         LeaseLost."""
-        ...
 
 
 class PassedGaps:

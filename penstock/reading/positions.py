@@ -86,7 +86,6 @@ class BookmarkRows:
         return rows
 
     def _read(self, rows: Iterable[Lease]) -> dict[PartitionId, Bookmark]:
-        """The bookmarks of rows; raises Malformed."""
         return {self.partition(row.name): read_bookmark(row) for row in rows}
 
 
@@ -190,14 +189,9 @@ class Positions(BookmarkRows):
             self._stored, self._resolved = {}, {}
             return self._adopt(rows)
 
-    def is_known(self) -> bool:
-        """Whether anything is stored; not a place, perhaps: an idle source has a mark only.
-        Raises as `load` does."""
-        return bool(self.load())
-
-    def begin(self, bookmarks: Bookmarks) -> None:
+    def begin(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
         """Stores where a first start begins, before anything is read; rows that are there stay.
-        Raises as `load` does."""
+        Returns what is stored now. Raises as `load` does."""
         stored, owner = self.load(), self.rows.owner
         rows = [
             self.rows.state(
@@ -210,7 +204,7 @@ class Positions(BookmarkRows):
         if len(found) < len(rows):
             names = {row.name for row in rows}
             found = [row for row in self._list() if row.name in names]
-        self._adopt(found)
+        return stored | self._adopt(found)
 
     def is_due(self, changes: int) -> bool:
         """Whether it is time to save; `changes`: how many came since the last call. After a pause
@@ -235,17 +229,14 @@ class Positions(BookmarkRows):
         """
         now = self._clock()
         try:
-            return self._save(newest, now)
+            self._resolve()
+            fresh = self._fresh(newest)
+            self._write(fresh)
         except Unavailable as error:
             self._failed(now, error)
             if force:
                 raise
             return {}
-
-    def _save(self, bookmarks: Bookmarks, now: float) -> Bookmarks:
-        self._resolve()
-        fresh = self._fresh(bookmarks)
-        self._write(fresh)
         if fresh or self.error:
             self._note_write(now, self._clock())
         self._changes = 0

@@ -85,7 +85,6 @@ class Durable(Protocol):
     @property
     def durable(self) -> Bookmarks:
         """Everything up to here is in the sink."""
-        ...
 
 
 class Remaining(Closes):

@@ -23,6 +23,8 @@ from penstock.model.errors import (
 )
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.process.backoff import Clock
+from penstock.reading.keeper import Acknowledger
+from penstock.reading.passed_gaps import GapRecorder
 from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.roster import LookUp, Roster
 from penstock.stream.buffer import Buffer
@@ -42,7 +44,7 @@ BUFFER = 64 << 20
 _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
-class Coordinator:
+class Coordinator(GapRecorder, Acknowledger):
     """The partitions of a feed, read from bookmarks on; a `GapRecorder` and an `Acknowledger`.
     `clock` is monotonic seconds; until `grace` of it, a partition that cannot be opened yet is
     tried again without an error (an own connection that was just closed may still hold the
@@ -90,8 +92,8 @@ class Coordinator:
 
     def _decode(self) -> None:
         for shard in self._shards.values():
-            while shard.has_pages and not self._buffer.holds(shard.partition):
-                self._buffer.put(shard.partition, shard.decode())
+            while shard.has_pages and not self._buffer.holds(shard.reader.partition):
+                self._buffer.put(shard.reader.partition, shard.decode())
         self._refill = False
 
     def poll(self, wait: float = 0.0, stopped: Event = NEVER) -> None:
@@ -129,7 +131,7 @@ class Coordinator:
                 waits = now < deadline and now - asked > patience / 2 and not shard.has_pages
 
     def _read_together(self, stopped: Event, errors: list[PenstockError]) -> None:
-        shards = {shard.partition: shard for shard in self._in_order()}
+        shards = {shard.reader.partition: shard for shard in self._in_order()}
         for shard in shards.values():
             shard.is_reading = True
         try:
@@ -144,7 +146,6 @@ class Coordinator:
                 shard.is_reading = name in busy
 
     def _in_order(self) -> list[Shard]:
-        """The partitions, those first that the last poll had no room for."""
         names = list(self._shards)
         skipped = self._room.skipped()
         start = names.index(skipped) if skipped in names else 0
@@ -152,7 +153,7 @@ class Coordinator:
 
     def _step(self, shard: Shard, wait: float = 0.0) -> Step | None:
         """Reads a partition, if the buffer has room for it; several threads may, each one."""
-        if not self._room.has(shard.partition):
+        if not self._room.has(shard.reader.partition):
             return None
         step = shard.step(wait)
         self._room.take(sum(page.size for page in step.pages))
@@ -177,23 +178,21 @@ class Coordinator:
             raise RecordsExpired(error.message, hint=_HINT) from error
 
     def verify(self, partition: PartitionId) -> None:
-        """See `GapRecorder`: tokens are the caller's."""
+        """Tokens are the caller's."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """See `GapRecorder`."""
         if gap not in self.gaps:
             self.gaps.append(gap)
             log.error("history lost: %s, after %s: %s", gap.cause, gap.after, gap.detail)
 
     def _retire(self) -> None:
-        """Closes partitions that have ended: all their records were handed out."""
         for name in [name for name, shard in self._shards.items() if self._has_ended(shard)]:
             shard = self._shards.pop(name)
             self._known.bookmarks[name] = shard.bookmark(holds=False)
-            shard.close()
+            shard.reader.disconnect()
 
     def _has_ended(self, shard: Shard) -> bool:
-        return shard.ended and not self._buffer.holds(shard.partition)
+        return shard.ended and not self._buffer.holds(shard.reader.partition)
 
     @property
     def due(self) -> bool:
@@ -249,25 +248,22 @@ class Coordinator:
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """See `Acknowledger`."""
         return list(self._shards)
 
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
-        """See `Acknowledger`."""
         shard = self._shards.get(partition)
-        return None if shard is None else shard.bookmark_at(place)
+        return None if shard is None else shard.reader.bookmark(place)
 
     def acknowledge(self, saved: Bookmarks) -> None:
-        """See `Acknowledger`."""
         for name, shard in self._shards.items():
             if name in saved:
-                shard.acknowledge(saved[name])
+                shard.reader.acknowledge(saved[name])
 
     def close(self) -> None:
         """Closes all partitions, but those that another thread reads: their reads end soon."""
         for shard in self._shards.values():
             if not shard.is_reading:
-                shard.close()
+                shard.reader.disconnect()
 
 
 class _Known:
@@ -305,14 +301,12 @@ class _Room:
             self._left = self._limit - used
 
     def has(self, partition: PartitionId) -> bool:
-        """Whether the partition may be read."""
         with self._lock:
             if self._left <= 0 and self._first is None:
                 self._first = partition
             return self._left > 0
 
     def take(self, size: int) -> None:
-        """So many bytes were read."""
         with self._lock:
             self._left -= size
 

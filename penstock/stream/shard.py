@@ -10,7 +10,7 @@ import orjson
 from penstock.feeds import NativeRecord, RecordReader
 from penstock.model.errors import PenstockError
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Place
+from penstock.model.position import Bookmark, Place
 from penstock.reading.reader import PartitionReader, Step
 
 # Records that are decoded at a time: many that live at once cost the garbage collector.
@@ -21,7 +21,7 @@ class Shard:
     """A partition that is read after a bookmark; `read` makes records of pages."""
 
     def __init__(self, reader: PartitionReader, bookmark: Bookmark, read: RecordReader) -> None:
-        self._reader = reader
+        self.reader = reader
         self._read = read
         self._known = bookmark  # of what was handed out
         self._handed: NativeRecord | None = None  # the last record that was
@@ -33,16 +33,11 @@ class Shard:
         # Another thread reads; what it read was not taken in.
         self.is_reading = False
 
-    @property
-    def partition(self) -> PartitionId:
-        """The partition's name."""
-        return self._reader.partition
-
     def step(self, wait: float = 0.0) -> Step:
         """Reads once, for at most `wait` seconds; another thread may do it, one at a time."""
         if self._place is not None:
-            self._reader.durable(self._place)
-        return self._reader.step(wait)
+            self.reader.durable(self._place)
+        return self.reader.step(wait)
 
     def take(self, step: Step) -> None:
         """Takes in what was read. Raises why it could not."""
@@ -54,8 +49,8 @@ class Shard:
     def heartbeat(self, *, connects: bool = False) -> None:
         """Keeps the connection or the source's iterator, if there is one that needs it. `connects`:
         also before the first read."""
-        if connects or self._reader.is_connected:
-            self.take(self._reader.step(0.0, keep_alive=True))
+        if connects or self.reader.is_connected:
+            self.take(self.reader.step(0.0, keep_alive=True))
 
     @property
     def size(self) -> int:
@@ -93,7 +88,7 @@ class Shard:
     @property
     def ended(self) -> bool:
         """Whether the partition has ended, and all of it was decoded."""
-        return self._reader.drained and not self._pages and not self.is_reading
+        return self.reader.drained and not self._pages and not self.is_reading
 
     def handed_out(self, record: NativeRecord) -> None:
         """Notes that everything up to this record was handed out."""
@@ -110,20 +105,8 @@ class Shard:
         handed = self._handed
         if handed is not None and handed.mark is not None and is_behind:
             return Bookmark(handed.place, orjson.loads(handed.mark))
-        return self._reader.bookmark(self._place)
+        return self.reader.bookmark(self._place)
 
     @property
     def _place(self) -> Place | None:
         return self._known.place if self._handed is None else self._handed.place
-
-    def bookmark_at(self, place: Place | None) -> Bookmark | None:
-        """What to store when everything up to `place` is durable; None: what is stored stays."""
-        return self._reader.bookmark(place)
-
-    def acknowledge(self, bookmark: Bookmark) -> None:
-        """The source may discard everything up to the bookmark; sent with the next call."""
-        self._reader.acknowledge(bookmark)
-
-    def close(self) -> None:
-        """Closes the connection; the next `poll` opens another one."""
-        self._reader.disconnect()

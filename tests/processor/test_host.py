@@ -515,10 +515,10 @@ def test_a_position_that_cannot_be_read_keeps_no_host_from_taking_the_others() -
     again = world.host("b", memory(partitions=3))
     world.pass_time(20, again)
     assert sorted(again.partitions) == ["p0", "p2"]
-    assert "'test/memory/p1' can't be read" in again.unreadable
+    assert "'test/memory/p1' can't be read" in again.positions.unreadable
     world.store.put(replace(world.rows()["p1"], continuation=row.continuation))
     world.pass_time(20, again)
-    assert (len(again.partitions), again.unreadable) == (3, "")
+    assert (len(again.partitions), again.positions.unreadable) == (3, "")
 
 
 @pytest.mark.parametrize("error", [Unavailable("away"), SettingsError("403 for a while")])

@@ -39,7 +39,7 @@ def run_plain(world: World, backend: str = "memory") -> None:
     positions = plain(world, backend)
     positions.verify_name()
     positions.claim()
-    if not positions.is_known():
+    if not positions.load():
         positions.begin({P0: Bookmark(place(19), {})})
 
 

@@ -97,7 +97,7 @@ def test_a_mark_moves_without_a_place() -> None:
     kept = positions(store, clock)
     assert kept.save({SLOT: at(None, system="7")}) == {SLOT: at(None, system="7")}
     again = positions(store, clock)
-    assert again.is_known()
+    assert again.load()
     assert again.load() == {SLOT: at(None, system="7")}
 
 
