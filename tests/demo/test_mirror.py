@@ -36,6 +36,6 @@ def test_what_differs_is_named(tmp_path: Path) -> None:
 def test_a_mirror_that_failed_is_a_problem(tmp_path: Path) -> None:
     mirror = made(tmp_path)
     mirror.error = Unavailable("it is away")
-    assert list(mirror.problems({"t": ROWS})) == ["the mirror failed: it is away"]
+    assert list(mirror.problems({"t": ROWS})) == [f"the mirror failed: {mirror.error}"]
     assert mirror.is_loaded
     mirror.finish(1)  # was never started
