@@ -223,7 +223,7 @@ def test_a_shard_that_is_listed_and_open_is_not_gone_whatever_reading_it_answers
     some(consumer, 1)
     table.shard.gone = True
     calls = table.server.counts["GetShardIterator"]
-    until(consumer, lambda: table.server.counts["GetShardIterator"] > calls + 8)
+    until(consumer, lambda: table.server.counts["GetShardIterator"] > calls + 4)
     table.shard.gone = False
     table.put(table.shard, "b")
     goes_on(consumer, keys=["a", "b"])

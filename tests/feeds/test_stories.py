@@ -103,7 +103,7 @@ def story(request: pytest.FixtureRequest) -> Iterator[Story]:
                 ),
                 lambda key: postgres.execute("INSERT INTO t VALUES (%s)", (key,)),
                 lambda: postgres.execute("INSERT INTO other VALUES (1)"),
-                lambda: postgres.stop("fast"),
+                lambda: postgres.stop("immediate"),
                 postgres.start,
             )
 
