@@ -177,6 +177,11 @@ def lost(
     return HistoryLost(Gap(cause=cause, after=place, detail=detail, policy=policy), hint=hint)
 
 
+def is_before(place: Place | None, other: Place | None) -> bool:
+    """Whether a place comes before another; None is a partition's beginning."""
+    return other is not None and (place is None or place < other)
+
+
 def behind_hole(cause: str, detail: str) -> Bookmark:
     """The first bookmark of a partition after a hole."""
     return Bookmark(mark={_HOLE: {"cause": cause, "detail": detail}})

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from penstock.feeds.shared import is_before
 from penstock.model.errors import Malformed
 from penstock.model.position import Bookmark, Place
 
@@ -158,7 +159,7 @@ class PageBoundaries:
         a place that of the first page. 0 where that is not known."""
         with self._lock:
             for page in self._pages:
-                if page.created and not _is_before(page.last, place):
+                if page.created and not is_before(page.last, place):
                     return page.created
             return 0.0
 
@@ -180,20 +181,14 @@ class PageBoundaries:
                 first = self._pages[0]
                 return Bookmark(None, first.after.to_json()) if first.last is None else None
             while (
-                not self._is_kept
-                and len(self._pages) > 1
-                and _is_before(self._pages[1].last, place)
+                not self._is_kept and len(self._pages) > 1 and is_before(self._pages[1].last, place)
             ):
                 self._pages.popleft()
             self.asked = place if self.asked is None or place > self.asked else self.asked
             for page in self._pages:
                 if page.last == place:
                     return Bookmark(place, page.after.to_json())
-                if _is_before(place, page.last):
+                if is_before(place, page.last):
                     known = page is not self._pages[0] or page.last is None
                     return Bookmark(place, page.before.inside().to_json()) if known else None
             return None
-
-
-def _is_before(place: Place | None, other: Place | None) -> bool:
-    return other is not None and (place is None or place < other)

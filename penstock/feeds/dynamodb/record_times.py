@@ -12,6 +12,7 @@ from collections import deque
 from itertools import islice, zip_longest
 from typing import NamedTuple
 
+from penstock.feeds.shared import is_before
 from penstock.model.position import Place
 
 # Pages that are remembered one by one; older ones count as one page.
@@ -92,7 +93,7 @@ class RecordTimes:
         """The same; places before it are asked for no more."""
         with self._lock:
             self.asked = place
-            while len(self._pages) > 1 and _is_before(self._pages[0].last, place):
+            while len(self._pages) > 1 and is_before(self._pages[0].last, place):
                 self._pages.popleft()
             return self._at(place)
 
@@ -102,10 +103,6 @@ class RecordTimes:
                 # Where nothing is known of the place itself, then of what comes after it.
                 is_known = page.last_created or following is None
                 return page.last_created if is_known else following.first_created
-            if not _is_before(page.last, place):
+            if not is_before(page.last, place):
                 return page.first_created
         return self._pages[-1].last_created
-
-
-def _is_before(place: Place | None, other: Place | None) -> bool:
-    return other is not None and (place is None or place < other)

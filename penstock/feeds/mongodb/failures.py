@@ -87,16 +87,13 @@ CODES: Mapping[int, _Row] = {
 KINDS: Mapping[type[Exception], _Row] = {
     mongo.PyMongoError: (SettingsError, _DEFECT),
     mongo.ConnectionFailure: (Unavailable, _LATER),
-    mongo.AutoReconnect: (Unavailable, _LATER),
     mongo.NetworkTimeout: (Unavailable, "the server did not answer in time; " + _LATER),
     mongo.NotPrimaryError: (Unavailable, "the replica set elects a primary; " + _LATER),
     mongo.ServerSelectionTimeoutError: (
         Unavailable,
         "start the server, or correct hosts, replicaSet and TLS in `connection`",
     ),
-    mongo.WaitQueueTimeoutError: (Unavailable, _LATER),
     mongo.ConfigurationError: (SettingsError, "correct `connection`"),
-    mongo.InvalidURI: (SettingsError, "correct `connection`"),
     mongo.InvalidName: (SettingsError, "correct `database` and `collections`"),
     mongo.ProtocolError: (Unavailable, "the next request asks for fewer changes; " + _LATER),
     mongo.CursorNotFound: (Unavailable, _LATER),

@@ -39,11 +39,11 @@ from penstock.feeds.mongodb.losses import (
     time_in_era,
 )
 from penstock.feeds.mongodb.pages import StreamBeginning
-from penstock.feeds.mongodb.preflight import check
+from penstock.feeds.mongodb.preflight import findings
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Limits
-from penstock.feeds.shared import SettingsFeed
+from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError
 from penstock.model.finding import Finding, Level, finding
@@ -236,7 +236,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return MongoCollection(self.settings, name)
 
     def check(self) -> Sequence[Finding]:
-        return check(self.settings)
+        return checked(findings(self.settings))
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """See `feeds.Feed`: reads, which is when the server looks for it."""

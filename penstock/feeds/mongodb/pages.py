@@ -77,49 +77,40 @@ class ReadTokens:
         self._era, self._cluster = era, cluster
         # What was read and is not stored.
         self._pages: deque[_Read] = deque()
-        # The place that the newest mark is for, and the last one that was read.
+        # The last place that was read, and where a stream reads on after all that was: the newest
+        # mark, and the place that it is for.
+        self.last = begun.place
+        self.mark: Mark | None = begun.mark
         self._at = at
-        self._last = begun.place
-        self._newest: Mark | None = begun.mark
         self._closed = False
-
-    @property
-    def last(self) -> Place | None:
-        """The last place read; where it began, before the first."""
-        return self._last
-
-    @property
-    def mark(self) -> Mark | None:
-        """From where a stream reads on after all that was read."""
-        return self._newest
 
     def read(self, places: Sequence[tuple[int, int]], tokens: Sequence[bytes], last: Place) -> None:
         with self._lock:
             self._pages.append(_Read(places, tokens, self.also))
-            self._last = self._at = last
+            self.last = self._at = last
             if tokens[-1]:  # the event is not so broken that it has none
-                self._newest = self._mark(tokens[-1], last, self.also)
+                self.mark = self._mark(tokens[-1], last, self.also)
 
     def passed(self, at: Place, token: bytes) -> None:
         """A change was passed over that is stored already."""
         with self._lock:
             self._at = at
             if token:
-                self._newest = self._mark(token, at, self.also)
+                self.mark = self._mark(token, at, self.also)
 
     def idle(self, token: bytes) -> None:
         """A reply ended with this token, and every event before it was read."""
         with self._lock:
-            self._newest = self._mark(token, self._at, self.also)
+            self.mark = self._mark(token, self._at, self.also)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """See `feeds.Following`. Places before one that was asked for are forgotten, unless the
         following is closed."""
         with self._lock:
-            if place == self._last:
+            if place == self.last:
                 if not self._closed:
                     self._pages.clear()
-                return Bookmark(place, self._newest)
+                return Bookmark(place, self.mark)
             if place == self._begun.place:
                 return self._begun
             found = None if place is None else self._token(self.time_of(place))

@@ -31,15 +31,16 @@ _OLDEST, _NEWEST = 6, 8
 _SHORT = 24 * 3600  # seconds of oplog that outlast a night
 
 
-def check(settings: MongoSettings) -> list[Finding]:
-    """Every finding; only the first if the server can't be asked."""
-    try:
-        with asking(settings) as client:
-            findings = [*_server(client, settings), *_identity(client), *_oplog(client)]
-    except PenstockError as error:
-        return [_failed("server", error)]
-    findings += [*_stream(settings), *_start(settings), *_collections(settings)]
-    return [*findings, *_tenant(settings)]
+def findings(settings: MongoSettings) -> Iterator[Finding]:
+    """Raises Unavailable, SettingsError where the server can't be asked."""
+    with asking(settings) as client:
+        yield from _server(client, settings)
+        yield from _identity(client)
+        yield from _oplog(client)
+    yield from _stream(settings)
+    yield from _start(settings)
+    yield from _collections(settings)
+    yield from _tenant(settings)
 
 
 def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:

@@ -212,7 +212,7 @@ class PostgresFollowing(Following):
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Following`. The lag reaches from what is durable to the newest WAL that we
         know of; `lag_seconds` is the age of the oldest commit that is not durable yet."""
-        progress, slot, watch = self._progress, self._begin.slot, self._side.watch
+        progress, slot = self._progress, self._begin.slot
         oldest = progress.oldest
         current = max(progress.received, slot.current)
         confirmed = progress.reported or slot.confirmed
@@ -227,12 +227,12 @@ class PostgresFollowing(Following):
             "lag_unit": "bytes",
             "lag_bytes": lag,
             "lag_seconds": round(seconds, 3),
-            "at_risk": watch.at_risk,
+            "at_risk": self._side.at_risk,
             "clock": progress.clock,
             "token": self._token(),
             "details": {
                 **slot.status(),
-                **watch.status(),
+                **self._side.status(),
                 "system_identifier": self._begin.known.system,
                 "timeline": self._begin.known.timeline,
                 "era": self._begin.known.era,
@@ -254,7 +254,7 @@ class PostgresFollowing(Following):
         """What moves with pages and WAL. A keepalive is an idle token, unless the server's log goes
         further than what it has sent: then it should send, or read on."""
         progress = self._progress
-        is_idle = progress.received >= self._side.watch.newest
+        is_idle = progress.received >= self._side.newest
         idle = f"/{progress.keepalives}" if is_idle else ""
         return f"{self._pages}/{progress.received}{idle}"
 

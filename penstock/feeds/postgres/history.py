@@ -7,7 +7,7 @@ moved by somebody else, or is another one.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from penstock.feeds import Mark
@@ -59,13 +59,7 @@ class KnownHistory:
 
     def to_json(self) -> dict[str, Any]:
         """The mark: what `known_of` reads."""
-        return {
-            "system": self.system,
-            "timeline": self.timeline,
-            "flushed": format_lsn(self.flushed),
-            "publication": self.publication,
-            "era": self.era,
-        }
+        return {**asdict(self), "flushed": format_lsn(self.flushed)}
 
 
 def known_of(mark: Mark | None, after: Place | None) -> KnownHistory:

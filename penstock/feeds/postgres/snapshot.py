@@ -101,18 +101,10 @@ WHERE i.indrelid = %s AND i.indisprimary AND i.indisvalid AND k.position <= i.in
 ORDER BY k.position
 """
 
-# A partitioned table's own size is 0.
-# About how many rows it has; none before it was analysed.
-_ROWS = """
-SELECT CASE WHEN min(c.reltuples) >= 0 THEN sum(c.reltuples)::int8 END
-FROM pg_catalog.pg_class c
-WHERE c.relkind <> 'p' AND (c.oid = %s::oid OR c.oid IN (
-    SELECT relid FROM pg_catalog.pg_partition_tree(%s::oid) WHERE isleaf))
-"""
-
+# A partitioned table's own size is 0. About how many rows a leaf has; -1 before it was analysed.
 _LEAVES = """
 SELECT pg_catalog.format('%%I.%%I', n.nspname, c.relname),
-       pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid)
+       pg_catalog.pg_relation_size(c.oid), pg_catalog.pg_table_size(c.oid), c.reltuples::int8
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind <> 'p' AND (c.oid = %s::oid OR c.oid IN (
@@ -311,9 +303,10 @@ class PostgresSnapshot:
             lsn=self._lsn,
             taken_at=round(time.time() * 1_000_000),
         )
+        counts = [count for *_, count in self._ask(_LEAVES, oid, oid)]
         self.source = PostgresRowSource(
             settings=settings, snapshot=snapshot, patience=self._patience, table=published,
-            rows=rows, count=self._ask(_ROWS, oid, oid)[0][0],
+            rows=rows, count=sum(counts) if min(counts, default=-1) >= 0 else None,
         )  # fmt: skip
 
     def _key(self) -> tuple[KeyColumn, ...]:
@@ -342,7 +335,7 @@ class PostgresSnapshot:
         one by a sample of its pages: nothing sorts or reads the whole table."""
         table = self.source.table
         what = f"cutting {table.schema}.{table.table} into ranges"
-        leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_ in
+        leaves = [(str(leaf), int(heap), int(all_)) for leaf, heap, all_, _ in
                   self._ask(_LEAVES, *[self.schema.relation_id] * 2)]  # fmt: skip
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE

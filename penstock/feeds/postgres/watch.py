@@ -5,6 +5,7 @@ is kept moving by a logical message."""
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -49,7 +50,8 @@ class SlotMemory:
 
 
 class SideWork:
-    """The work beside one stream: `watch` is what is known of the slot."""
+    """The work besides one stream. `newest`: the LSN up to which the server had its log on disk, at
+    the last look at the slot."""
 
     def __init__(
         self, settings: PostgresSettings, slot: Slot, memory: SlotMemory, now: float
@@ -60,7 +62,10 @@ class SideWork:
         self._catalogue = Catalogue(self._side, stored, memory.unknown)
         self._numbers_in = settings.publication if memory.numbers else ""
         self._interval, self._beaten_at = settings.heartbeat, now
-        self.watch = Watch(self._side, slot, now)
+        # The slot as it was within the last seconds.
+        self._slot, self._wal_status, self._looked_at = slot.name, slot.wal_status, now
+        self._safe: int | None = None
+        self.newest = 0
 
     def describe(
         self, raw: bytes, types: Mapping[int, Type], xid: int, position: str | None
@@ -83,7 +88,20 @@ class SideWork:
             self._beaten_at = now
             beat = "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')"
             self._side.rows(beat, HEARTBEAT_PREFIX)
-        self.watch.refresh(now)
+        if now - self._looked_at >= INTERVAL:
+            self._looked_at = now
+            with suppress(PenstockError):  # the stream itself finds what is wrong
+                for status, safe, newest in self._side.rows(_QUERY, self._slot):
+                    self._wal_status, self._safe, self.newest = status or "", safe, newest or 0
+
+    @property
+    def at_risk(self) -> str:
+        """Why the slot may soon be lost; "" if it may not."""
+        return _AT_RISK if self._wal_status == "unreserved" else ""
+
+    def status(self) -> Mapping[str, Any]:
+        """Plain JSON: `safe_wal_size` is in bytes, None without a limit."""
+        return {"wal_status": self._wal_status, "safe_wal_size": self._safe}
 
     def close(self) -> None:
         self._side.close()
@@ -118,36 +136,3 @@ class SchemaAnnouncer:
         self._has_failed = False
         for schema in found:
             self.announced.record(replace(schema, position=position))
-
-
-class Watch:
-    """`wal_status` and `safe_wal_size` of a slot, as they were within the last seconds."""
-
-    def __init__(self, side: SideConnection, slot: Slot, now: float) -> None:
-        self._side = side
-        self._slot = slot.name
-        self._wal_status = slot.wal_status
-        self._safe: int | None = None
-        self.newest = 0  # LSN up to which the server had its log on disk, at the last look
-        self._looked_at = now
-
-    def refresh(self, now: float) -> None:
-        """Looks if it is time to; what keeps us from looking is found by the stream itself."""
-        if now - self._looked_at < INTERVAL:
-            return
-        self._looked_at = now
-        try:
-            rows = self._side.rows(_QUERY, self._slot)
-        except PenstockError:
-            return
-        for status, safe, newest in rows:
-            self._wal_status, self._safe, self.newest = status or "", safe, newest or 0
-
-    @property
-    def at_risk(self) -> str:
-        """Why the slot may soon be lost; "" if it may not."""
-        return _AT_RISK if self._wal_status == "unreserved" else ""
-
-    def status(self) -> Mapping[str, Any]:
-        """Plain JSON: `safe_wal_size` is in bytes, None without a limit."""
-        return {"wal_status": self._wal_status, "safe_wal_size": self._safe}
