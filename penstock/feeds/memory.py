@@ -17,13 +17,14 @@ import ormsgpack
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from penstock.feeds import At, Feed, FeedPlugin, Gap, GapPolicy, Lineage, Listing
+from penstock.feeds import At, FeedPlugin, Following, Gap, Lineage, Listing
+from penstock.feeds.shared import BackendSettings, SettingsFeed
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.model.settings import Duration, Settings
+from penstock.model.settings import Duration
 
 KEYS = 7  # documents per partition
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)  # change 0; each further one a millisecond later
@@ -33,7 +34,7 @@ _PAGES_PER_READ = 8
 _GONE = "chained generations fail_at trimmed unlisted found late history state tokens on_gap"
 
 
-class MemoryFeedSettings(Settings):
+class MemoryFeedSettings(BackendSettings):
     """What the feed makes up."""
 
     name: str = "memory"
@@ -129,11 +130,10 @@ def _same(value: str | tuple[()] | None, rows: int, kind: pa.DataType) -> Any:
     return pa.array([value] * rows, kind)
 
 
-class MemoryFollowing:
+class MemoryFollowing(Following):
     """The implementation of `feeds.Following`: pages of the numbers of changes, from `next` on."""
 
     begins = ""
-    drained = False
 
     def __init__(self, feed: "MemoryFeed", partition: PartitionId, after: Place | None) -> None:
         self._feed = feed
@@ -168,9 +168,6 @@ class MemoryFollowing:
     def _place(self, number: int) -> Place:
         return place_of(self._feed.settings, self._partition, number)
 
-    def keep_alive(self) -> Sequence[Page]:
-        return ()
-
     def bookmark(self, place: Place | None) -> Bookmark:
         return Bookmark(place)
 
@@ -191,21 +188,12 @@ class MemoryFollowing:
         self._connected = False
 
 
-class MemoryFeed(Feed):
+class MemoryFeed(SettingsFeed[MemoryFeedSettings]):
     """The implementation of `feeds.Feed`. A pickled copy is a feed that remembers nothing."""
 
-    on_gap: GapPolicy = "fail"
-
     def __init__(self, settings: MemoryFeedSettings) -> None:
-        self.settings = settings
+        super().__init__(settings)
         self.acknowledged: dict[PartitionId, Place] = {}
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.settings,)
-
-    @property
-    def backend(self) -> str:
-        return self.settings.name
 
     @property
     def polled(self) -> bool:

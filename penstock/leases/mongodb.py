@@ -133,7 +133,6 @@ def database_of(url: str) -> str:
 
 
 def _all_written(rows: Collection[_Json], changes: List[UpdateOne]) -> bool:
-    """Whether none was lost."""
     try:
         result = rows.bulk_write(changes, ordered=False)
     except errors.BulkWriteError as error:

@@ -84,7 +84,6 @@ def _plain(place: Place) -> Place:
 
 
 def _renamed(batch: pa.RecordBatch, era: str) -> pa.RecordBatch:
-    """The same changes with the era in their cursors and event ids."""
     text = pa.string()
     colon, prefix = pa.scalar(":", text), pa.scalar(era, text)
     empty: Any = pa.scalar("", text)

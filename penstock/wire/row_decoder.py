@@ -32,7 +32,6 @@ class RowDecoder:
         return type(self), self._given
 
     def _batches(self, page: Page, rows: Sequence[Row], **same: Any) -> Sequence[pa.RecordBatch]:
-        """The rows of a page, with what is the `same` in all of them."""
         if not rows:
             return []
         same |= {"backend": self._backend, "partition": page.partition, "unchanged": (),

@@ -171,7 +171,6 @@ def _lsn(session: str) -> int | None:
 
 
 def _token(key_range: KeyRange, mark: FeedMark, every: bool) -> str:
-    """The SDK's continuation for one range, version 2."""
     document = _document(key_range)
     token = {
         "v": "v2",

@@ -104,7 +104,6 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         raise Unavailable("the ranges are being split all the time")
 
     def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
-        """The bookmarks of the SDK's continuation, of any number of ranges."""
         try:
             self.verify(str(token["containerRid"]))
             found = {}

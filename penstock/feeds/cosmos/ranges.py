@@ -93,7 +93,6 @@ def _is_replaced(each: KeyRange, known: Bookmarks) -> bool:
 
 
 def _outer_first(ranges: Iterable[KeyRange]) -> list[KeyRange]:
-    """Each range before those inside it."""
     widest_first = sorted(ranges, key=lambda each: each.max, reverse=True)
     return sorted(widest_first, key=lambda each: each.min)
 

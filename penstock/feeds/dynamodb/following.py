@@ -107,7 +107,6 @@ class DynamodbFollowing:
         self._begin_at("end")
 
     def _call(self) -> Page | None:
-        """One call of GetRecords; the page, if there are records for us."""
         asked = self._clock()
         walk, known, client = self._walk, self._known, self._shard.client
         try:

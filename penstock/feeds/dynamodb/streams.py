@@ -117,7 +117,6 @@ class TableStreams:
         return self._arns.get(label)
 
     def _list(self) -> Collection[str]:
-        """The labels of those that are listed now."""
         one = self._settings.stream
         arns = [one] if one else self._client.streams(self._settings.table_name)
         listed = {arn.rpartition(_STREAM)[2]: arn for arn in arns}

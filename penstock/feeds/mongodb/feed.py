@@ -115,7 +115,6 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return found
 
     def _seconds(self, at: datetime) -> int:
-        """The seconds of a time that is not in the server's future. Raises SettingsError."""
         seconds = int(at.astimezone(UTC).timestamp())
         with asking(self.settings) as client:
             newest = operation_time(client)

@@ -107,7 +107,6 @@ class Losses:
     def _lost(
         self, cause: str, bookmark: Bookmark, detail: str, *, gaps: Sequence[Gap] = ()
     ) -> HistoryLost:
-        """The gap after a bookmark, found despite `gaps`."""
         policy, hint = self._settings.on_gap, HINTS[cause]
         found = lost(cause, bookmark.place, detail, policy=policy, hint=hint)
         if policy == "fail":

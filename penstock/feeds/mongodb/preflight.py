@@ -164,7 +164,6 @@ def _opened(settings: MongoSettings, mark: Mark | None) -> ChangeStream:
 
 
 def _role(settings: MongoSettings, error: PenstockError) -> str:
-    """The role that is missing, if that is the error."""
     if not isinstance(error, SettingsError) or getattr(error.__cause__, "code", None) != 13:
         return ""
     database = "" if settings.database == ALL else settings.database
@@ -210,7 +209,6 @@ def _tenant(settings: MongoSettings) -> Iterator[Finding]:
 
 
 def _with_images(settings: MongoSettings, databases: set[str]) -> set[tuple[str, str]]:
-    """The collections of these databases that keep pre- and post-images."""
     with asking(settings) as client:
         return {
             (database, each["name"])

@@ -67,7 +67,6 @@ class DocumentPages:
             yield self._page(parts)
 
     def _head(self) -> bytes:
-        """The fields that all events have in common."""
         event = {
             "_id": {"_data": "00"},
             "operationType": "insert",

@@ -175,7 +175,6 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def _begin(
         self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[Gap]
     ) -> Beginning:
-        """Looks at the server and the slot, and settles where to begin. Raises HistoryLost."""
         after, mark = bookmark.place, bookmark.mark
         known, passed = known_of(mark, after), {each.cause for each in despite}
         with connect_ordinary(self.settings) as connection:

@@ -142,7 +142,6 @@ class Framer:
         return self._next() if is_commit and at < self._end else None
 
     def _take_transactions(self) -> None:
-        """All whole transactions of nothing but rows that come next, up to the page's limits."""
         native, collector = self._native, self.collector
         if native is None or self._streaming is not None or not collector.is_past:
             return
@@ -172,7 +171,6 @@ class Framer:
         self._progress.committed(run.last, run.end_lsn, run.count, run.done)
 
     def _take_rows(self) -> None:
-        """All row messages that come next, up to the page's limits."""
         collector, start = self.collector, self._position
         if self._streaming is not None:
             self._rows_ahead(ENDLESS, ENDLESS, set())
@@ -202,7 +200,6 @@ class Framer:
     # What is not a row is rare, one-row transactions apart.
 
     def _take(self, piece: bytes, now: float) -> list[Page]:
-        """One whole message that is no row."""
         outer = piece[:1]
         if outer == b"d":
             kind = piece[5:6]

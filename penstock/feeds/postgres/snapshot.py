@@ -261,7 +261,6 @@ class PostgresSnapshot:
             )
 
     def _describe(self, snapshot: str) -> None:
-        """The table as it is under the lock."""
         settings, schema, table = self._settings, self._schema, self._table
         raw = relation_of(self._ask, settings.publication, schema, table)
         if not raw:

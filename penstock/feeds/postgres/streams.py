@@ -249,7 +249,6 @@ class TransactionDelivery:
             collector.changes(most - left, data[start:position])
 
     def _take(self, piece: bytes, now: float) -> list[Page]:
-        """One whole message that is no row, or one of a row that was rolled back."""
         collector = self._collector
         gone = piece[MESSAGE + 1 : MESSAGE + 5] in self._aborted
         match piece[MESSAGE : MESSAGE + 1]:

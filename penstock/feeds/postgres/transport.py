@@ -42,7 +42,6 @@ class PlainTransport:
             raise
 
     def _await_copy(self) -> bytes:
-        """Reads up to CopyBothResponse; returns what came after it."""
         data = b""
         while True:
             while len(data) >= 5:

@@ -265,7 +265,6 @@ def document_id(keys: dict[str, Any]) -> str:
 
 
 def _raw(record: StreamRecord) -> bytes:
-    """A record whose values cannot be read, as JSON again."""
     images = {"NewImage": record.new, "OldImage": record.old}
     fields = {
         "SequenceNumber": record.sequence,

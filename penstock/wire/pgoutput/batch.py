@@ -143,7 +143,6 @@ def _batch(
 def _described(
     columns: dict[str, tuple[Any, ...]], layouts: Sequence[RowLayout | None]
 ) -> list[bytes | None]:
-    """The description of each relation, at the first of its changes."""
     left, found = list(layouts), list[bytes | None]()
     for index, operation in zip(columns["relation"], columns["operation"], strict=True):
         layout = left[index] if operation in _DESCRIBED else None

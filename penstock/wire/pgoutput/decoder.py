@@ -27,8 +27,6 @@ _LAYOUTS = 10_000
 
 
 class _Known(NamedTuple):
-    """A page's context, and what its Relation messages mean under it."""
-
     packed: bytes
     context: Context
     layouts: dict[bytes, RowLayout]

@@ -69,8 +69,6 @@ class _Plan(ctypes.Structure):
 
 
 class _Setup(ctypes.Structure):
-    """What all changes of a page share."""
-
     _fields_ = (
         ("payload", _Text), ("backend", _Text), ("partition", _Text), ("database", _Text),
         ("tenant", _Text), ("operations", ctypes.POINTER(_Text)), ("captured_at", ctypes.c_int64),
@@ -242,7 +240,6 @@ class Kernel:
         return batch
 
     def _pass_on(self, handle: int, state: _ScanState, scan: Scan, plans: list[_Plan]) -> None:
-        """Passes new transactions, relations and rows of `scan` to the kernel."""
         functions, units = self._functions, scan.constants
         for number in range(state.units, len(units.cursors)):
             _must(functions.penstock_page_unit(handle, ctypes.byref(_unit(*units.unit(number)))))
@@ -290,7 +287,6 @@ def _given(row: Sequence[Any]) -> _Given:
 
 
 def _agrees(page: Page, state: _ScanState) -> bool:
-    """Whether these are the changes that the page names."""
     if state.seen != page.count or not state.seen:
         return not page.count and not state.seen
     units = state.all_units
@@ -309,7 +305,6 @@ def _must(code: int) -> None:
 
 
 def _declare(functions: ctypes.CDLL) -> None:
-    """What each function takes and returns."""
     pointer, number = ctypes.c_void_p, ctypes.c_int32
     for name, result, arguments in (
         ("new", pointer, [pointer]),

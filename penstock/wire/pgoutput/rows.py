@@ -159,7 +159,6 @@ class Poison:
     def _alone(
         self, place: tuple[Any, ...], constants: Constants, layout: RowLayout | None
     ) -> Context:
-        """The context of a page that holds this change only."""
         unit, _, ordinal = place
         page, xid = self._context, constants.transactions[unit]
         inside = xid is not None

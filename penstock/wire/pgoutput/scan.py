@@ -149,7 +149,6 @@ class Scan:
             at = stop
 
     def _new(self, operation: str, at: int, stop: int, oid: int) -> None:
-        """A row that came without its old one."""
         index, layout = self._layout(oid)
         if index == FILTERED:
             return self._filtered()
