@@ -13,7 +13,7 @@ from rich.table import Table
 
 from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.feeds.postgres.copying import copied
+from penstock.feeds.postgres.rows import copied
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job

@@ -9,7 +9,7 @@ record.
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -65,10 +65,29 @@ class PolledSettings(BackendSettings):
     """Whether Spark's tasks read the partitions in open micro-batches; if not, the reader
     process."""
 
+    # What `start` may be besides a time and a token, and how that is listed for people.
+    words: ClassVar[Mapping[str, At]]
+    expected: ClassVar[str]
+
     @classmethod
     def begins_at(cls, start: str | dict[str, Any]) -> At:
-        """`start` as `Feed.begin` takes it. Raises ValueError."""
-        raise NotImplementedError
+        """`start` as `Feed.begin` takes it: one of the words, a time with a zone or a token. Raises
+        ValueError."""
+        if isinstance(start, dict):
+            try:
+                # The iterator's token has its bookmarks under `partitions`.
+                return bookmarks_from_json(start.get("partitions", start))
+            except (AttributeError, Malformed) as error:
+                raise ValueError(f"not a token: {error}") from None
+        if start.lower() in cls.words:
+            return cls.words[start.lower()]
+        try:
+            time = datetime.fromisoformat(start)
+        except ValueError:
+            raise ValueError(f"write {cls.expected}, a time or a token") from None
+        if time.tzinfo is None:
+            raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
+        return time
 
     @field_validator("start")
     @classmethod
@@ -177,7 +196,7 @@ def lost(
     return HistoryLost(Gap(cause=cause, after=place, detail=detail, policy=policy), hint=hint)
 
 
-def is_before(place: Place | None, other: Place | None) -> bool:
+def comes_before(place: Place | None, other: Place | None) -> bool:
     """Whether a place comes before another; None is a partition's beginning."""
     return other is not None and (place is None or place < other)
 
@@ -199,23 +218,3 @@ def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
     hole = (bookmark.mark or {})[_HOLE]
     gap = Gap(cause=hole["cause"], after="", detail=hole["detail"], policy=policy)
     return HistoryLost(gap, hint=_HINT)
-
-
-def start_of(value: str | dict[str, Any], words: Mapping[str, At], expected: str) -> At:
-    """Where `start` begins: one of these words, a time with a zone or a token. Raises ValueError;
-    `expected` lists what may be written."""
-    if isinstance(value, dict):
-        try:
-            # The iterator's token has its bookmarks under `partitions`.
-            return bookmarks_from_json(value.get("partitions", value))
-        except (AttributeError, Malformed) as error:
-            raise ValueError(f"not a token: {error}") from None
-    if value.lower() in words:
-        return words[value.lower()]
-    try:
-        time = datetime.fromisoformat(value)
-    except ValueError:
-        raise ValueError(f"write {expected}, a time or a token") from None
-    if time.tzinfo is None:
-        raise ValueError("a time needs a zone: 2026-11-23T10:00:00Z")
-    return time

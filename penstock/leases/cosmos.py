@@ -26,8 +26,7 @@ from azure.cosmos.exceptions import (
 )
 
 from penstock.leases import Lease, changed
-from penstock.leases.clients import ClientStore
-from penstock.leases.encoding import fields_of, lease_of
+from penstock.leases.stores import ClientStore, fields_of, lease_of
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
 _HINT = (

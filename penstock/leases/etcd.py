@@ -16,9 +16,8 @@ from typing import Any
 import orjson
 
 from penstock.leases import Lease, changed
-from penstock.leases.clients import ClientStore
-from penstock.leases.encoding import fields_of, lease_of, number_of
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
+from penstock.leases.stores import ClientStore, fields_of, lease_of, number_of
 from penstock.model.errors import LeaseLost, SettingsError
 
 # A transaction of etcd has at most 128 operations (--max-txn-ops) and 1.5 MiB.

@@ -20,8 +20,7 @@ from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
 from penstock.leases import Lease, changed
-from penstock.leases.clients import ClientStore
-from penstock.leases.encoding import number_of, properties_of, text_of
+from penstock.leases.stores import ClientStore, number_of, properties_of, text_of
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 
 _Json = dict[str, Any]

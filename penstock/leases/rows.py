@@ -13,8 +13,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from penstock.leases import Lease, changed
-from penstock.leases.clients import C, ClientStore
-from penstock.leases.encoding import number_of, packed, unpacked
+from penstock.leases.stores import C, ClientStore, number_of, packed, unpacked
 from penstock.model.errors import LeaseLost
 
 # Statements, each with its values.

@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from penstock.cli import _COMMANDS
 from penstock.cli.bridge import _LOGIN, _REQUIRED, BRIDGE_SERIES
 from penstock.config import Pipeline, parse_pipeline
-from penstock.feeds.cosmos.served_range import CAUSES as CAUSES_OF_COSMOS
+from penstock.feeds.cosmos.following import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.streams import CAUSES as CAUSES_OF_DYNAMODB
 from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from penstock.feeds.shared import is_before
+from penstock.feeds.shared import comes_before
 from penstock.model.errors import Malformed
 from penstock.model.position import Bookmark, Place
 
@@ -159,7 +159,7 @@ class PageBoundaries:
         a place that of the first page. 0 where that is not known."""
         with self._lock:
             for page in self._pages:
-                if page.created and not is_before(page.last, place):
+                if page.created and not comes_before(page.last, place):
                     return page.created
             return 0.0
 
@@ -181,14 +181,16 @@ class PageBoundaries:
                 first = self._pages[0]
                 return Bookmark(None, first.after.to_json()) if first.last is None else None
             while (
-                not self._is_kept and len(self._pages) > 1 and is_before(self._pages[1].last, place)
+                not self._is_kept
+                and len(self._pages) > 1
+                and comes_before(self._pages[1].last, place)
             ):
                 self._pages.popleft()
             self.asked = place if self.asked is None or place > self.asked else self.asked
             for page in self._pages:
                 if page.last == place:
                     return Bookmark(place, page.after.to_json())
-                if is_before(place, page.last):
+                if comes_before(place, page.last):
                     known = page is not self._pages[0] or page.last is None
                     return Bookmark(place, page.before.inside().to_json()) if known else None
             return None

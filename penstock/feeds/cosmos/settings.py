@@ -2,21 +2,23 @@
 
 import base64
 import binascii
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import Field, model_validator
 
 from penstock.feeds import At
-from penstock.feeds.shared import PolicyWithoutSnapshots, PolledSettings, start_of
+from penstock.feeds.shared import PolicyWithoutSnapshots, PolledSettings
 from penstock.model.settings import Duration, Secret, Start
-
-_WORDS: dict[str, At] = {"beginning": "beginning", "now": "now"}
 
 
 class CosmosSettings(PolledSettings):
     """The change feed of one container (API for NoSQL)."""
+
+    words: ClassVar[Mapping[str, At]] = {"beginning": "beginning", "now": "now"}
+    expected: ClassVar[str] = "beginning, now"
 
     type: Literal["cosmos"] = "cosmos"
     endpoint: str = Field(pattern=r"^https?://[^/]")
@@ -79,7 +81,7 @@ class CosmosSettings(PolledSettings):
     def begins_at(cls, start: str | dict[str, Any]) -> At:
         if not start or (isinstance(start, str) and sdk_token(start) is not None):
             return None
-        return start_of(start, _WORDS, "beginning, now")
+        return super().begins_at(start)
 
     @property
     def continuation(self) -> dict[str, Any] | None:

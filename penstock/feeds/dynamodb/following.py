@@ -17,9 +17,8 @@ from penstock.feeds.dynamodb.failures import (
     code_of,
     failure,
 )
-from penstock.feeds.dynamodb.record_times import RecordTimes
 from penstock.feeds.dynamodb.streams import ServedShard
-from penstock.feeds.dynamodb.walk import TO_THE_TIP, ShardWalk
+from penstock.feeds.dynamodb.walk import TO_THE_TIP, RecordTimes, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Place

@@ -1,26 +1,29 @@
 """What a pipeline file may say about a DynamoDB table. Reading it does no I/O."""
 
 import re
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from penstock.feeds import At
-from penstock.feeds.shared import PolledSettings, start_of
+from penstock.feeds.shared import PolledSettings
 from penstock.model.settings import Duration, Secret, Start
 
 _ARN = re.compile(r"arn:[^:]+:dynamodb:[^:]*:[^:]*:table/([^/]+)/stream/(.+)")
-_WORDS: dict[str, At] = {
-    "trim_horizon": "beginning",
-    "beginning": "beginning",
-    "latest": "now",
-    "snapshot": "now",
-    "now": "now",
-}
 
 
 class DynamodbSettings(PolledSettings):
     """The stream of one DynamoDB table."""
+
+    words: ClassVar[Mapping[str, At]] = {
+        "trim_horizon": "beginning",
+        "beginning": "beginning",
+        "latest": "now",
+        "snapshot": "now",
+        "now": "now",
+    }
+    expected: ClassVar[str] = "trim_horizon, latest, snapshot"
 
     type: Literal["dynamodb"] = "dynamodb"
     table: str = ""
@@ -78,10 +81,6 @@ class DynamodbSettings(PolledSettings):
         if (self.access_key is None) != (self.secret_key is None):
             raise ValueError("`access_key` and `secret_key` belong together")
         return self
-
-    @classmethod
-    def begins_at(cls, start: str | dict[str, Any]) -> At:
-        return start_of(start, _WORDS, "trim_horizon, latest, snapshot")
 
     @property
     def table_name(self) -> str:

@@ -26,7 +26,6 @@ from penstock.feeds.postgres.connect import (
     connect_reading,
     take_any_bytes,
 )
-from penstock.feeds.postgres.copying import copied
 from penstock.feeds.postgres.cutting import (
     KeyColumn,
     Published,
@@ -47,7 +46,7 @@ from penstock.feeds.postgres.cutting import (
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
-from penstock.feeds.postgres.rows import CopyFramer, RowPages, line_framer, row_framer
+from penstock.feeds.postgres.rows import CopyFramer, RowPages, copied, line_framer, row_framer
 from penstock.feeds.postgres.schemas import relation_of, schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Catalogue

@@ -8,7 +8,7 @@ import pytest
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
-from penstock.feeds.dynamodb.record_times import (
+from penstock.feeds.dynamodb.walk import (
     _PAGES,
     EMPTY_READS,
     EMPTY_SECONDS,
