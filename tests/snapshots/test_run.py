@@ -462,7 +462,7 @@ def test_rows_that_the_source_did_not_count_are_an_error(
         part.pop("after", None)
         return range_query(table, part)
 
-    monkeypatch.setattr("penstock.feeds.postgres.snapshot.range_query", doubling)
+    monkeypatch.setattr("penstock.feeds.postgres.cutting.range_query", doubling)
     with pytest.raises(SettingsError, match=f"public.{table} has 2,000 rows, .* [0-9],[0-9]+ were"):
         world.run(table, chunk_rows=20)
     assert world.messages(f"init.*.{table}.>") == world.messages(f"init.meta.{table}") == []

@@ -24,13 +24,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError, NoCredential
 from botocore.loaders import Loader, create_loader
 from botocore.parsers import ResponseParserFactory
 
-from penstock.feeds.dynamodb.failures import (
-    NOT_FOUND,
-    Throttled,
-    code_of,
-    kind_of,
-    translating,
-)
+from penstock.feeds.dynamodb import failures
 from penstock.feeds.dynamodb.lineage import StreamShard
 from penstock.feeds.dynamodb.settings import DynamodbSettings
 from penstock.feeds.dynamodb.walk import KnownShard
@@ -182,7 +176,7 @@ class StreamsClient:
         self.account = account or Account()
         self._settings = settings
         self._subject = f"DynamoDB Streams of {settings.table_name}"
-        with _making, translating(self._subject):
+        with _making, failures.translating(self._subject):
             self._client = connect(settings, "dynamodbstreams", attempts=1)
         model = self._client.meta.service_model.operation_model
         # botocore before 1.44.0 has no iterator at a time; older ones have no filter of shards.
@@ -226,16 +220,16 @@ class StreamsClient:
         None where the service does not find what is asked for."""
         account, tries = self.account, 0
         pace = account.lists if operation == "list_streams" else account.describes
-        with translating(self._subject):
+        with failures.translating(self._subject):
             while True:
                 account.wait_for(pace)
                 tries += 1
                 try:
                     answer = self._call(operation, **given)
                 except ClientError as error:
-                    kind = kind_of(error)
-                    account.is_throttled = issubclass(kind, Throttled)
-                    if code_of(error) == NOT_FOUND:
+                    kind = failures.kind_of(error)
+                    account.is_throttled = issubclass(kind, failures.Throttled)
+                    if failures.code_of(error) == failures.NOT_FOUND:
                         return None
                     is_passing = issubclass(kind, Unavailable) and not account.is_throttled
                     if tries == _TRIES or not is_passing:
@@ -276,19 +270,19 @@ class StreamsClient:
             more["SequenceNumber"] = sequence
         if kind == "AT_TIMESTAMP":
             more["Timestamp"] = datetime.fromtimestamp(math.floor(since), UTC)
-        with translating(self._subject, refusals=False):
+        with failures.translating(self._subject, refusals=False):
             answer = self._call(
                 "get_shard_iterator", StreamArn=arn, ShardId=shard, ShardIteratorType=kind, **more
             )
         return str(answer["ShardIterator"])
 
     def latest(self, arn: str, shard: str) -> str:
-        with translating(self._subject):
+        with failures.translating(self._subject):
             return self.iterator(arn, shard, "LATEST")
 
     def records(self, iterator: str) -> tuple[Answer, bytes]:
         """One page, and its bytes; raises ClientError and Malformed."""
-        with translating(self._subject, refusals=False):
+        with failures.translating(self._subject, refusals=False):
             body: bytes = self._call("get_records", ShardIterator=iterator)["Body"]
         return read_answer(body), body
 

@@ -7,16 +7,8 @@ from typing import Any
 
 from botocore.exceptions import ClientError
 
+from penstock.feeds.dynamodb import failures
 from penstock.feeds.dynamodb.beginning import LIFETIME, RETENTION, ShardBeginning
-from penstock.feeds.dynamodb.failures import (
-    EXPIRED,
-    NOT_FOUND,
-    REFUSED,
-    TRIMMED,
-    Throttled,
-    code_of,
-    failure,
-)
 from penstock.feeds.dynamodb.streams import ServedShard
 from penstock.feeds.dynamodb.walk import TO_THE_TIP, RecordTimes, ShardWalk
 from penstock.model.errors import ShardIteratorExpired, Unavailable
@@ -143,32 +135,34 @@ class DynamodbFollowing:
             try:
                 return make(*where, "AT_TIMESTAMP", since=since)
             except ClientError as error:
-                if code_of(error) != REFUSED:
+                if failures.code_of(error) != failures.REFUSED:
                     raise
         walk.scans = since is not None
         return make(*where, "TRIM_HORIZON")
 
     def _refused(self, error: ClientError, asked: float) -> None:
         """Goes on where that is possible; raises what it is otherwise."""
-        code, walk, known = code_of(error), self._walk, self._known
-        if code == EXPIRED:
+        code, walk, known = failures.code_of(error), self._walk, self._known
+        if code == failures.EXPIRED:
             if not walk.expire():
                 raise self._unknown_place() from error
             return
-        if code == TRIMMED and walk.is_at_the_horizon(self._now()):
+        if code == failures.TRIMMED and walk.is_at_the_horizon(self._now()):
             walk.iterator = None
             walk.tip = walk.tip.found(0, asked, self._shard.settings.poll)
             return
-        if code in (TRIMMED, NOT_FOUND):
+        if code in (failures.TRIMMED, failures.NOT_FOUND):
             known.walk = None  # asked again, it is with another iterator
             known.refusals += 1
-            lost = self._shard.found("trimmed" if code == TRIMMED else "shard_gone", walk.after)
+            lost = self._shard.found(
+                "trimmed" if code == failures.TRIMMED else "shard_gone", walk.after
+            )
             if lost is None:
                 self._drained = True
                 return
             raise lost from error
-        found = failure(error, f"DynamoDB Streams of {self._shard.settings.table_name}")
-        if not isinstance(found, Throttled):
+        found = failures.failure(error, f"DynamoDB Streams of {self._shard.settings.table_name}")
+        if not isinstance(found, failures.Throttled):
             raise found from error
         known.pace.throttled(self._clock())
 

@@ -17,6 +17,7 @@ from penstock.feeds import (
     RowSelection,
     SnapshotWait,
 )
+from penstock.feeds.mongodb import losses
 from penstock.feeds.mongodb.cluster import (
     asking,
     collections,
@@ -31,13 +32,6 @@ from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import MongoFollowing
 from penstock.feeds.mongodb.lag import CatchingUp
-from penstock.feeds.mongodb.losses import (
-    Losses,
-    cluster_of,
-    era_after,
-    era_of_bookmark,
-    time_in_era,
-)
 from penstock.feeds.mongodb.pages import StreamBeginning
 from penstock.feeds.mongodb.preflight import findings
 from penstock.feeds.mongodb.settings import MongoSettings
@@ -69,7 +63,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     def __init__(self, settings: MongoSettings) -> None:
         super().__init__(settings)
-        self._losses = Losses(settings)
+        self._losses = losses.Losses(settings)
         self._limits = Limits(settings.silence, settings.page_rows)
         self._catching_up = CatchingUp()
 
@@ -149,15 +143,15 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         with _closing_on_failure(stream):
             found = self._losses.verified(stream.client, bookmark)
             newest, server = stream.cluster_time, address(self.settings)
-            self._catching_up.expect(time_in_era(bookmark), newest, server)
-        era = era_of_bookmark(bookmark.place, bookmark.mark)
+            self._catching_up.expect(losses.time_in_era(bookmark), newest, server)
+        era = losses.era_of_bookmark(bookmark.place, bookmark.mark)
         if self.moved(bookmark, None) is not None:
             # Nobody says what is stored after the bookmark: no place may be taken for one of these.
             era = next_era(era)
         beginning = StreamBeginning(
             bookmark=bookmark,
             era=era,
-            cluster=completed(cluster_of(bookmark.mark), found),
+            cluster=completed(losses.cluster_of(bookmark.mark), found),
             identity=found,
             begins=cursor_of(stream.time),
         )
@@ -173,7 +167,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         with _closing_on_failure(stream), translating(f"asking {address(self.settings)}"):
             cluster = identity(stream.client)
         begins = start or stream.time
-        era = era_after(gaps, bookmark, begins)
+        era = losses.era_after(gaps, bookmark, begins)
         if self.moved(bookmark, None) is not None:  # no place may be taken for one of these
             era = next_era(era)
         if start:  # changes up to the bookmark's place may come again

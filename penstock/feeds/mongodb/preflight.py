@@ -8,17 +8,7 @@ from contextlib import closing
 from dataclasses import replace
 from datetime import datetime
 
-from penstock.feeds.mongodb.cluster import (
-    asked,
-    asking,
-    collections,
-    hello_of,
-    id_namespace,
-    is_sharded,
-    oldest_in,
-    operation_time,
-    read_id,
-)
+from penstock.feeds.mongodb import cluster
 from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
@@ -33,7 +23,7 @@ _SHORT = 24 * 3600  # seconds of oplog that outlast a night
 
 def findings(settings: MongoSettings) -> Iterator[Finding]:
     """Raises Unavailable, SettingsError where the server can't be asked."""
-    with asking(settings) as client:
+    with cluster.asking(settings) as client:
         yield from _server(client, settings)
         yield from _identity(client)
         yield from _oplog(client)
@@ -49,7 +39,7 @@ def _failed(subject: str, error: PenstockError, remedy: str = "") -> Finding:
 
 
 def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
-    version = asked(client, "buildInfo")["version"]
+    version = cluster.asked(client, "buildInfo")["version"]
     major, message = int(version.split(".")[0]), f"{address(settings)} is MongoDB {version}"
     if major < _OLDEST:
         yield finding("error", "server", message, f"upgrade it to {_OLDEST}.0 or later")
@@ -58,8 +48,8 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield finding("warning", "server", message)
     else:
         yield finding("ok", "server", message)
-    hello = hello_of(client)
-    if is_sharded(hello):
+    hello = cluster.hello_of(client)
+    if cluster.is_sharded(hello):
         yield finding("ok", "topology", "a sharded cluster, through mongos")
     elif "setName" in hello:
         yield finding("ok", "topology", f"the replica set {hello['setName']}")
@@ -74,10 +64,10 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
 
 def _identity(client: Client) -> Iterator[Finding]:
     """Whether a restored or other cluster can be told from this one."""
-    hello = hello_of(client)
-    if read_id(client, hello) is not None:
+    hello = cluster.hello_of(client)
+    if cluster.read_id(client, hello) is not None:
         return
-    database, _, collection = id_namespace(hello).partition(".")
+    database, _, collection = cluster.id_namespace(hello).partition(".")
     yield finding(
         "warning",
         "identity",
@@ -90,11 +80,11 @@ def _identity(client: Client) -> Iterator[Finding]:
 
 def _oplog(client: Client) -> Iterator[Finding]:
     """How long we may be away. Members of a replica set have an oplog that can be read."""
-    if "setName" not in hello_of(client):
+    if "setName" not in cluster.hello_of(client):
         return
     try:
         with translating("reading the oplog"):
-            oldest, newest = oldest_in(client), operation_time(client)
+            oldest, newest = cluster.oldest_in(client), cluster.operation_time(client)
     except SettingsError:
         yield finding(
             "warning",
@@ -176,7 +166,7 @@ def _role(settings: MongoSettings, error: PenstockError) -> str:
 
 def _collections(settings: MongoSettings) -> Iterator[Finding]:
     try:
-        found = collections(settings)
+        found = cluster.collections(settings)
         kept = _with_images(settings, {pair[0] for pair in found})
     except PenstockError as error:
         yield _failed("collections", error, _role(settings, error))
@@ -209,7 +199,7 @@ def _tenant(settings: MongoSettings) -> Iterator[Finding]:
 
 
 def _with_images(settings: MongoSettings, databases: set[str]) -> set[tuple[str, str]]:
-    with asking(settings) as client:
+    with cluster.asking(settings) as client:
         return {
             (database, each["name"])
             for database in databases

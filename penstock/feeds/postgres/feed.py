@@ -20,6 +20,7 @@ from penstock.feeds import (
     RowSelection,
     SnapshotWait,
 )
+from penstock.feeds.postgres import history
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -31,16 +32,6 @@ from penstock.feeds.postgres.connect import (
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.following import Beginning, PostgresFollowing, history_lost
-from penstock.feeds.postgres.history import (
-    HistoryVerdict,
-    KnownHistory,
-    can_anchor,
-    era_behind,
-    judge,
-    known_of,
-    position_of,
-    without_publication,
-)
 from penstock.feeds.postgres.preflight import findings
 from penstock.feeds.postgres.publication import (
     ensure_publication,
@@ -123,7 +114,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                     refuse_unusable(slot)
         with closing(connect_replication(self.settings)) as replication:
             system = identify_system(replication)
-        known = KnownHistory(
+        known = history.KnownHistory(
             system=system.identifier,
             timeline=system.timeline,
             flushed=slot.confirmed,
@@ -176,7 +167,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[Gap]
     ) -> Beginning:
         after, mark = bookmark.place, bookmark.mark
-        known, passed = known_of(mark, after), {each.cause for each in despite}
+        known, passed = history.known_of(mark, after), {each.cause for each in despite}
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
             if slot is not None:
@@ -187,13 +178,13 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             )
             is_bare = slot is not None and self._lacks_own(connection)
             if is_bare and not verdict.cause:
-                verdict = without_publication(self.settings.publication)
+                verdict = history.without_publication(self.settings.publication)
             is_lost = bool(verdict.cause)
             if is_lost and verdict.cause not in passed:
                 raise history_lost(self.settings, verdict, after)
             if is_lost:
-                known = KnownHistory(
-                    era=known.era if after is None else era_behind(known, verdict.cause)
+                known = history.KnownHistory(
+                    era=known.era if after is None else history.era_behind(known, verdict.cause)
                 )
                 if slot is not None and (slot.lost or is_bare):
                     drop_slot(connection, slot.name)
@@ -203,7 +194,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             slot = slot or self._made(connection)  # a missing one is a gap
         if self.settings.failover and not slot.failover:
             keep_on_failover(replication, slot)
-        position = None if is_lost else position_of(known, after)
+        position = None if is_lost else history.position_of(known, after)
         return Beginning(
             connection=replication,
             reader=replication.info.backend_pid,
@@ -218,23 +209,23 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             lsn=verdict.fork if is_lost else position or 0,
             allowed=None if mark is None else max(slot.confirmed, verdict.flushed),
             despite=is_lost,
-            anchored=can_anchor(known, position, slot, self.settings.publication),
+            anchored=history.can_anchor(known, position, slot, self.settings.publication),
         )
 
     def _judge(
         self,
         connection: Ordinary,
         replication: Ordinary,
-        known: KnownHistory,
+        known: history.KnownHistory,
         after: Place | None,
         slot: Slot | None,
         *,
         has_diverged: bool,
-    ) -> tuple[HistoryVerdict, System]:
+    ) -> tuple[history.HistoryVerdict, System]:
         system = identify_system(replication)
         in_recovery, current = log_end(connection)
         moved = known.timeline not in (0, system.timeline)
-        verdict = judge(
+        verdict = history.judge(
             known,
             after,
             slot=slot,

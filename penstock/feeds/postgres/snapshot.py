@@ -17,6 +17,7 @@ from typing import Any, Self
 from psycopg import sql
 
 from penstock.feeds import RowSelection, SnapshotWait
+from penstock.feeds.postgres import cutting
 from penstock.feeds.postgres.connect import (
     LockWait,
     Ordinary,
@@ -26,24 +27,7 @@ from penstock.feeds.postgres.connect import (
     connect_reading,
     take_any_bytes,
 )
-from penstock.feeds.postgres.cutting import (
-    KeyColumn,
-    Published,
-    TableRange,
-    blaming,
-    bounds_query,
-    checked_condition,
-    count_query,
-    key_ranges,
-    page_ranges,
-    probe_query,
-    range_query,
-    rows_in_range,
-    sample_percent,
-    sample_query,
-    sampled_bounds,
-    written_since,
-)
+from penstock.feeds.postgres.cutting import KeyColumn, Published, TableRange
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import CopyFramer, RowPages, copied, line_framer, row_framer
@@ -174,11 +158,11 @@ class PostgresRowSource:
     def _pieces(
         self, connection: PatientConnection, table: Published, part: TableRange, framer: CopyFramer
     ) -> Iterator[tuple[bytes, int]]:
-        query = sql.SQL("COPY ({}) TO STDOUT").format(range_query(table, part))
+        query = sql.SQL("COPY ({}) TO STDOUT").format(cutting.range_query(table, part))
         if part.keys() & {"after", "to"}:  # never the whole table for each range
             with translating(self._what):
                 connection.execute("SET LOCAL enable_seqscan = off")
-        with blaming(table.where):
+        with cutting.blaming(table.where):
             for data in copied(connection, query, self._what):
                 yield from framer.feed(data)
                 if framer.is_over:
@@ -283,12 +267,12 @@ class PostgresSnapshot:
             columns=tuple(column.name for column in relation.columns),
             key=self._key(),
             filter=row_filter,
-            where=checked_condition(self._selection.where),
+            where=cutting.checked_condition(self._selection.where),
             is_partitioned=is_partitioned,
         )
         if published.where:
-            with blaming(published.where), translating("the condition of the request"):
-                self._holder.execute(probe_query(published))
+            with cutting.blaming(published.where), translating("the condition of the request"):
+                self._holder.execute(cutting.probe_query(published))
         with closing(SideConnection(settings)) as side:
             known = Catalogue(side).describe(raw)
         rows = RowPages(
@@ -337,21 +321,21 @@ class PostgresSnapshot:
                   self._ask(_LEAVES, *[self.schema.relation_id] * 2)]  # fmt: skip
         if not table.key:
             by_pages = self._holder.info.server_version >= _PAGES_SINCE
-            return list(page_ranges(leaves, size if by_pages else sys.maxsize))
+            return list(cutting.page_ranges(leaves, size if by_pages else sys.maxsize))
         heap, weight = sum(leaf[1] for leaf in leaves), sum(leaf[2] for leaf in leaves)
-        with blaming(table.where), translating(what):
+        with cutting.blaming(table.where), translating(what):
             if weight > _EXACT:
-                percent = sample_percent(size, heap=heap, weight=weight)
-                keys = self._holder.execute(sample_query(table, percent)).fetchall()
-                return key_ranges(
-                    sampled_bounds(keys, percent, rows=rows, size=size, weight=weight)
+                percent = cutting.sample_percent(size, heap=heap, weight=weight)
+                keys = self._holder.execute(cutting.sample_query(table, percent)).fetchall()
+                return cutting.key_ranges(
+                    cutting.sampled_bounds(keys, percent, rows=rows, size=size, weight=weight)
                 )
-            found = self._holder.execute(count_query(table)).fetchone()
+            found = self._holder.execute(cutting.count_query(table)).fetchone()
             assert found is not None
             count = self.counted = int(found[0])
-            step = rows_in_range(rows, size, count=count, weight=weight)
-            bounds = self._holder.execute(bounds_query(table, step)).fetchall()
-        return key_ranges(bounds)
+            step = cutting.rows_in_range(rows, size, count=count, weight=weight)
+            bounds = self._holder.execute(cutting.bounds_query(table, step)).fetchall()
+        return cutting.key_ranges(bounds)
 
     @property
     def lsn(self) -> str:
@@ -374,7 +358,7 @@ class PostgresSnapshot:
         moved here from a range that was not read then: the log may have their large values as
         unchanged."""
         xid = mark.removeprefix(self._era)
-        return written_since(ranges, int(xid)) if xid.isdigit() else None
+        return cutting.written_since(ranges, int(xid)) if xid.isdigit() else None
 
     def verify(self, known: Bookmarks) -> None:
         if self._era_of(known) != self._era:
