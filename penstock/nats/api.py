@@ -18,7 +18,6 @@ T = TypeVar("T")
 WRONG_SEQUENCE = frozenset({10071, 10164})
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
-_TOGETHER = 500  # requests that wait for answers at a time
 # err_code -> (what to raise, remedy). Codes: errors.json of nats-server.
 _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10039: (SettingsError, "enable JetStream for the account"),
@@ -145,9 +144,7 @@ class JetStream:
                 size = size // 2 if self._may_ask_directly else 0
             else:
                 found += lasts
-        while len(found) < len(subjects):
-            found += self._leader_lasts(stream, subjects[len(found) : len(found) + _TOGETHER])
-        return found
+        return found + self._leader_lasts(stream, subjects[len(found) :])
 
     def _leader_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None]:
         verb = f"STREAM.MSG.GET.{stream}"

@@ -19,8 +19,6 @@ from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.protocol import HEADERS_START, Msg, status_of
 
 _OPERATION = "KV-Operation"
-_TOGETHER = 500  # requests that are waited for at a time
-
 
 # What a key may have besides dots, which separate its parts.
 _NOT_PLAIN = re.compile(r"[^A-Za-z0-9/_-]")
@@ -152,18 +150,12 @@ class Bucket:
     def _write(
         self, changes: Sequence[tuple[str, bytes | None, int | None]]
     ) -> list[int | WrongRevision]:
-        found: list[int | WrongRevision] = []
-        while len(found) < len(changes):
-            some = changes[len(found) : len(found) + _TOGETHER]
-            asked = [
-                (self._subject(key), value or b"", _headers(value, revision))
-                for key, value, revision in some
-            ]
-            answers = self._connection.requests(asked)
-            found += [
-                self._stored(key, answer) for (key, _, _), answer in zip(some, answers, strict=True)
-            ]
-        return found
+        asked = [
+            (self._subject(key), value or b"", _headers(value, revision))
+            for key, value, revision in changes
+        ]
+        answers = self._connection.requests(asked)
+        return [self._stored(key, each) for (key, *_), each in zip(changes, answers, strict=True)]
 
     def _stored(self, key: str, answer: Msg) -> int | WrongRevision:
         if status_of(answer.headers) == 503:

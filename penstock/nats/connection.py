@@ -24,6 +24,7 @@ from penstock.nats.settings import NatsSettings
 
 _CHUNK = 1 << 18
 _POLL = 0.1  # seconds between calls of `watch`
+_TOGETHER = 500  # requests that wait for answers at a time
 _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 
 
@@ -178,8 +179,16 @@ class Connection:
     def requests(
         self, asked: Sequence[tuple[str, bytes, bytes]], timeout: float | None = None
     ) -> list[Msg]:
-        """Several questions (subject, payload, headers) at once; the answers are in their order.
-        Raises as `request` does."""
+        """Several questions (subject, payload, headers), some hundred at a time; the answers are in
+        their order. Raises as `request` does."""
+        found: list[Msg] = []
+        for at in range(0, len(asked), _TOGETHER):
+            found += self._together(asked[at : at + _TOGETHER], timeout)
+        return found
+
+    def _together(
+        self, asked: Sequence[tuple[str, bytes, bytes]], timeout: float | None
+    ) -> list[Msg]:
         found: dict[bytes, Msg] = {}
         replies = [self._reply().encode() for _ in asked]
         wanted = set(replies)

@@ -280,6 +280,8 @@ class CosmosFollowing:
         """See `feeds.Following`. The lag counts transactions, which is all that LSNs tell."""
         last = self._walk.last
         stored = self._acknowledged or self._boundaries.asked
+        created = self._boundaries.created(stored)
+        age = round(max(0.0, time.time() - created), 3) if created else None
         is_done = self._at_tip and stored == last
         lag = None
         if self._newest and (stored is not None or is_done):
@@ -290,7 +292,7 @@ class CosmosFollowing:
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag": lag,
             "lag_unit": "changes",
-            "lag_seconds": 0.0 if is_done else _age(self._boundaries.created(stored)),
+            "lag_seconds": 0.0 if is_done else age,
             "throttled": self._pace.is_throttled,
             "details": {
                 "range": self._range.name,
@@ -362,7 +364,3 @@ class _PageSize:
 
     def halve(self) -> None:
         self.most, self._steady = self.most // 2, 0
-
-
-def _age(created: float) -> float | None:
-    return round(max(0.0, time.time() - created), 3) if created else None

@@ -162,7 +162,8 @@ def _translated(error: Exception, subject: str) -> PenstockError:
     code = code_of(error)
     if isinstance(error, mongo.ConfigurationError) and is_dns_away(error):
         return Unavailable(f"{subject}: {_text(error)}", hint=_LATER)
-    kind, hint = CODES[code] if code is not None and code in CODES else _of_class(type(error))
+    of_class = next(KINDS[each] for each in type(error).__mro__ if each in KINDS)
+    kind, hint = of_class if code is None else CODES.get(code, of_class)
     text = _WITHOUT_DATA[code] if code in _WITHOUT_DATA else _text(error)
     if code in LOST:
         text = _QUOTED.sub("{...}", text)
@@ -174,10 +175,6 @@ def is_dns_away(error: Exception) -> bool:
     answer, or reported a failure of its own."""
     is_wrong = is_caused_by(error, resolver.NXDOMAIN, SyntaxError)
     return is_caused_by(error, DNSException, OSError) and not is_wrong
-
-
-def _of_class(kind: type[BaseException]) -> _Row:
-    return next(KINDS[each] for each in kind.__mro__ if each in KINDS)
 
 
 def _text(error: Exception) -> str:

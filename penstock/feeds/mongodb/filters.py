@@ -196,15 +196,16 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
         return None
     found = Replay.of(settings, mark).stored
     place = saved.place
-    if stored is not None and stored.place is not None and _is_after(stored.place, place):
+    reached = None if stored is None else stored.place
+    if stored is not None and reached is not None and (place is None or reached > place):
         token = (stored.mark or {}).get("token")
         if token is not None:
-            cursor = stored.place.cursor
+            cursor = reached.cursor
             time = cursor_time(cursor.removeprefix(era_of(cursor)))
             was = now.from_json(mark["filter"])
-            found, place = (*found, StoredStretch(filter=was, until=token, time=time)), stored.place
+            found, place = (*found, StoredStretch(filter=was, until=token, time=time)), reached
         else:  # what the sink has cannot be passed over, and no place may be taken for one of it
-            era = max(era_of_bookmark(place, mark), era_of(stored.place.cursor))
+            era = max(era_of_bookmark(place, mark), era_of(reached.cursor))
             mark = {**mark, "era": next_era(era)}
     if not found and "place" in mark:
         # The mark may be older than the place, up to which nothing can be counted now.
@@ -213,7 +214,3 @@ def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> 
     shown = None if place is None else str(place)
     kept = {name: value for name, value in mark.items() if name not in ("filter", "replay")}
     return Bookmark(place, {**kept, **Replay(now=now, stored=found).mark(), "place": shown})
-
-
-def _is_after(one: Place, other: Place | None) -> bool:
-    return other is None or one > other

@@ -94,7 +94,8 @@ def _oplog(client: Client) -> Iterator[Finding]:
         )
         return
     seconds = (newest >> 32) - (oldest >> 32)
-    message = f"it reaches back {_hours(seconds)}: a longer stop of penstock loses changes"
+    time = f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds} seconds"
+    message = f"it reaches back {time}: a longer stop of penstock loses changes"
     if seconds >= _SHORT:
         yield finding("ok", "oplog", message)
     else:
@@ -105,10 +106,6 @@ def _oplog(client: Client) -> Iterator[Finding]:
             "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
             " in Atlas the minimum oplog window; or it is new",
         )
-
-
-def _hours(seconds: int) -> str:
-    return f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds} seconds"
 
 
 def _stream(settings: MongoSettings) -> Iterator[Finding]:

@@ -8,9 +8,9 @@ left out when the rest is delivered.
 
 import struct
 import tempfile
-from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
 from penstock.feeds.postgres.collecting import MESSAGE, Collector
 from penstock.model.errors import Malformed, Unavailable
@@ -24,81 +24,64 @@ _PADDING = bytes(_HEAD.size)
 
 
 class StreamedTransaction:
-    """One transaction's messages as they came, oldest first: a file, then pieces in memory.
+    """One transaction's messages as they came, oldest first: in memory, or after `spill` in a file.
 
     `aborted` are the raw xids of subtransactions that were rolled back; `current` the raw OIDs of
-    relations whose latest description came in this stream.
+    relations whose latest description came in this stream; `held` the bytes in memory.
     """
 
-    __slots__ = ("_file", "_folder", "_parts", "aborted", "current", "held", "spilled")
+    __slots__ = ("_file", "_is_spilled", "aborted", "current", "held")
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
-        self._parts: deque[bytes] = deque()
-        self._file: IO[bytes] | None = None
+        # Not a context manager: it lives as long as the transaction.
+        where = None if folder is None else str(folder)
+        self._file = tempfile.SpooledTemporaryFile(dir=where)  # noqa: SIM115
+        self._is_spilled = False
         self.held = 0
-        self.spilled = 0
         self.aborted: set[bytes] = set()
         self.current: set[bytes] = set()
 
-    def append(self, piece: bytes) -> None:
-        """Holds whole messages in memory."""
-        self._parts.append(piece)
-        self.held += len(piece)
+    def append(self, piece: bytes) -> int:
+        """Takes whole messages; returns how many of the bytes went to the file. Raises
+        Unavailable."""
+        with _writing():
+            self._file.write(piece)
+        self.held += 0 if self._is_spilled else len(piece)
+        return len(piece) if self._is_spilled else 0
 
     def spill(self) -> int:
         """Moves what is held to the file; returns its bytes. Raises Unavailable."""
-        moved = self.held
-        try:
-            if self._file is None:
-                # Not a context manager: the file lives as long as the transaction.
-                self._file = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115
-            view = memoryview(b"".join(self._parts))
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError as error:
-            raise Unavailable(
-                f"cannot write an in-progress transaction to a file: {error.strerror}",
-                hint="make room in the folder of `spill`, or raise `memory`",
-            ) from error
-        self._parts.clear()
-        self.held = 0
-        self.spilled += moved
+        with _writing():
+            self._file.rollover()
+        moved, self.held, self._is_spilled = self.held, 0, True
         return moved
 
     def rewind(self) -> None:
         """Before the first `read`; nothing is appended any more."""
-        if self._file is not None:
+        with _writing():
             self._file.seek(0)
 
     def read(self, least: int) -> bytes:
         """The next bytes, some `least` or more unless the stream ends; cut anywhere. b"" = end."""
-        pieces: list[bytes] = []
-        size = 0
-        wanted = max(least, _PIECE)
-        while size < wanted and (piece := self._piece(wanted - size)):
-            pieces.append(piece)
-            size += len(piece)
-        return b"".join(pieces)
-
-    def _piece(self, most: int) -> bytes:
-        if self._file is not None:
-            if data := self._file.read(most):
-                return data
-            self._file.close()
-            self._file = None
-        if not self._parts:
-            return b""
-        piece = self._parts.popleft()
-        self.held -= len(piece)
-        return piece
+        data = self._file.read(max(least, _PIECE))
+        if not data:
+            self.close()
+        return data
 
     def close(self) -> None:
-        self._parts.clear()
+        self._file.close()
         self.held = 0
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+
+
+@contextmanager
+def _writing() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise Unavailable(
+            f"cannot write an in-progress transaction to a file: {error.strerror}",
+            hint="make room in the folder of `spill`, or raise `memory`",
+        ) from error
 
 
 class Streams:
@@ -122,8 +105,9 @@ class Streams:
         stream = self._streams.get(xid)
         if stream is None:
             stream = self._streams[xid] = StreamedTransaction(self._folder)
-        stream.append(piece)
-        self.held += len(piece)
+        written = stream.append(piece)
+        self.spilled += written
+        self.held += len(piece) - written
         while self.held > self._memory:
             largest = max(self._streams.values(), key=lambda each: each.held)
             moved = largest.spill()
