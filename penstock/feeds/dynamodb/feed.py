@@ -11,16 +11,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import (
-    WHOLE_TABLE,
-    At,
-    Gap,
-    HistoryLost,
-    Listing,
-    RecordReader,
-    RowSelection,
-    SnapshotWait,
-)
+from penstock import feeds
 from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.following import DynamodbFollowing
@@ -62,16 +53,16 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
     def _client(self) -> StreamsClient:
         return client_of(self.settings)
 
-    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> feeds.Listing:
         """See `feeds.Feed`: the shards of the table's streams, parents first."""
         trees = dict(self._streams.trees({label_of(name) for name in known}))
-        return Listing(lineages=lineages(trees, known), history=self._streams.history)
+        return feeds.Listing(lineages=lineages(trees, known), history=self._streams.history)
 
-    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> Listing | None:
+    def children(self, known: Bookmarks, of: Sequence[PartitionId]) -> feeds.Listing | None:
         trees = self._streams.children(of)
         if trees is None:
             return None
-        return Listing(
+        return feeds.Listing(
             lineages=lineages(trees, known), complete=False, history=self._streams.history
         )
 
@@ -90,7 +81,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
             )
         self._streams.know(history)
 
-    def begin(self, at: At = None) -> Bookmarks:
+    def begin(self, at: feeds.At = None) -> Bookmarks:
         """See `feeds.Feed`: of the newest stream. "Now" is a LATEST iterator of each open shard,
         with the time beside it for when that has expired; all other shards are done."""
         at = self.asked(at)
@@ -142,7 +133,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         partition: PartitionId,
         bookmark: Bookmark = START,
         *,
-        despite: Sequence[Gap] = (),
+        despite: Sequence[feeds.Gap] = (),
     ) -> DynamodbFollowing:
         """See `feeds.Feed`. Makes no call, but for a gap: reading finds what else is lost."""
         beginning, passed = beginning_of(bookmark), {each.cause for each in despite}
@@ -181,7 +172,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         return DynamodbDecoder(self.backend, self.settings.tenant, images, on_error)
 
-    def record_reader(self, on_error: OnError = "stop") -> RecordReader:
+    def record_reader(self, on_error: OnError = "stop") -> feeds.RecordReader:
         return native_reader(on_error)
 
     def schemas(self) -> Sequence[TableSchema]:
@@ -192,8 +183,8 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        wait: SnapshotWait,
-        selection: RowSelection = WHOLE_TABLE,
+        wait: feeds.SnapshotWait,
+        selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> DynamodbSnapshot:
         """See `feeds.TakesSnapshots`: of the one table."""
         return DynamodbSnapshot(self.settings, known)
@@ -214,7 +205,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
     def answers_after(self, partition: PartitionId, bookmark: Bookmark) -> bool:
         try:
             return self.follow(partition, bookmark).look_ahead()
-        except HistoryLost:  # one answer may be wrong
+        except feeds.HistoryLost:  # one answer may be wrong
             return self.follow(partition, bookmark).look_ahead()
 
     def check_mark(self, partition: PartitionId, bookmark: Bookmark) -> None:

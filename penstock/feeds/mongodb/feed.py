@@ -6,17 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import (
-    WHOLE_TABLE,
-    At,
-    Collection,
-    Gap,
-    Lineage,
-    Listing,
-    Mark,
-    RowSelection,
-    SnapshotWait,
-)
+from penstock import feeds
 from penstock.feeds.mongodb import losses
 from penstock.feeds.mongodb.cluster import (
     asking,
@@ -74,10 +64,10 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         """See `feeds.Feed`: an election takes some ten seconds."""
         return delays(first=1.0, limit=30.0)
 
-    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
-        return Listing(lineages=[Lineage(partition=PARTITION)])
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> feeds.Listing:
+        return feeds.Listing(lineages=[feeds.Lineage(partition=PARTITION)])
 
-    def begin(self, at: At = None) -> Bookmarks:
+    def begin(self, at: feeds.At = None) -> Bookmarks:
         """See `feeds.Feed`. Now is the token of a stream that is opened for it; the beginning is
         the oldest entry of the oplog, which the role must be allowed to read."""
         if isinstance(at, Mapping):
@@ -88,7 +78,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             cluster = identity(client)
         return {PARTITION: Bookmark(mark={**mark, **history_of("", cluster), "place": None})}
 
-    def _mark(self, at: datetime | str) -> Mark:
+    def _mark(self, at: datetime | str) -> feeds.Mark:
         if at == "now":
             with closing(self._open(None)) as stream:
                 return mark_of(stream.reply.token, "")
@@ -121,7 +111,11 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return seconds
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[feeds.Gap] = (),
     ) -> MongoFollowing:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
         gaps, and where the token is of a part of an event that is whole by now, as `Losses.after`
@@ -160,7 +154,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         return moved(self.settings, saved, stored)
 
-    def _despite(self, bookmark: Bookmark, gaps: Sequence[Gap]) -> MongoFollowing:
+    def _despite(self, bookmark: Bookmark, gaps: Sequence[feeds.Gap]) -> MongoFollowing:
         """Follows after gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
@@ -186,7 +180,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         )
         return MongoFollowing(self.settings, PARTITION, stream, beginning, self._losses)
 
-    def _open(self, mark: Mark | None) -> ChangeStream:
+    def _open(self, mark: feeds.Mark | None) -> ChangeStream:
         return ChangeStream(self.settings, mark, self._limits)
 
     def status(self) -> Mapping[str, Any]:
@@ -217,14 +211,14 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        wait: SnapshotWait,
-        selection: RowSelection = WHOLE_TABLE,
+        wait: feeds.SnapshotWait,
+        selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> MongoSnapshot:
         """See `feeds.TakesSnapshots`: of a collection. It waits for no lock."""
         where = schema, table
         return MongoSnapshot(self.settings, PARTITION, where, known, patience=wait.patience)
 
-    def collection(self, name: str) -> Collection:
+    def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
         return MongoCollection(self.settings, name)
 

@@ -6,20 +6,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import (
-    WHOLE_TABLE,
-    AnnouncedSchemas,
-    At,
-    Collection,
-    Following,
-    Gap,
-    HistoryLost,
-    Holder,
-    Lineage,
-    Listing,
-    RowSelection,
-    SnapshotWait,
-)
+from penstock import feeds
 from penstock.feeds.postgres import history
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
@@ -82,11 +69,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def __repr__(self) -> str:
         return f"PostgresFeed({self.settings.slot} at {address(self.settings)})"
 
-    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> feeds.Listing:
         """See `feeds.Feed`. Following compares the server's identity with a bookmark's."""
-        return Listing(lineages=[Lineage(partition=self.settings.partition)])
+        return feeds.Listing(lineages=[feeds.Lineage(partition=self.settings.partition)])
 
-    def begin(self, at: At = None) -> Bookmarks:
+    def begin(self, at: feeds.At = None) -> Bookmarks:
         """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
         asked) and the slot, in this order: a slot can't decode with a publication that is younger
         than itself. Drops nothing."""
@@ -138,22 +125,26 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return slot
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
-    ) -> Following:
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[feeds.Gap] = (),
+    ) -> feeds.Following:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
         if partition != self.settings.partition:
             raise SettingsError(f"there is no partition {partition}: the slot is the only one")
         try:
             return self._follow(partition, bookmark, despite)
-        except HistoryLost:
+        except feeds.HistoryLost:
             raise
         except PositionLost:  # since we looked: another look says what is lost
             return self._follow(partition, bookmark, despite)
 
     def _follow(
-        self, partition: PartitionId, bookmark: Bookmark, despite: Sequence[Gap]
-    ) -> Following:
+        self, partition: PartitionId, bookmark: Bookmark, despite: Sequence[feeds.Gap]
+    ) -> feeds.Following:
         replication = connect_replication(self.settings)
         try:
             begin = self._begin(replication, bookmark, despite)
@@ -164,7 +155,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             raise
 
     def _begin(
-        self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[Gap]
+        self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[feeds.Gap]
     ) -> Beginning:
         after, mark = bookmark.place, bookmark.mark
         known, passed = history.known_of(mark, after), {each.cause for each in despite}
@@ -247,18 +238,18 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         unknown = list(self._memory.unknown.values())
         return {"state": "unknown_types", "message": "; ".join(unknown)} if unknown else {}
 
-    def holders(self) -> Sequence[Holder]:
+    def holders(self) -> Sequence[feeds.Holder]:
         with connect_ordinary(self.settings) as connection:
             slot = find_slot(connection, self.settings.slot)
         if slot is None or slot.active_pid is None:
             return []
         return [
-            Holder(
+            feeds.Holder(
                 partition=self.settings.partition, reader=str(slot.active_pid), text=_taken(slot)
             )
         ]
 
-    def evict(self, holder: Holder) -> None:
+    def evict(self, holder: feeds.Holder) -> None:
         """See `feeds.KnowsReader`: nobody but the slot's reader is meant."""
         with connect_ordinary(self.settings) as connection, translating("ending a reader"):
             connection.execute(
@@ -290,7 +281,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         with connect_ordinary(self.settings) as connection, translating("reading the tables"):
             return followed_tables(connection, self.settings)
 
-    def announce_schemas(self, announced: AnnouncedSchemas) -> None:
+    def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
     def number_columns(self) -> None:
@@ -305,13 +296,13 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        wait: SnapshotWait,
-        selection: RowSelection = WHOLE_TABLE,
+        wait: feeds.SnapshotWait,
+        selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`: `where` is SQL."""
         return PostgresSnapshot(self.settings, (schema, table), known, wait, selection)
 
-    def collection(self, name: str) -> Collection:
+    def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
         return PostgresTable(self.settings, name)
 

@@ -12,20 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from penstock.feeds import (
-    WHOLE_TABLE,
-    AnnouncedSchemas,
-    At,
-    Collection,
-    Feed,
-    Following,
-    Gap,
-    Holder,
-    Lineage,
-    Listing,
-    RowSelection,
-    SnapshotWait,
-)
+from penstock import feeds
 from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
@@ -68,11 +55,13 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
             )
         return found
 
-    def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
+    def partitions(self, known: Bookmarks = MappingProxyType({})) -> feeds.Listing:
         """See `feeds.Feed`: a source that is new begins at its slot, which is made now."""
-        return Listing(lineages=[Lineage(partition=each, first=START) for each in self._feeds])
+        return feeds.Listing(
+            lineages=[feeds.Lineage(partition=each, first=START) for each in self._feeds]
+        )
 
-    def begin(self, at: At = None) -> Bookmarks:
+    def begin(self, at: feeds.At = None) -> Bookmarks:
         """See `feeds.Feed`: of the sources that can be reached; the others begin when they can."""
         if isinstance(at, Mapping):
             return at
@@ -80,8 +69,12 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         return {sid: found[sid] for sid, found in begun.items()}
 
     def follow(
-        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
-    ) -> Following:
+        self,
+        partition: PartitionId,
+        bookmark: Bookmark = START,
+        *,
+        despite: Sequence[feeds.Gap] = (),
+    ) -> feeds.Following:
         try:
             feed = self.of(partition)
             if bookmark == START:  # it could not be reached at the first start, or is new
@@ -102,10 +95,10 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         message = "; ".join(f"source {sid}: {each['message']}" for sid, each in found.items())
         return {**next(iter(found.values())), "message": message}
 
-    def holders(self) -> Sequence[Holder]:
+    def holders(self) -> Sequence[feeds.Holder]:
         return [one for each in self._ask(PostgresFeed.holders).values() for one in each]
 
-    def evict(self, holder: Holder) -> None:
+    def evict(self, holder: feeds.Holder) -> None:
         self.of(holder.partition).evict(holder)
 
     def tables(self) -> Sequence[tuple[str, str]]:
@@ -120,7 +113,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
                 found.setdefault((schema.schema, schema.table), schema)
         return list(found.values())
 
-    def announce_schemas(self, announced: AnnouncedSchemas) -> None:
+    def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         for each in self._feeds.values():
             each.announce_schemas(announced)
 
@@ -133,8 +126,8 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         schema: str,
         table: str,
         known: Bookmarks,
-        wait: SnapshotWait,
-        selection: RowSelection = WHOLE_TABLE,
+        wait: feeds.SnapshotWait,
+        selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> PostgresSnapshot:
         """See `feeds.TakesSnapshots`. Of several sources, `of` one takes them."""
         raise SettingsError(
@@ -142,7 +135,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
             hint="a sink of tables loads them by itself",
         )
 
-    def collection(self, name: str) -> Collection:
+    def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: of the first source."""
         return next(iter(self._feeds.values())).collection(name)
 
@@ -172,7 +165,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 class SourceFollowing:
     """A `feeds.Following` of one source of several: what it refuses is tried again."""
 
-    def __init__(self, sid: PartitionId, following: Following) -> None:
+    def __init__(self, sid: PartitionId, following: feeds.Following) -> None:
         self._sid, self._following = sid, following
 
     def __getattr__(self, name: str) -> Any:
@@ -211,5 +204,5 @@ def _named(sid: str, error: PenstockError) -> Unavailable:
     return Unavailable(f"source {sid}: {error.message}", hint=error.hint)
 
 
-def build(settings: PostgresSettings) -> Feed:
+def build(settings: PostgresSettings) -> feeds.Feed:
     return PostgresSources(settings) if settings.sources else PostgresFeed(settings)
