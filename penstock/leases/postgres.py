@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from penstock.leases.rows import RowStore, Work, statements_of
+from penstock.leases.stores import RowStore, Work, statements_of
 from penstock.model.errors import SettingsError, Unavailable
 
 # Read committed: a swap that waited for another one finds the row changed, and fails alone.

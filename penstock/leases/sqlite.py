@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from penstock.leases.rows import RowStore, Work, statements_of
+from penstock.leases.stores import RowStore, Work, statements_of
 from penstock.model.errors import SettingsError
 from penstock.process import sqlite_file
 from penstock.process.backoff import delays

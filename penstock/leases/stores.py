@@ -1,19 +1,23 @@
-"""What stores share: a client that is made when it is first used, and revisions and properties in a
-store's own terms.
+"""What stores share: a client that is made when it is first used; revisions and properties in a
+store's own terms; and leases in one SQL table.
 
-A store that counts revisions has numbers, and a lease has text. A store with one column for the
-continuation writes the properties after it: so tables of earlier versions stay as they are.
+A store that counts revisions has numbers, and a lease has text. A table has one column for the
+continuation, and the properties after it: so it is as earlier versions made it, and a role that may
+only read and write it is enough. Every operation on it is one statement: the database's own lock on
+the row is the compare-and-swap.
 """
 
 import os
 from abc import ABC, abstractmethod
+from builtins import list as List  # `list` is a method here
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from threading import RLock
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import orjson
 
-from penstock.leases import Lease
+from penstock.leases import Lease, changed
 from penstock.model.errors import LeaseLost
 
 
@@ -127,3 +131,123 @@ def unpacked(text: str) -> tuple[str, dict[str, Any]]:
     """What `packed` was given."""
     continuation, _, properties = text.partition(_SEPARATOR)
     return continuation, properties_of(properties)
+
+
+# Statements, each with its values.
+Work = Sequence[tuple[str, Mapping[str, Any]]]
+
+_ROWS = "SELECT name, owner, continuation, revision FROM {table} WHERE NOT deleted"
+_STATEMENTS = {
+    "create": """\
+CREATE TABLE IF NOT EXISTS {table} (
+    name text PRIMARY KEY,
+    owner text NOT NULL,
+    continuation text NOT NULL,
+    revision bigint NOT NULL,
+    deleted boolean NOT NULL DEFAULT false
+)""",
+    # A deleted row stays as a mark, so that a name that comes back never repeats a revision.
+    "insert": """\
+INSERT INTO {table} AS l (name, owner, continuation, revision)
+VALUES ({name}, {owner}, {continuation}, 1)
+ON CONFLICT (name) DO UPDATE SET owner = {owner}, continuation = {continuation},
+    revision = l.revision + 1, deleted = false WHERE l.deleted
+RETURNING revision""",
+    "update": """\
+UPDATE {table}
+SET owner = {owner}, continuation = {continuation}, revision = revision + 1
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision""",
+    "delete": """\
+UPDATE {table} SET owner = '', continuation = '', revision = revision + 1, deleted = true
+WHERE name = {name} AND revision = {revision} AND NOT deleted RETURNING revision""",
+    "get": f"{_ROWS} AND name = {{name}}",
+    "list": f"{_ROWS} AND substr(name, 1, length({{prefix}})) = {{prefix}}",
+}
+
+
+def statements_of(table: str, parameter: str) -> Mapping[str, str]:
+    """In the words of one database: of `table`, which is ours and no input, with parameters as its
+    driver writes them, `:{}` or `%({})s`."""
+    names = ("name", "owner", "continuation", "revision", "prefix")
+    words = {"table": table, **{name: parameter.format(name) for name in names}}
+    return {name: text.format(**words) for name, text in _STATEMENTS.items()}
+
+
+class RowStore(ClientStore[C]):
+    """A `LeaseStore` over one connection."""
+
+    statements: ClassVar[Mapping[str, str]]
+
+    @abstractmethod
+    def _run(self, statement: str, values: Mapping[str, Any]) -> List[Any]:
+        """Runs one of `statements`, durable when it returns; the rows of its answer."""
+
+    @abstractmethod
+    def _run_all(self, work: Work) -> List[List[Any]]:
+        """Runs statements in one transaction; the rows of each answer."""
+
+    def get(self, name: str) -> Lease | None:
+        rows = self._run(self.statements["get"], {"name": name})
+        return _lease(rows[0]) if rows else None
+
+    def list(self, prefix: str) -> List[Lease]:
+        # Sorted here: databases sort text by their locale.
+        return [
+            _lease(row) for row in sorted(self._run(self.statements["list"], {"prefix": prefix}))
+        ]
+
+    def put(self, lease: Lease) -> Lease:
+        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        return _written(lease, self._run(*self._put(lease)))
+
+    def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
+        """Writes each row that still has its revision, in one transaction."""
+        # By name: two instances that write the same rows lock them in the same order.
+        order = sorted(range(len(leases)), key=lambda at: leases[at].name)
+        answers = self._run_all([self._put(leases[at]) for at in order]) if order else []
+        outcomes = {at: _outcome(leases[at], rows) for at, rows in zip(order, answers, strict=True)}
+        return [outcomes[at] for at in range(len(leases))]
+
+    def delete(self, lease: Lease) -> None:
+        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
+        if lease.revision or self.get(lease.name) is not None:
+            _written(lease, self._run(self.statements["delete"], _values(lease)))
+
+    def _put(self, lease: Lease) -> tuple[str, Mapping[str, Any]]:
+        statement = self.statements["update"] if lease.revision else self.statements["insert"]
+        return statement, _values(lease)
+
+
+def _values(lease: Lease) -> Mapping[str, Any]:
+    return {
+        "name": lease.name,
+        "owner": lease.owner,
+        "continuation": packed(lease.continuation, lease.properties),
+        "revision": number_of(lease.revision),
+    }
+
+
+def _outcome(lease: Lease, rows: Sequence[Any]) -> Lease | LeaseLost:
+    """What a swap did: its answer has the new revision, or no row."""
+    if not rows:
+        return changed(lease.name)
+    return replace(lease, revision=str(rows[0][0]))
+
+
+def _written(lease: Lease, rows: Sequence[Any]) -> Lease:
+    outcome = _outcome(lease, rows)
+    if isinstance(outcome, LeaseLost):
+        raise outcome
+    return outcome
+
+
+def _lease(row: tuple[str, str, str, int]) -> Lease:
+    name, owner, text, revision = row
+    continuation, properties = unpacked(text)
+    return Lease(
+        name=name,
+        owner=owner,
+        continuation=continuation,
+        properties=properties,
+        revision=str(revision),
+    )

@@ -17,8 +17,7 @@ from typing import Any
 
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.nats import protocol
-from penstock.nats.auth import Address, addresses, identify
-from penstock.nats.dial import dial, error_of, reason_of
+from penstock.nats.dial import Address, addresses, dial, error_of, identify, reason_of
 from penstock.nats.protocol import Err, Info, Msg, Parser, Ping, Pong, status_of
 from penstock.nats.settings import NatsSettings
 

@@ -1,13 +1,111 @@
-"""A socket to one NATS server, up to the server's first message, encrypted if either side wants.
-And what a server's refusal, or the loss of a connection, means for us."""
+"""A socket to one NATS server, up to its first message, encrypted if either side wants; who we are
+to the server: the CONNECT options of each kind of credential; and what a server's refusal, or the
+loss of a connection, means for us.
+"""
 
+import base64
+import re
 import socket
 import ssl
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
-from penstock.nats.auth import Address
 from penstock.nats.protocol import Info, Parser
 from penstock.nats.settings import NatsSettings
+
+_BLOCK = re.compile(r"-----BEGIN [^-]+-----\s*(\S+)\s*------END [^-]+------")
+_PORT = 4222
+
+
+class Address:
+    """One server of the url list. Prints as host:port, never with its credentials."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            parts = urlsplit(url if "://" in url else f"nats://{url}")
+            self.host, self.port = parts.hostname or "", parts.port or _PORT
+        except ValueError:
+            raise SettingsError("the NATS url has a bad port", hint=_HINT) from None
+        if parts.scheme not in ("nats", "tls") or not self.host:
+            raise SettingsError("the NATS url has no host, or not nats:// or tls://", hint=_HINT)
+        self.tls = parts.scheme == "tls"
+        self.user = unquote(parts.username) if parts.username else None
+        self.password = unquote(parts.password) if parts.password is not None else None
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    def beside(self, url: str) -> "Address":
+        """Another server that takes the same login."""
+        other = Address(url)
+        other.tls, other.user, other.password = self.tls, self.user, self.password
+        return other
+
+
+_HINT = "write nats://user:password@host:4222, several of them separated by commas"
+
+
+def addresses(settings: NatsSettings, others: Sequence[str] = ()) -> list[Address]:
+    """The servers to try, in order; raises SettingsError. `others` (host:port) are servers of the
+    same cluster: they take the login of the first."""
+    urls = [url.strip() for url in settings.url.get_secret_value().split(",")]
+    found = [Address(url) for url in urls if url] or [Address("")]
+    known = {str(address) for address in found}
+    return found + [found[0].beside(url) for url in others if url not in known]
+
+
+def identify(settings: NatsSettings, address: Address, nonce: str) -> Mapping[str, Any]:
+    """The credential's part of CONNECT. Settings win over the url; raises SettingsError."""
+    if settings.credentials:
+        jwt, seed = _read_credentials(settings.credentials)
+        return {"jwt": jwt, "sig": _sign(seed, nonce)[1]}
+    if settings.nkey:
+        public, signature = _sign(settings.nkey.get_secret_value(), nonce)
+        return {"nkey": public, "sig": signature}
+    if settings.token:
+        return {"auth_token": settings.token.get_secret_value()}
+    user = settings.user or address.user
+    password = settings.password.get_secret_value() if settings.password else address.password
+    if user and password is None:
+        return {"auth_token": user}
+    return {"user": user, "pass": password} if user else {}
+
+
+def _read_credentials(path: str) -> tuple[str, str]:
+    try:
+        blocks = _BLOCK.findall(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise SettingsError(
+            f"the credentials file {path!r} cannot be read: {error.strerror}",
+            hint="set `credentials` to the path of a .creds file",
+        ) from None
+    if len(blocks) != 2:
+        raise SettingsError(
+            f"the file {path!r} is not a NATS credentials file",
+            code="credentials-invalid",
+            hint="it has a JWT block and an NKEY SEED block; `nsc generate creds` writes one",
+        )
+    return blocks[0], blocks[1]
+
+
+def _sign(seed: str, nonce: str) -> tuple[str, str]:
+    """(public key, signature of the server's nonce)."""
+    import nkeys
+
+    try:
+        pair = nkeys.from_seed(bytearray(seed.encode()))
+        signature = base64.urlsafe_b64encode(pair.sign(nonce.encode())).rstrip(b"=")
+        return pair.public_key.decode(), signature.decode()
+    except (nkeys.NkeysError, ValueError):
+        raise SettingsError(
+            "the NKEY seed is not valid",
+            code="credentials-invalid",
+            hint="a user's seed starts with SU",
+        ) from None
+
 
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 

@@ -20,9 +20,8 @@ import pytest
 from penstock.demo.servers import free_port
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
-from penstock.nats.auth import addresses
 from penstock.nats.connection import Connection, version_of
-from penstock.nats.dial import error_of
+from penstock.nats.dial import addresses, error_of
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats

@@ -19,8 +19,7 @@ from typing import Any
 from azure.cosmos import CosmosClient
 
 from penstock.feeds.cosmos.failures import Refused, translating
-from penstock.feeds.cosmos.marks import FeedMark
-from penstock.feeds.cosmos.ranges import KeyRange
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.model.errors import Malformed, SettingsError
 from penstock.wire.cosmos.decoder import Document

@@ -13,8 +13,7 @@ from penstock.feeds import At, Gap, Listing
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, translating
 from penstock.feeds.cosmos.following import CosmosFollowing, ServedRange
-from penstock.feeds.cosmos.marks import FeedMark, mark_of, moved
-from penstock.feeds.cosmos.ranges import KeyRange, lineages, uncovered
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, lineages, mark_of, moved, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError

@@ -10,8 +10,7 @@ from typing import Any
 from penstock.feeds import HistoryLost
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure
-from penstock.feeds.cosmos.marks import FeedMark, PageBoundaries, number_of
-from penstock.feeds.cosmos.ranges import KeyRange
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, PageBoundaries, number_of
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.feeds.shared import lost
 from penstock.model.errors import PenstockError, Unavailable

@@ -1,19 +1,206 @@
-"""Key ranges as partitions, as pure code: names, cuts, and who descends from whom.
+"""Key ranges as partitions, as pure code: names, cuts, and who descends from whom; and their marks:
+what a bookmark stores beside its place, the continuation, and whose it is.
 
 A partition is a range of hashed partition keys, named `MIN-MAX` ("0" for the lowest key): not a
 physical partition, whose id a split takes away. A range that the service splits ends; its children
 are its own pieces, also where it had been a part of a physical partition. A merge ends nothing: the
 ranges go on as parts of the merged partition.
+
+{"rid": container, "range": [min, max], "etag": "..."}          # everything until there
+{..., "etag": "...", "within": true}                            # and the page's up to the place
+{..., "etag": "...", "done": "PLACE"}                           # of a child: and up to there
+{..., "cuts": ["7F8..."]}                                       # the range has ended, by a split
+{..., "from": "beginning"} or {..., "from": "2026-11-23T10:00:00+00:00"}
 """
 
-from collections.abc import Iterable, Sequence
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import orjson
 
 from penstock.feeds import Lineage
-from penstock.feeds.cosmos.marks import CUTS, child_mark
+from penstock.feeds.shared import comes_before
 from penstock.model.errors import Malformed
-from penstock.model.position import Bookmark, Bookmarks, PartitionId
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+
+CUTS = "cuts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeedMark:
+    """Where to read from: after `etag`, else from `since` (None: the beginning). `within`: a part
+    of the page after the etag is done, up to the bookmark's place; `done`: up to this place of the
+    parent, whose LSNs a child goes on with: continuations of the parent count for it."""
+
+    rid: str
+    range: tuple[str, str]
+    etag: str | None = None
+    since: datetime | None = None
+    within: bool = False
+    done: Place | None = None
+    cuts: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"rid": self.rid, "range": list(self.range)}
+        if self.etag is not None:
+            found["etag"] = self.etag
+        else:
+            found["from"] = "beginning" if self.since is None else self.since.isoformat()
+        found |= {"within": True} if self.within else {}
+        found |= {} if self.done is None else {"done": str(self.done)}
+        return found | ({CUTS: list(self.cuts)} if self.cuts else {})
+
+    def to_text(self) -> str:
+        return orjson.dumps(self.to_json()).decode()
+
+    def inside(self) -> "FeedMark":
+        """The same, inside the page that follows."""
+        return replace(self, within=True, done=None)
+
+    def after(self, etag: str, *, numbered: bool = True) -> "FeedMark":
+        """Everything up to an etag is done. An etag that is older, of a replica that lags behind,
+        changes nothing where it came without documents (`numbered`); nor does none, which would be
+        the beginning. With documents it is after them, however the service numbers them."""
+        if not etag:
+            return self
+        known, found = number_of(self.etag), number_of(etag)
+        if numbered and known is not None and found is not None and found < known:
+            return self
+        return replace(self, etag=etag, since=None, within=False, done=None)
+
+
+def number_of(etag: str | None) -> int | None:
+    """Of an etag, where it is one: an LSN."""
+    digits = (etag or "").strip('"')
+    return int(digits) if digits.isdecimal() else None
+
+
+def mark_of(bookmark: Bookmark, key_range: tuple[str, str]) -> FeedMark | None:
+    """From a bookmark; None where it has none. Raises Malformed, also for one of another range."""
+    mark = bookmark.mark
+    if not mark or "range" not in mark:
+        return None
+    try:
+        found = _read(mark)
+    except (KeyError, ValueError, TypeError) as error:
+        raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
+    if found.range != tuple(key_range):
+        raise Malformed(f"the bookmark was made by the range {'-'.join(found.range)}, not this one")
+    return found
+
+
+def _read(mark: Mapping[str, Any]) -> FeedMark:
+    low, high = mark["range"]
+    since = mark.get("from", "beginning")
+    return FeedMark(
+        rid=str(mark["rid"]),
+        range=(str(low), str(high)),
+        etag=None if mark.get("etag") is None else str(mark["etag"]),
+        since=None if since == "beginning" else datetime.fromisoformat(since),
+        within=bool(mark.get("within")),
+        done=Place.parse(mark["done"]) if "done" in mark else None,
+    )
+
+
+def child_mark(parent: Bookmark, key_range: tuple[str, str]) -> dict[str, Any] | None:
+    """A child begins where its parent ended: with its continuation, and inside a page where the
+    parent's last place was inside one."""
+    if not parent.mark:
+        return None
+    kept = {name: value for name, value in parent.mark.items() if name not in (CUTS, "within")}
+    if parent.mark.get("within") and parent.place is not None:
+        kept["done"] = str(parent.place)
+    return {**kept, "range": list(key_range)}
+
+
+def moved(saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+    """`stored`, of the sink's last change, where that is further than `saved`. The range may have
+    been split since, and then its children give what came after its bookmark as theirs."""
+    if stored is None or stored.place is None or saved.ended or not stored.mark:
+        return None
+    mark, known = stored.mark, saved.mark or {}
+    if any(mark.get(name) != known.get(name) for name in ("rid", "range")):
+        return None
+    return None if saved.place is not None and stored.place <= saved.place else stored
+
+
+class _Boundary(NamedTuple):
+    """A page's last place, when that was written, and the marks before and after the page."""
+
+    last: Place | None
+    before: FeedMark
+    after: FeedMark
+    created: float = 0.0
+
+
+class PageBoundaries:
+    """Of the pages after `place`, which began at `mark`. Thread-safe.
+
+    A place at a page's end is resumed after the page; one inside it by reading the page again. The
+    mark of the newest place is renewed while nothing comes: an idle range advances.
+    """
+
+    def __init__(self, place: Place | None, mark: FeedMark) -> None:
+        self._lock = threading.Lock()
+        self._pages = deque([_Boundary(place, mark, mark)])
+        # The newest place that a bookmark was made of.
+        self.asked = place
+        self._is_kept = False
+
+    def keep(self) -> None:
+        """From now on places may be asked for in any order."""
+        self._is_kept = True
+
+    def note(self, last: Place, before: FeedMark, after: FeedMark, created: float) -> None:
+        with self._lock:
+            self._pages.append(_Boundary(last, before, after, created))
+
+    def created(self, place: Place | None) -> float:
+        """When the change at a place was written, in seconds since 1970, by the page's end; without
+        a place that of the first page. 0 where that is not known."""
+        with self._lock:
+            for page in self._pages:
+                if page.created and not comes_before(page.last, place):
+                    return page.created
+            return 0.0
+
+    def renew(self, after: FeedMark) -> None:
+        """There was nothing until then."""
+        with self._lock:
+            self._pages[-1] = self._pages[-1]._replace(after=after)
+
+    def end(self, cuts: Sequence[str]) -> None:
+        """The range has ended, with these boundaries of its children."""
+        with self._lock:
+            newest = self._pages[-1]
+            self._pages[-1] = newest._replace(after=replace(newest.after, cuts=tuple(cuts)))
+
+    def bookmark(self, place: Place | None) -> Bookmark | None:
+        """None for a place before all that are known."""
+        with self._lock:
+            if place is None:
+                first = self._pages[0]
+                return Bookmark(None, first.after.to_json()) if first.last is None else None
+            while (
+                not self._is_kept
+                and len(self._pages) > 1
+                and comes_before(self._pages[1].last, place)
+            ):
+                self._pages.popleft()
+            self.asked = place if self.asked is None or place > self.asked else self.asked
+            for page in self._pages:
+                if page.last == place:
+                    return Bookmark(place, page.after.to_json())
+                if comes_before(place, page.last):
+                    known = page is not self._pages[0] or page.last is None
+                    return Bookmark(place, page.before.inside().to_json()) if known else None
+            return None
+
 
 _WIDTH = 32  # hexadecimal digits of a hash; of a hierarchical key's, two or three times as many
 

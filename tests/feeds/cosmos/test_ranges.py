@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.feeds.cosmos.marks import FeedMark, mark_of
-from penstock.feeds.cosmos.ranges import KeyRange, lineages
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, lineages, mark_of
 from penstock.model.errors import Malformed
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 
