@@ -7,7 +7,7 @@ import orjson
 import pytest
 
 from penstock.feeds import SnapshotWait, TakesSnapshots
-from penstock.feeds.dynamodb import DynamodbFeed, snapshot
+from penstock.feeds.dynamodb import DynamodbFeed, table
 from penstock.feeds.dynamodb.table import DynamodbSnapshot, ReadPace, page_of, read_scan
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from tests.dynamodb.server import StreamsServer, settings_of
@@ -67,7 +67,7 @@ def test_an_empty_table_has_one_segment(server: StreamsServer) -> None:
 def test_reads_that_are_refused_are_made_again(
     server: StreamsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "delays", lambda **_: iter([0.01] * 10))
+    monkeypatch.setattr(table, "delays", lambda **_: iter([0.01] * 10))
     server.fail("Scan", "ProvisionedThroughputExceededException", times=9)
     feed = feed_of(server)
     with taken(feed) as found:
@@ -77,7 +77,7 @@ def test_reads_that_are_refused_are_made_again(
 def test_reads_that_are_refused_for_long_end_it(
     server: StreamsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_PATIENCE", 0.0)
+    monkeypatch.setattr(table, "_PATIENCE", 0.0)
     server.fail("Scan", "ProvisionedThroughputExceededException", times=99)
     feed = feed_of(server)
     with taken(feed) as found, pytest.raises(Unavailable, match="ProvisionedThroughput"):
@@ -152,6 +152,6 @@ def test_what_is_no_answer_is_an_error() -> None:
 
 
 def test_binary_keys_go_back_as_they_came() -> None:
-    assert snapshot._sendable({"a": {"B": "AP8="}, "b": {"N": "1"}}) == {
+    assert table._sendable({"a": {"B": "AP8="}, "b": {"N": "1"}}) == {
         "a": {"B": b"\0\xff"}, "b": {"N": "1"},
     }  # fmt: skip

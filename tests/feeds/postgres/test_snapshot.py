@@ -15,8 +15,9 @@ import pytest
 from psycopg import sql
 
 from penstock.feeds import SnapshotWait, TableSnapshot
-from penstock.feeds.postgres import PostgresFeed, copying
+from penstock.feeds.postgres import PostgresFeed
 from penstock.feeds.postgres.connect import connect_reading
+from penstock.feeds.postgres.rows import _through_libpq, copied
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Bookmark
@@ -79,7 +80,7 @@ def test_rows_are_typed_as_changes_are(
 ) -> None:
     """Read from the socket, through libpq (as with TLS), and without the native library."""
     if way == "libpq":
-        monkeypatch.setattr(copying, "_from_socket", copying._through_libpq)
+        monkeypatch.setattr("penstock.feeds.postgres.rows._from_socket", _through_libpq)
     if way == "python":
         monkeypatch.setattr("penstock.feeds.postgres.rows.library", lambda: None)
     reader_any.database.execute(TYPES)
@@ -567,14 +568,14 @@ def test_rows_that_do_not_come_are_not_waited_for_when_it_is_stopped(
     way: str, reader: Reader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if way == "libpq":
-        monkeypatch.setattr(copying, "_from_socket", copying._through_libpq)
+        monkeypatch.setattr("penstock.feeds.postgres.rows._from_socket", _through_libpq)
     stopped = threading.Event()
     with (
         closing(connect_reading(reader.settings, stopped.is_set)) as connection,
         ThreadPoolExecutor() as pool,
     ):
         query = sql.SQL("COPY (SELECT pg_sleep({})) TO STDOUT").format(600)
-        waiting = pool.submit(lambda: len(list(copying.copied(connection, query, "reading"))))
+        waiting = pool.submit(lambda: len(list(copied(connection, query, "reading"))))
         stopped.set()
         with pytest.raises(Unavailable, match="cancelled"):
             waiting.result(60)
