@@ -26,7 +26,8 @@ from azure.cosmos.exceptions import (
 )
 
 from penstock.leases import Lease, changed
-from penstock.leases.stores import ClientStore, fields_of, lease_of
+from penstock.leases.encoding import fields_of, lease_of
+from penstock.leases.stores import ClientStore
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 
 _HINT = (

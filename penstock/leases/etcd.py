@@ -16,8 +16,9 @@ from typing import Any
 import orjson
 
 from penstock.leases import Lease, changed
+from penstock.leases.encoding import fields_of, lease_of, number_of
 from penstock.leases.etcd_gateway import EtcdAddress, EtcdGateway, MaybeDone
-from penstock.leases.stores import ClientStore, fields_of, lease_of, number_of
+from penstock.leases.stores import ClientStore
 from penstock.model.errors import LeaseLost, SettingsError
 
 # A transaction of etcd has at most 128 operations (--max-txn-ops) and 1.5 MiB.

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from penstock.leases import Lease
+from penstock.leases.encoding import properties_of
 from penstock.leases.owned import NONCE, OwnedRows
-from penstock.leases.stores import properties_of
 from penstock.model.errors import PenstockError
 from penstock.process.backoff import Clock
 from penstock.process.processes import Machine, elapsed

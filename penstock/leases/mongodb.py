@@ -20,7 +20,8 @@ from pymongo.collection import Collection
 from pymongo.read_concern import ReadConcern
 
 from penstock.leases import Lease, changed
-from penstock.leases.stores import ClientStore, number_of, properties_of, text_of
+from penstock.leases.encoding import number_of, properties_of, text_of
+from penstock.leases.stores import ClientStore
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable, is_caused_by
 
 _Json = dict[str, Any]

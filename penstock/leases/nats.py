@@ -15,7 +15,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from penstock.leases import Lease, changed, stores
+from penstock.leases import Lease, changed, encoding
 from penstock.leases.stores import ClientStore
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
@@ -66,7 +66,8 @@ class BucketStore(ClientStore[Opened]):
         Unavailable any of them may have been written."""
         with self._bucket() as bucket:
             changes = [
-                (key_of([one.name]), _value(one), stores.number_of(one.revision)) for one in leases
+                (key_of([one.name]), _value(one), encoding.number_of(one.revision))
+                for one in leases
             ]
             found = bucket.swap(changes) if changes else []
         return [
@@ -151,14 +152,14 @@ def _name(key: str) -> str:
 
 
 def _value(lease: Lease) -> bytes:
-    return orjson.dumps(stores.fields_of(lease))
+    return orjson.dumps(encoding.fields_of(lease))
 
 
 def lease_of(entry: KeyValue) -> Lease:
     """Raises SettingsError for what is no lease."""
     try:
         fields = orjson.loads(entry.value or b"")
-        return stores.lease_of(_name(entry.key), fields, str(entry.revision))
+        return encoding.lease_of(_name(entry.key), fields, str(entry.revision))
     except (ValueError, KeyError, TypeError):
         raise SettingsError(
             f"the key {entry.key} of the bucket is no lease",

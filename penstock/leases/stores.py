@@ -1,10 +1,9 @@
-"""What stores share: a client that is made when it is first used; revisions and properties in a
-store's own terms; and leases in one SQL table.
+"""What stores share: a client that is made when it is first used, and leases in one SQL table.
 
-A store that counts revisions has numbers, and a lease has text. A table has one column for the
-continuation, and the properties after it: so it is as earlier versions made it, and a role that may
-only read and write it is enough. Every operation on it is one statement: the database's own lock on
-the row is the compare-and-swap.
+Every operation on the table is one statement: the database's own lock on the row is the compare-
+and-swap. A store brings what differs: how it connects, its durability, and the meaning of its
+errors. The column `continuation` has the properties, too: the table is as earlier versions made it,
+and a role that may only read and write it is enough.
 """
 
 import os
@@ -15,9 +14,8 @@ from dataclasses import replace
 from threading import RLock
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-import orjson
-
 from penstock.leases import Lease, changed
+from penstock.leases.encoding import number_of, packed, unpacked
 from penstock.model.errors import LeaseLost
 
 
@@ -74,63 +72,6 @@ class ClientStore(ABC, Generic[C]):
 
     def _kept(self) -> C | None:
         return self._made[1] if self._made is not None and self._made[0] == os.getpid() else None
-
-
-# A number that no row ever has: what a revision of another store stands for.
-_NEVER = 2**63 - 1
-# The separator of JSON texts (RFC 7464): a control character, so that no JSON text contains it.
-_SEPARATOR = "\x1e"
-
-
-def number_of(revision: str) -> int:
-    """The number of which a store made the text; 0 for "", "not stored yet"."""
-    if not revision:
-        return 0
-    number = int(revision) if revision.isdecimal() else 0
-    return min(number or _NEVER, _NEVER)
-
-
-def fields_of(lease: Lease) -> dict[str, Any]:
-    """A row as JSON, for stores that keep documents."""
-    fields: dict[str, Any] = {"owner": lease.owner, "continuation": lease.continuation}
-    return fields | {"properties": dict(lease.properties)} if lease.properties else fields
-
-
-def lease_of(name: str, fields: Mapping[str, Any], revision: str) -> Lease:
-    """What `fields_of` was given; raises KeyError for what is no lease."""
-    properties = fields.get("properties")
-    return Lease(
-        name=name,
-        owner=str(fields["owner"]),
-        continuation=str(fields["continuation"]),
-        properties=properties if isinstance(properties, dict) else {},
-        revision=revision,
-    )
-
-
-def text_of(properties: Mapping[str, Any]) -> str:
-    """JSON; "" for none."""
-    return orjson.dumps(dict(properties)).decode() if properties else ""
-
-
-def properties_of(text: str) -> dict[str, Any]:
-    """Of JSON; empty for what is no object: something else wrote it, or an earlier version."""
-    try:
-        found = orjson.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def packed(continuation: str, properties: Mapping[str, Any]) -> str:
-    """Both in one text: the continuation alone, if there are no properties."""
-    return f"{continuation}{_SEPARATOR}{text_of(properties)}" if properties else continuation
-
-
-def unpacked(text: str) -> tuple[str, dict[str, Any]]:
-    """What `packed` was given."""
-    continuation, _, properties = text.partition(_SEPARATOR)
-    return continuation, properties_of(properties)
 
 
 # Statements, each with its values.
