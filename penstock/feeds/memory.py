@@ -17,14 +17,13 @@ import ormsgpack
 import pyarrow as pa
 from pydantic import Field, model_validator
 
-from penstock.feeds import At, FeedPlugin, Following, Gap, Lineage, Listing
-from penstock.feeds.shared import BackendSettings, SettingsFeed
+from penstock.feeds import At, Feed, FeedPlugin, Following, Gap, GapPolicy, Lineage, Listing
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
-from penstock.model.settings import Duration
+from penstock.model.settings import Duration, Settings
 
 KEYS = 7  # documents per partition
 COMMITTED = datetime(2026, 1, 1, tzinfo=UTC)  # change 0; each further one a millisecond later
@@ -34,7 +33,7 @@ _PAGES_PER_READ = 8
 _GONE = "chained generations fail_at trimmed unlisted found late history state tokens on_gap"
 
 
-class MemoryFeedSettings(BackendSettings):
+class MemoryFeedSettings(Settings):
     """What the feed makes up."""
 
     name: str = "memory"
@@ -188,12 +187,21 @@ class MemoryFollowing(Following):
         self._connected = False
 
 
-class MemoryFeed(SettingsFeed[MemoryFeedSettings]):
+class MemoryFeed(Feed):
     """The implementation of `feeds.Feed`. A pickled copy is a feed that remembers nothing."""
 
+    on_gap: GapPolicy = "fail"
+
     def __init__(self, settings: MemoryFeedSettings) -> None:
-        super().__init__(settings)
+        self.settings = settings
         self.acknowledged: dict[PartitionId, Place] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.settings,)
+
+    @property
+    def backend(self) -> str:
+        return self.settings.name
 
     @property
     def polled(self) -> bool:
