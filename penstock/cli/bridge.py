@@ -183,7 +183,7 @@ def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[st
     reconnects = sum(backend.reconnects for backend in backends)
     latency = max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
     confirmed = [float(backend.details.get("confirmed_lsn") or 0) for backend in backends]
-    used = [float(backend.details.get("buffer_percent", 0.0)) for backend in backends]
+    used = [backend.buffer_percent or 0.0 for backend in backends]
     return {
         "bridge_uptime_seconds": int(status.uptime_seconds),
         "bridge_wal_messages_received_total": sum(backend.events for backend in backends),

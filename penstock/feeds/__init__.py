@@ -262,6 +262,12 @@ class Feed(Protocol):
         return {}
 
     @property
+    def detail_series(self) -> Sequence[str]:
+        """Which numbers of the `details` of a status are series in /metrics: those that change with
+        what is read. A backend shows details if it has one partition."""
+        return ()
+
+    @property
     def polled(self) -> bool:
         """Whether any number of processes may read its partitions at once (shards, feed ranges),
         and that is wanted: in open micro-batches Spark's tasks follow them, where the cluster

@@ -14,11 +14,10 @@ from penstock.ops.partitions import (
     ENDED,
     READING,
     PartitionReports,
-    Row,
     summed,
-    with_source,
 )
 from penstock.ops.reporter import Reporter
+from penstock.ops.reports import BatchReport, GapReport, MeasureReport, PartitionReport
 from penstock.process.histograms import observed
 from penstock.reading.gaps import GapLog
 from penstock.reading.remaining import Remaining
@@ -87,11 +86,13 @@ class SourceReports:
         """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
         if self._board is None:
             return
-        # `save_failing` is a number, so that the board knows since when.
-        fields = {"positions_error": error, "save_failing": float(bool(error))}
-        self._board.report("measure", self._backend, fields)
-        counts = {"save_errors": 1.0} if error else {"saved": 1.0}
-        self._board.add("measure", self._backend, {**counts, **observed("checkpoint", seconds)})
+        report = MeasureReport(
+            positions_error=error,
+            saved=int(not error),
+            save_errors=int(bool(error)),
+            histograms=observed("checkpoint", seconds),
+        )
+        self._board.add(self._backend, report)
 
     def batch_ended(self, start: Mapping[str, Any]) -> None:
         """Reports, once, how many changes the micro-batch had that ended at this offset."""
@@ -99,7 +100,7 @@ class SourceReports:
             return
         drawn, self._drawn, self._ended = self._drawn, self._reading.reader.drawn, start
         if self._board is not None:
-            self._board.report("batch", self._backend, {"rows": self._drawn - drawn})
+            self._board.report(self._backend, BatchReport(rows=self._drawn - drawn))
 
     def report(self, *, now: bool = False) -> None:
         """Reports if it is time to, or `now`; reader threads do not wait for one another here."""
@@ -115,21 +116,26 @@ class SourceReports:
             self._reporting.release()
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
-        rows = self._silences.checked(self._rows())
-        status = {
-            **with_source(summed(rows), self._feed.status()),
-            **self._reading.reader.counts,
-            "buffer_percent": self._reading.reader.fill,
-            "batches": self.batches,
-            "stopped": self.stopped,
-        }
-        board.report("source", self._backend, status)
-        board.report_rows("gap", self._backend, self._gaps.rows())
+        checked = self._silences.checked(self._rows())
+        rows = {name: PartitionReport(**row) for name, row in checked.items()}
+        reader = self._reading.reader
+        status = summed(
+            rows,
+            self._feed.status(),
+            **reader.counts,
+            buffer_percent=reader.fill,
+            batches=self.batches,
+            stopped=self.stopped,
+            detail_series=self._feed.detail_series,
+        )
+        board.report(self._backend, status)
+        gaps = {name: GapReport(**row) for name, row in self._gaps.rows().items()}
+        board.report_rows(self._backend, gaps)
         partitions.send(rows)
 
-    def _rows(self) -> dict[str, Row]:
+    def _rows(self) -> dict[str, dict[str, Any]]:
         durable = self._reading.durable
-        rows: dict[str, Row] = {
+        rows: dict[str, dict[str, Any]] = {
             name: {
                 **row,
                 **self._remaining.of(name),

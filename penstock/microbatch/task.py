@@ -24,13 +24,11 @@ from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import Place, Position
-from penstock.ops.reporter import Reporter, report_apart
+from penstock.ops.reporter import Reporter, add_sink_report
+from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
 from penstock.sinks import Progress, Receipt, Sink
 from penstock.wire.hash_partitions import hashing
-
-# The board's entry whose fields are the types that were delivered as their text.
-UNKNOWN_TYPES = "unknown types"
 
 # What a receipt counts.
 _COUNTS = ("published", "duplicates", "size")
@@ -164,26 +162,16 @@ class _Progress(Progress):
             client.stored(position)
 
     def report(self, status: Mapping[str, Any]) -> None:
-        board, name = self._board, self._name
-        if board is None:
+        if self._board is None:
             return
-        status = report_apart(board, name, status)
-        rest = {key: value for key, value in status.items() if key not in (*_COUNTS, "counts")}
+        rest = {key: value for key, value in status.items() if key not in _COUNTS}
         fresh = {key: status[key] - self.counted[key] for key in _COUNTS if key in status}
         self.counted.update(fresh)
-        if status.get("connected", True):
-            board.report("sink", name, rest)
-        else:
-            board.report("sink", name, {**rest, "last_error": status.get("error", "")})
-            board.add("sink", name, {"errors": 1})
-        if any(fresh.values()):
-            board.add("sink", name, _totals(**fresh))
-        if "counts" in status:
-            board.add("sink", name, status["counts"])
+        add_sink_report(self._board, self._name, rest | (_totals(**fresh) if fresh else {}))
 
 
 def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
-    """The board's names for a receipt's counts."""
+    """A sink's names for a receipt's counts."""
     return {
         "published": published,
         "acknowledged": published,
@@ -197,10 +185,9 @@ def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> 
     _, name, board = _sink(frozenset(options.items()), on_driver=True)
     if board is None or not receipts:
         return
-    numbers = {key: value for receipt in receipts for key, value in receipt.numbers.items()}
-    board.report("sink", name, {**numbers, "connected": True})
-    sums = {key: sum(getattr(receipt, key) for receipt in receipts) for key in _COUNTS}
-    board.add("sink", name, _totals(**sums))
+    for receipt in receipts:
+        totals = _totals(**{key: getattr(receipt, key) for key in _COUNTS})
+        add_sink_report(board, name, {"connected": True, **totals, **receipt.numbers})
 
 
 def _changes(
@@ -255,7 +242,7 @@ def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[p
         if board is None:
             log.warning("the type %s is not known and is delivered as its text", name)
         else:  # the service logs it, once over all workers
-            board.report("pipeline", UNKNOWN_TYPES, {name: True})
+            board.add("", ProcessReport(unknown_types={name: 1}))
     return batches
 
 
@@ -306,6 +293,6 @@ class Measures:
         """Reports what was not reported yet."""
         if self._board is not None and self._sizes:
             counts = {**observed("batch", self._sizes), **observed("ingest", self._delays)}
-            self._board.add("measure", self._backend, counts)
+            self._board.add(self._backend, MeasureReport(histograms=counts))
         self._sizes, self._delays = [], []
         self._sent = time.monotonic()

@@ -10,13 +10,13 @@ from typing import Any, Literal, NamedTuple
 import structlog
 
 from penstock.ops.board import Entry, Snapshot
-from penstock.ops.reporter import LETTERS
+from penstock.ops.reports import SinkReport, SourceReport, TableStatus
 
 LogLevel = Literal["info", "warning", "error"]
 
 log = structlog.get_logger("penstock")
 
-# Field of a sink's entry -> the event, and the fields that are logged with it.
+# Field of a sink's report -> the event, and what is logged with it, of its details, too.
 _EVENTS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "delivery": ("the sink's delivery is chosen", ("reason", "stream", "version")),
     "durability": ("the sink's durability is verified", ("durability_reason",)),
@@ -59,7 +59,7 @@ class Announcer:
     """Logs each change once."""
 
     def __init__(self) -> None:
-        self._before: Snapshot = {}
+        self._before = Snapshot()
         self._states: dict[tuple[str, str], Any] = {}  # (sink, field) -> what was logged
         self._seen: dict[str, _Seen] = {}
 
@@ -70,69 +70,65 @@ class Announcer:
 
     def changes(self, snapshot: Snapshot) -> Iterator[Announcement]:
         """What changed since the last call."""
-        for (kind, name), entry in snapshot.items():
-            before = self._before.get((kind, name))
-            known = before.fields if before is not None else {}
-            if kind == "sink":
-                yield from self._sink(name, entry.fields)
-                yield from _letters(name, known, entry.fields)
-            elif kind == "table" and entry.fields.get("state") != known.get("state"):
-                yield from _table(known, entry.fields)
-            elif kind == "source" and "connected" in entry.fields:
+        before, self._before = self._before, snapshot
+        for sink, stored in snapshot.of(SinkReport).items():
+            yield from self._sink(sink, stored.report)
+            yield from _letters(sink, before.latest(SinkReport, sink), stored.report)
+        for name, table in snapshot.of(TableStatus).items():
+            known = before.latest(TableStatus, name).state
+            # A table that is followed at a start is not logged.
+            if table.report.state != known and (known or table.report.state != "following"):
+                yield from _table(table.report)
+        for name, entry in snapshot.of(SourceReport).items():
+            if "connected" in entry.report.named:
                 yield from self._connection(name, entry)
-        self._before = snapshot
 
-    def _sink(self, name: str, fields: Mapping[str, Any]) -> Iterator[Announcement]:
+    def _sink(self, name: str, report: SinkReport) -> Iterator[Announcement]:
+        known = {**report.details, **report.named}
         for field, (event, more) in _EVENTS.items():
-            value = fields.get(field)
+            value = known.get(field)
             if value is None or value == self._states.get((name, field), _USUAL.get(field)):
                 continue
-            also = {key: fields[key] for key in more if fields.get(key)}
+            also = {key: known[key] for key in more if known.get(key)}
             level: LogLevel = _ALARMS.get(str(value), "info")
             yield Announcement(level, event, {"sink": name, field: value, **also})
             self._states[name, field] = value
 
-    def _connection(self, name: str, entry: Entry) -> Iterator[Announcement]:
+    def _connection(self, name: str, entry: Entry[SourceReport]) -> Iterator[Announcement]:
         """Of a backend with many partitions the connection is lost when none of them is read. A
         loss that is over before the next report shows in the number of reconnects."""
-        fields = entry.fields
-        count = int(fields.get("reconnects") or 0)
+        source, count = entry.report, entry.report.reconnects
         seen = self._seen.get(name, _Seen(count, entry.at, None))
         lost, back = seen.lost, entry.changed["connected"]
         # A reader that stops, or has not connected yet, has no error.
-        if not fields["connected"] and fields.get("last_error"):
+        if not source.connected and source.last_error:
             if lost is None:
                 lost = back
-                yield _lost(name, fields)
-        elif fields["connected"]:
-            if lost is None and count > seen.reconnects and fields.get("partition_count", 1) == 1:
+                yield _lost(name, source)
+        elif source.connected:
+            if lost is None and count > seen.reconnects and source.partition_count == 1:
                 lost, back = seen.at, entry.at
-                yield _lost(name, fields)
+                yield _lost(name, source)
             if lost is not None:
                 yield Announcement("info", BACK, {"backend": name, "away": round(back - lost, 1)})
                 lost = None
         self._seen[name] = _Seen(count, entry.at, lost)
 
 
-def _letters(
-    sink: str, known: Mapping[str, Any], fields: Mapping[str, Any]
-) -> Iterator[Announcement]:
-    for name, count in fields.items():
-        more = count - known.get(name, 0) if name.startswith(LETTERS) else 0
-        if more > 0:
-            letters = {"sink": sink, "reason": name.removeprefix(LETTERS), "changes": more}
+def _letters(sink: str, before: SinkReport, now: SinkReport) -> Iterator[Announcement]:
+    for reason, count in now.dead_letters.items():
+        if more := count - before.dead_letters.get(reason, 0):
+            letters = {"sink": sink, "reason": reason, "changes": more}
             yield Announcement("warning", "changes were set aside as dead letters", letters)
 
 
-def _table(known: Mapping[str, Any], fields: Mapping[str, Any]) -> Iterator[Announcement]:
-    state = str(fields.get("state"))
-    # A table that is followed at a start is not logged.
-    if state in _TABLES and (known or state != "following"):
-        level, event = _TABLES[state]
-        shown = {name: fields[name] for name in _SHOWN if fields.get(name) is not None}
+def _table(table: TableStatus) -> Iterator[Announcement]:
+    if table.state in _TABLES:
+        level, event = _TABLES[table.state]
+        shown = {name: table.named[name] for name in _SHOWN if table.named.get(name) is not None}
         yield Announcement(level, event, shown)
 
 
-def _lost(name: str, fields: Mapping[str, Any]) -> Announcement:
-    error = fields.get("last_error")
-    return Announcement("warning", LOST, {"backend": name} | ({"error": error} if error else {}))
+def _lost(name: str, source: SourceReport) -> Announcement:
+    error = {"error": source.last_error} if source.last_error else {}
+    return Announcement("warning", LOST, {"backend": name, **error})

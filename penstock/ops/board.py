@@ -5,7 +5,6 @@ socket on the driver's host, by TCP from other hosts.
 """
 
 import contextlib
-import math
 import socket
 import threading
 import time
@@ -15,70 +14,68 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, Generic, Self, TypeVar
 
 import orjson
 
 from penstock.model.errors import SettingsError
-from penstock.ops.reporter import LIMIT, ROWS, EntryKind
+from penstock.ops.reporter import LIMIT, parted
+from penstock.ops.reports import KINDS, Report, described
 from penstock.process.closing import Closes
 
-# Fields that are counts of the process that reports them, from 0; the board shows the sum over all
-# processes, so a total does not fall when a worker is replaced.
-COUNTERS = frozenset(
-    {
-        "acknowledged",
-        "batches",
-        "duplicates",
-        "errors",
-        "events",
-        "pages",
-        "published",
-        "reconnects",
-    }
-)
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 50_000  # a sink of tables has five for each
-# Entries that are reported again all the time: one that is not for so many seconds has gone.
-_EXPIRES = {"partition": 60.0}
-# Kinds of entries that are named by a backend.
-_OF_BACKENDS = frozenset({"query", "source", "partition", "gap", "batch", "measure", "snapshots"})
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+R = TypeVar("R", bound=Report)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The merged reports of one (kind, name). Times are the board's monotonic clock.
+class Entry(Generic[R]):
+    """The merged reports of one thing. Times are the board's monotonic clock.
 
     `at`: the last report. `changed`: when each field last got another value. `calm`: when each
-    number was last at or below its bound (0 unless the board has another for it), for fields that
-    ever were.
+    field was last empty, or at or below its bound (0 unless the board has another for it), for
+    those that ever were.
     """
 
-    fields: Mapping[str, Any]
+    report: R
     at: float
     since: float
     changed: Mapping[str, float]
     calm: Mapping[str, float]
 
     def merged(
-        self, fields: Mapping[str, Any], at: float, bounds: Mapping[str, float] = _NOTHING
-    ) -> "Entry":
-        """This entry after a report of `fields` at `at`. Pure."""
-        moved = {key: at for key, new in fields.items() if self.fields.get(key, ...) != new}
-        calm = {
-            key: at
-            for key, value in fields.items()
-            if isinstance(value, int | float) and value <= bounds.get(key, 0)
+        self,
+        report: R,
+        gains: Mapping[str, float],
+        at: float,
+        bounds: Mapping[str, float] = _NOTHING,
+    ) -> "Entry[R]":
+        """This entry after a report at `at`, and what counters have gained. Pure."""
+        known, about = self.report.named, described(type(report))
+        fields = {
+            name: {**known.get(name, _NOTHING), **value} if about[name].merge == "keys" else value
+            for name, value in report.named.items()
+            if about[name].merge != "count"
         }
+        for key, gain in gains.items():
+            name, _, part = key.partition(".")
+            if not part:
+                fields[name] = (known.get(name) or 0) + gain
+            else:
+                counts = fields.setdefault(name, dict(known.get(name) or _NOTHING))
+                counts[part] = counts.get(part, 0) + gain
+        moved = {name: at for name, new in fields.items() if known.get(name, ...) != new}
+        calm = {name: at for name, new in fields.items() if _is_calm(new, bounds.get(name, 0))}
         # The moment at which a number leaves its bound still counts as calm.
         leaving = {
-            key: at
-            for key in moved
-            if key not in calm and _is_calm(self.fields.get(key), bounds.get(key, 0))
+            name: at
+            for name in moved
+            if name not in calm and _is_calm(known.get(name), bounds.get(name, 0))
         }
         return Entry(
-            fields={**self.fields, **fields},
+            report=type(report)(**{**known, **fields}),
             at=at,
             since=self.since,
             changed={**self.changed, **moved},
@@ -87,20 +84,36 @@ class Entry:
 
 
 def _is_calm(value: Any, bound: float) -> bool:
-    return value is None or (isinstance(value, int | float) and value <= bound)
+    return not value or (isinstance(value, int | float) and value <= bound)
 
 
-Snapshot = Mapping[tuple[str, str], Entry]
+class Snapshot:
+    """Everything known at one time: the entries of each kind, by name."""
 
+    def __init__(self, entries: Mapping[str, Mapping[str, Entry[Any]]] = _NOTHING) -> None:
+        self._entries = entries
 
-def rows_of(snapshot: Snapshot, kind: EntryKind, name: str) -> dict[str, Entry]:
-    """What `Reporter.report_rows` reported of `name`: key -> its entry."""
-    prefix = f"{name}/"
-    return {
-        found.removeprefix(prefix): entry
-        for (its, found), entry in snapshot.items()
-        if its == kind and found.startswith(prefix)
-    }
+    def of(self, kind: type[R]) -> Mapping[str, Entry[R]]:
+        """All of a kind."""
+        return self._entries.get(kind.kind, _NOTHING)
+
+    def get(self, kind: type[R], name: str) -> Entry[R] | None:
+        """One of a kind."""
+        return self.of(kind).get(name)
+
+    def latest(self, kind: type[R], name: str) -> R:
+        """What is known of one; nothing before its first report."""
+        entry = self.get(kind, name)
+        return kind() if entry is None else entry.report
+
+    def rows(self, kind: type[R], name: str) -> dict[str, Entry[R]]:
+        """What `Reporter.report_rows` reported of `name`: key -> its entry."""
+        prefix = f"{name}/"
+        return {
+            found.removeprefix(prefix): entry
+            for found, entry in self.of(kind).items()
+            if found.startswith(prefix)
+        }
 
 
 class Board(Closes):
@@ -122,7 +135,7 @@ class Board(Closes):
         self.ignored = 0  # messages that were no report
         self._bounds = bounds
         self._clock = clock
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: dict[str, dict[str, Entry[Any]]] = {}  # of each kind, by name
         self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
@@ -148,22 +161,24 @@ class Board(Closes):
         """Everything known now."""
         now = self._clock()
         with self._lock:
-            for key, entry in list(self._entries.items()):
-                if now - entry.at > _EXPIRES.get(key[0], math.inf):
-                    del self._entries[key]
-            return dict(self._entries)
+            for kind, entries in self._entries.items():
+                expires = KINDS[kind].expires
+                gone = [name for name, entry in entries.items() if now - entry.at > expires]
+                for name in gone:
+                    del entries[name]
+            return Snapshot({kind: dict(entries) for kind, entries in self._entries.items()})
 
-    def entry(self, kind: EntryKind, name: str) -> Mapping[str, Any]:
-        """The latest fields of one reporter; empty before its first report."""
-        found = self._entries.get((kind, name))
-        return found.fields if found else _NOTHING
+    def latest(self, kind: type[R], name: str) -> R:
+        """See `Snapshot`."""
+        return Snapshot(self._entries).latest(kind, name)
 
     def forget(self, backend: str) -> None:
         """Drops what was reported of a backend that is not followed any more."""
         with self._lock:
-            for kind, name in [*self._entries]:
-                if kind in _OF_BACKENDS and name.partition("/")[0] == backend:
-                    del self._entries[kind, name]
+            for kind, entries in self._entries.items():
+                for name in [*entries] if KINDS[kind].of_backend else ():
+                    if name.partition("/")[0] == backend:
+                        del entries[name]
 
     def serve(self, connection: Connection) -> None:
         """Takes the reports of one TCP connection and confirms each; raises EOFError or OSError
@@ -173,44 +188,28 @@ class Board(Closes):
             connection.send_bytes(b"")
 
     def post(
-        self,
-        kind: EntryKind,
-        name: str,
-        fields: Mapping[str, Any],
-        totals: Mapping[str, float] = _NOTHING,
-        sender: str = "",
+        self, name: str, report: Report, totals: Mapping[str, float] = _NOTHING, sender: str = ""
     ) -> None:
-        """Merges a report. `totals` are all that the process `sender` has counted so far."""
-        now = self._clock()
+        """Merges a report. Its counters, and `totals`, are all that the process `sender` has
+        counted so far."""
+        now, kind = self._clock(), report.kind
         with self._lock:
-            entry = self._entries.get((kind, name))
-            entry = entry or Entry(fields={}, at=now, since=now, changed={}, calm={})
-            counted = {
-                key: value
-                for key, value in {**fields, **totals}.items()
-                if (key in COUNTERS or key in totals) and isinstance(value, int | float)
+            entries = self._entries.setdefault(kind, {})
+            entry = entries.get(name)
+            entry = entry or Entry(report=type(report)(), at=now, since=now, changed={}, calm={})
+            gains = {
+                key: self._gain((kind, name, key, sender), total)
+                for key, total in {**parted(report)[1], **totals}.items()
             }
-            sums = {
-                key: entry.fields.get(key, 0) + self._gain((kind, name, key, sender), value)
-                for key, value in counted.items()
-            }
-            self._entries[kind, name] = entry.merged({**fields, **sums}, now, self._bounds)
+            entries[name] = entry.merged(report, gains, now, self._bounds)
 
-    def report(
-        self,
-        kind: EntryKind,
-        name: str,
-        fields: Mapping[str, Any],
-        counts: Mapping[str, float] = _NOTHING,
-    ) -> None:
+    def add(self, name: str, report: Report) -> None:
         """See `Reporter`; of the board's own process."""
         with self._lock:
-            before = {key: self._counted.get((kind, name, key, ""), 0) for key in counts}
-            self.post(kind, name, fields, {key: before[key] + n for key, n in counts.items()})
-
-    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
-        """See `Reporter`."""
-        self.report(kind, name, _NOTHING, counts)
+            fields, counts = parted(report)
+            known = {key: self._counted.get((report.kind, name, key, ""), 0) for key in counts}
+            totals = {key: known[key] + count for key, count in counts.items()}
+            self.post(name, type(report)(**fields), totals)
 
     def _gain(self, key: tuple[str, str, str, str], value: float) -> float:
         """How much a process's counter grew; one that fell belongs to a new process."""
@@ -243,10 +242,11 @@ class Board(Closes):
     def _take(self, data: bytes) -> None:
         try:
             kind, name, fields, totals, sender = orjson.loads(data)
-            if kind in ROWS:
+            made = KINDS[kind]
+            if made.has_rows:
                 for key, row in fields.items():
-                    self.post(kind, f"{name}/{key}", row)
+                    self.post(f"{name}/{key}", made(**row))
             else:
-                self.post(kind, name, fields, totals, sender)
-        except (ValueError, TypeError, AttributeError):
+                self.post(name, made(**fields), totals, sender)
+        except (ValueError, TypeError, AttributeError, KeyError):
             self.ignored += bool(data)

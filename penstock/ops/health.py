@@ -7,10 +7,20 @@ healthy, however connected it is; an idle one that has nothing to do is.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from penstock.ops.board import Entry, Snapshot, rows_of
+from penstock.ops.board import Entry, Snapshot
 from penstock.ops.partitions import DISCONNECTED, at_risk
+from penstock.ops.reports import (
+    GapReport,
+    MeasureReport,
+    PartitionReport,
+    QueryReport,
+    ReadingReport,
+    SinkReport,
+    SourceReport,
+    TableStatus,
+)
 
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
@@ -59,7 +69,7 @@ def complaints(
     snapshot: Snapshot, backends: Sequence[str], started: float, now: float, limits: Thresholds
 ) -> list[Complaint]:
     """Of a pipeline that runs, which `started` then; times are seconds of the board's clock."""
-    sinks = {key[1]: entry for key, entry in snapshot.items() if key[0] == "sink"}
+    sinks = snapshot.of(SinkReport)
     # A shared sink's progress is not evidence about one backend.
     alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
@@ -68,11 +78,11 @@ def complaints(
         for complaint in _backend_complaints(
             _Backend(
                 backend,
-                source=snapshot.get(("source", backend)),
-                query=snapshot.get(("query", backend)),
-                partitions=rows_of(snapshot, "partition", backend),
-                gaps=rows_of(snapshot, "gap", backend),
-                measure=snapshot.get(("measure", backend)),
+                source=snapshot.get(SourceReport, backend),
+                query=snapshot.get(QueryReport, backend),
+                partitions=snapshot.rows(PartitionReport, backend),
+                gaps=snapshot.rows(GapReport, backend),
+                measure=snapshot.get(MeasureReport, backend),
                 sinks=alone,
             ),
             started=started,
@@ -90,25 +100,24 @@ class _Backend(NamedTuple):
     """All reports of one backend; `sinks` are those that no other backend writes to."""
 
     name: str
-    source: Entry | None
-    query: Entry | None
-    partitions: Mapping[str, Entry]
-    gaps: Mapping[str, Entry]
-    measure: Entry | None
-    sinks: Sequence[Entry]
+    source: Entry[SourceReport] | None
+    query: Entry[QueryReport] | None
+    partitions: Mapping[str, Entry[PartitionReport]]
+    gaps: Mapping[str, Entry[GapReport]]
+    measure: Entry[MeasureReport] | None
+    sinks: Sequence[Entry[SinkReport]]
 
 
 def _backend_complaints(
     backend: _Backend, *, started: float, now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
     name, entry, query = backend.name, backend.source, backend.query
-    service = query.fields if query is not None else {}
-    if blocked := service.get("blocked"):
-        yield Complaint("unhealthy", f"backend {name}: stands still: {blocked}")
+    if query is not None and query.report.blocked:
+        yield Complaint("unhealthy", f"backend {name}: stands still: {query.report.blocked}")
         return
-    if query is not None and not service["begun"]:
+    if query is not None and not query.report.begun:
         waited = now - query.changed["begun"]
-        why = service["last_error"]
+        why = query.report.last_error
         yield Complaint(
             "unhealthy" if why and waited >= limits.stalled_after else "degraded",
             f"backend {name}: has not begun for {waited:.0f} s" + (f": {why}" if why else ""),
@@ -122,7 +131,7 @@ def _backend_complaints(
             f"backend {name}: has not reported for {waited:.0f} s since the start",
         )
         return
-    if entry.fields.get("stopped"):
+    if entry.report.stopped:
         yield Complaint("unhealthy", f"backend {name}: has stopped")
         return
     yield from _losses(backend, entry, limits)
@@ -139,25 +148,29 @@ def _backend_complaints(
     yield from _behind(backend, entry, now, limits)
 
 
-def _losses(backend: _Backend, entry: Entry, limits: Thresholds) -> Iterator[Complaint]:
+def _losses(
+    backend: _Backend, entry: Entry[SourceReport], limits: Thresholds
+) -> Iterator[Complaint]:
     """What was lost and not mended, and what is about to be."""
     for partition, gap in backend.gaps.items():
-        if gap.fields["stale"]:
-            causes = ", ".join(sorted(gap.fields["counts"]))
+        if gap.report.stale:
+            causes = ", ".join(sorted(gap.report.counts))
             yield Complaint(
                 "degraded", f"backend {backend.name}: partition {partition} is stale: it has lost"
                 f" changes ({causes})",
             )  # fmt: skip
-    if state := entry.fields.get("source_state"):
-        why = entry.fields.get("source_message") or f"the source is {state}"
+    if state := entry.report.source_state:
+        why = entry.report.source_message or f"the source is {state}"
         yield Complaint("degraded", f"backend {backend.name}: {why}")
-    if risk := at_risk(entry.fields, limits.at_risk):
+    if risk := at_risk(entry.report, limits.at_risk):
         yield Complaint("degraded", f"backend {backend.name}: {risk}")
 
 
-def _unowned(name: str, entry: Entry, now: float, limits: Thresholds) -> Iterator[Complaint]:
+def _unowned(
+    name: str, entry: Entry[SourceReport], now: float, limits: Thresholds
+) -> Iterator[Complaint]:
     """Partitions of a processor that no host which lives has the lease of."""
-    if count := entry.fields.get("unowned"):
+    if count := entry.report.unowned:
         since = now - entry.calm.get("unowned", entry.since)
         if since >= limits.stalled_after:
             yield Complaint(
@@ -169,8 +182,8 @@ def _unowned(name: str, entry: Entry, now: float, limits: Thresholds) -> Iterato
 def _unsaved(backend: _Backend, now: float) -> Iterator[Complaint]:
     """Changes flow on: only the source keeps more than it need."""
     entry = backend.measure
-    if entry is not None and (error := entry.fields.get("positions_error")):
-        waited = now - entry.calm.get("save_failing", entry.since)
+    if entry is not None and (error := entry.report.positions_error):
+        waited = now - entry.calm.get("positions_error", entry.since)
         yield Complaint(
             "degraded",
             f"backend {backend.name}: positions are not saved for {waited:.0f} s: {error}",
@@ -184,7 +197,7 @@ def _partitions_disconnected(
     gone = {
         name: now - entry.changed["state"]
         for name, entry in backend.partitions.items()
-        if entry.fields.get("state") == DISCONNECTED
+        if entry.report.state == DISCONNECTED
     }
     if gone and len(backend.partitions) > 1:
         yield _of_partitions(backend, gone, "disconnected", limits)
@@ -196,7 +209,7 @@ def _of_partitions(
     """One complaint for all of them, however many: `since` is seconds."""
     worst = sorted(since, key=lambda name: -since[name])
     longest = since[worst[0]]
-    error = backend.partitions[worst[0]].fields.get("last_error")
+    error = backend.partitions[worst[0]].report.last_error
     return Complaint(
         "unhealthy" if longest >= limits.stalled_after else "degraded",
         f"backend {backend.name}: {len(since)} of {len(backend.partitions)} partitions {what} for"
@@ -214,54 +227,62 @@ def _more(count: int) -> str:
 
 
 def _sink_complaints(
-    name: str, entry: Entry, now: float, limits: Thresholds
+    name: str, entry: Entry[SinkReport], now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
     # A sink that is idle has nothing to report, so its silence means nothing.
     yield from _disconnected(f"sink {name}", entry, now, limits)
-    for field_name, state in _STRAINED:
-        if entry.fields.get(field_name) != state:
+    sink = entry.report
+    machines = (
+        ("pressure", "back-pressure is", sink.pressure, sink.pressure_reason),
+        ("breaker", "the circuit breaker is", sink.breaker, sink.breaker_reason),
+    )
+    for field, called, state, reason in machines:
+        if state in _CALM or (state in _PASSING and now - entry.at >= limits.stalled_after):
             continue
-        if state in _PASSING and now - entry.at >= limits.stalled_after:
-            continue
-        since = now - entry.changed.get(field_name, entry.since)
+        since = now - entry.changed.get(field, entry.since)
         lasting = state not in _MILD and since >= limits.stalled_after
-        why = entry.fields.get(f"{field_name}_reason") or entry.fields.get("last_error")
+        why = reason or sink.last_error
         yield Complaint(
             "unhealthy" if lasting else "degraded",
-            f"sink {name}: {_SAID[field_name]} {state} for {since:.0f} s"
-            + (f": {why}" if why else ""),
+            f"sink {name}: {called} {state} for {since:.0f} s" + (f": {why}" if why else ""),
         )
 
 
-# States of a sink's machines that are a complaint, and how it is called.
-_STRAINED = (
-    ("pressure", "slow"), ("pressure", "critical"), ("breaker", "open"), ("breaker", "half-open"),
-)  # fmt: skip
-_SAID = {"pressure": "back-pressure is", "breaker": "the circuit breaker is"}
+# States of a sink's machines that are no complaint.
+_CALM = (None, "normal", "closed")
 _MILD = ("slow",)  # never unhealthy: changes flow
 # States judged by answer times are stale once an idle sink gets no answers.
 _PASSING = ("slow", "critical")
 
 
-def _disconnected(who: str, entry: Entry, now: float, limits: Thresholds) -> Iterator[Complaint]:
-    if entry.fields.get("connected", True):
+def _disconnected(
+    who: str, entry: Entry[SourceReport] | Entry[SinkReport], now: float, limits: Thresholds
+) -> Iterator[Complaint]:
+    if _is_connected(entry.report):
         return
     gone = now - entry.changed.get("connected", entry.since)
-    why = entry.fields.get("last_error") or entry.fields.get("error")
+    why = entry.report.last_error
     yield Complaint(
         "unhealthy" if gone >= limits.stalled_after else "degraded",
         f"{who}: disconnected for {gone:.0f} s" + (f": {why}" if why else ""),
     )
 
 
+def _is_connected(report: SourceReport | SinkReport) -> bool:
+    """Also what has not said yet whether it is."""
+    return report.named.get("connected", True) is not False
+
+
 # What changes when changes have become durable, or have been acknowledged at the source.
-_MOVES = ("confirmed", "position", "place", "acknowledged", "published")
+_MOVES = ("confirmed", "place", "acknowledged", "published")
 
 
-def _behind(backend: _Backend, entry: Entry, now: float, limits: Thresholds) -> Iterator[Complaint]:
+def _behind(
+    backend: _Backend, entry: Entry[SourceReport], now: float, limits: Thresholds
+) -> Iterator[Complaint]:
     rows = backend.partitions
     alone = len(rows) <= 1
-    excuses = [entry, *backend.sinks] if alone else []
+    excuses: list[Entry[Any]] = [entry, *backend.sinks] if alone else []
     stalls = {name: _stalled(row, [row, *excuses], now, limits) for name, row in rows.items()}
     stuck = {name: stall for name, stall in stalls.items() if stall >= limits.stalled_after}
     if stuck and not alone:
@@ -269,7 +290,7 @@ def _behind(backend: _Backend, entry: Entry, now: float, limits: Thresholds) -> 
         return
     whole = _stalled(entry, [entry, *rows.values(), *backend.sinks], now, limits)
     longest = max(whole, *stuck.values()) if stuck else whole
-    lag, age = (entry.fields.get(key) or 0 for key in ("lag_bytes", "lag_seconds"))
+    lag, age = entry.report.lag_bytes or 0, entry.report.lag_seconds or 0
     if longest >= limits.stalled_after:
         yield Complaint(
             "unhealthy", f"backend {backend.name}: behind, and has not moved for {longest:.0f} s"
@@ -280,15 +301,18 @@ def _behind(backend: _Backend, entry: Entry, now: float, limits: Thresholds) -> 
         yield Complaint("degraded", f"backend {backend.name}: {age:.0f} s behind the source")
 
 
-def _stalled(entry: Entry, movers: Sequence[Entry], now: float, limits: Thresholds) -> float:
+def _stalled(
+    entry: Entry[Any], movers: Sequence[Entry[Any]], now: float, limits: Thresholds
+) -> float:
     """For how long it has been behind without a move of any of `movers`; 0 if it is not behind."""
-    known = entry.fields
-    counted = known.get("lag_unit") not in (None, "bytes")
+    known: ReadingReport = entry.report
     over = {
-        "buffered_events": (known.get("buffered_events") or 0) > 0,
-        "lag_bytes": (known.get("lag_bytes") or 0) >= limits.lag_bytes,
+        "buffered_events": known.buffered_events > 0,
+        "lag_bytes": (known.lag_bytes or 0) >= limits.lag_bytes,
         # A log has bytes that are no changes of ours; anything else that is counted is.
-        "lag": counted and (known.get("lag") or 0) > 0,
+        "lag": isinstance(known, PartitionReport)
+        and known.lag_unit not in (None, "bytes")
+        and (known.lag or 0) > 0,
     }
     behind = [entry.calm.get(key, entry.since) for key, is_over in over.items() if is_over]
     if not behind:
@@ -301,20 +325,17 @@ def _stalled(entry: Entry, movers: Sequence[Entry], now: float, limits: Threshol
 def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
     """Of tables that do not go on until somebody acts; each backend's first ones by name."""
     counts: Counter[tuple[str, str]] = Counter()
-    tables = {key[1]: each.fields for key, each in snapshot.items() if key[0] == "table"}
-    for _, table in sorted(tables.items()):
-        state = str(table.get("state"))
+    for _, entry in sorted(snapshot.of(TableStatus).items()):
+        table, state = entry.report, entry.report.state
         if state not in ("suspended", "waiting"):
             continue
-        who = f"backend {table['backend']}: "
+        who = f"backend {table.backend}: "
         counts[who, state] += 1
         if counts[who, state] <= _NAMED:
-            name = f"{table['table']} of {table['sid']}" if table.get("sid") else table["table"]
+            name = f"{table.table} of {table.sid}" if table.sid else table.table
             does = "is suspended" if state == "suspended" else "waits"
-            why = table.get("error") if state == "waiting" else table.get("reason", "")
-            yield Complaint(
-                "degraded", f"{who}table {name} {does} since {table.get('since', '')} ({why})"
-            )
+            why = table.error if state == "waiting" else table.reason
+            yield Complaint("degraded", f"{who}table {name} {does} since {table.since} ({why})")
     for (who, state), count in counts.items():
         if count > _NAMED:
             does = "are suspended" if state == "suspended" else "wait"
@@ -344,32 +365,26 @@ def readiness(snapshot: Snapshot, backends: Sequence[str], standby: str | None) 
 
 
 def _not_begun(snapshot: Snapshot, backend: str) -> str:
-    query = snapshot.get(("query", backend))
-    if query is not None and query.fields["begun"]:
-        return ""
-    error = query.fields["blocked"] or query.fields["last_error"] if query is not None else ""
-    return "has not begun" + (f": {error}" if error else "")
+    query = snapshot.latest(QueryReport, backend)
+    error = query.blocked or query.last_error
+    return "" if query.begun else "has not begun" + (f": {error}" if error else "")
 
 
 def _cannot_read(snapshot: Snapshot, backend: str) -> str:
-    query, source = snapshot.get(("query", backend)), snapshot.get(("source", backend))
-    if query is not None and query.fields["blocked"]:
-        return f"stands still: {query.fields['blocked']}"
-    if source is None:
-        return ""  # it has begun, and its reader starts
-    if source.fields.get("stopped"):
+    query = snapshot.latest(QueryReport, backend)
+    source = snapshot.latest(SourceReport, backend)
+    if query.blocked:
+        return f"stands still: {query.blocked}"
+    if source.stopped:
         return "has stopped"
-    if not source.fields.get("connected", True):
-        error = source.fields.get("last_error")
-        return "is disconnected" + (f": {error}" if error else "")
+    if not _is_connected(source):  # it has begun, and its reader may start
+        return "is disconnected" + (f": {source.last_error}" if source.last_error else "")
     return ""
 
 
 def _sinks_away(snapshot: Snapshot) -> Iterator[str]:
-    for (kind, name), entry in snapshot.items():
-        if kind != "sink":
-            continue
-        if not entry.fields.get("connected", True):
+    for name, entry in snapshot.of(SinkReport).items():
+        if not _is_connected(entry.report):
             yield f"sink {name}: is disconnected"
-        elif entry.fields.get("breaker") == "open":
+        elif entry.report.breaker == "open":
             yield f"sink {name}: the circuit breaker is open"

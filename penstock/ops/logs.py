@@ -13,7 +13,8 @@ from typing import Any, Literal, Self, TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-from penstock.ops.status import Status
+from penstock.ops.reports import described, together
+from penstock.ops.status import BackendStatus, SinkStatus, Status
 from penstock.process.closing import Closes
 
 Format = Literal["logfmt", "json", "console"]
@@ -113,20 +114,18 @@ class _Forward(logging.Handler):
 
 def metrics_fields(status: Status) -> dict[str, Any]:
     """The fields of the METRICS line: sums over backends and sinks."""
-    backends, sinks = status.backends, status.sinks
+    sums = {
+        name: together(about.over, (getattr(each, name) for each in owners)) or 0
+        for kind, owners in ((BackendStatus, status.backends), (SinkStatus, status.sinks))
+        for name, about in described(kind).items()
+        if about.line
+    }
     return {
         "uptime": int(status.uptime_seconds),
         "health": status.health,
-        "events": sum(backend.events for backend in backends),
-        "published": sum(sink.published for sink in sinks),
-        "acknowledged": sum(sink.acknowledged for sink in sinks),
-        "errors": sum(sink.errors for sink in sinks),
-        "connected": int(all(backend.connected for backend in backends)),
-        "reconnects": sum(backend.reconnects for backend in backends),
-        "lag_bytes": sum(backend.lag_bytes or 0 for backend in backends),
-        "lag_seconds": max((backend.lag_seconds or 0 for backend in backends), default=0),
-        "buffered_events": sum(backend.buffered_events for backend in backends),
-        "confirmed": ",".join(backend.confirmed or "-" for backend in backends),
+        "connected": int(all(backend.connected for backend in status.backends)),
+        **sums,
+        "confirmed": ",".join(backend.confirmed or "-" for backend in status.backends),
         "batch_ms": status.last_batch.duration_ms if status.last_batch else 0,
     }
 

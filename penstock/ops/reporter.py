@@ -16,34 +16,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import orjson
 
+from penstock.ops.reports import Report, SinkReport, TableStatus, described
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
-
-EntryKind = Literal[
-    "pipeline",
-    "query",
-    "source",
-    "partition",
-    "gap",
-    "sink",
-    "batch",
-    "table",
-    "measure",
-    "snapshots",
-]
-# Kinds of which a backend has many: their reports have several entries, each named BACKEND/KEY.
-ROWS = frozenset({"partition", "gap"})
-
-# A sink's counters, one for each reason of a dead letter.
-LETTERS = "dead_letters."
-# A table's counters, one for each operation of changes that were applied.
-APPLIED = "applied."
-# A sink's counters of each worker: its commits, and the seconds that they took.
-COMMITS, COMMIT_SECONDS = "commits.", "commit_seconds."
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
@@ -74,31 +53,20 @@ class Reporter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self._address, self._key)
 
-    def report(
-        self,
-        kind: EntryKind,
-        name: str,
-        fields: Mapping[str, Any],
-        counts: Mapping[str, float] = _NOTHING,
-    ) -> None:
-        """The latest values of some fields, and what to add to counters; fields that are not named
-        stay as they were.
+    def report(self, name: str, report: Report) -> None:
+        """The latest values of the fields that it names. A counter is this process's own, and only
+        grows."""
+        self._send((report.kind, name), report.named, _NOTHING)
 
-        A field of the board's `COUNTERS` is this process's own count, and only grows.
-        """
-        self._send((kind, name), fields, counts)
+    def add(self, name: str, report: Report) -> None:
+        """The same, but what counters are is added to them."""
+        self._send((report.kind, name), *parted(report))
 
-    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
-        """Adds to counters instead of giving their values."""
-        self._send((kind, name), _NOTHING, counts)
-
-    def report_rows(
-        self, kind: EntryKind, name: str, rows: Mapping[str, Mapping[str, Any]]
-    ) -> None:
-        """Reports each row as the entry `NAME/KEY`, in as few reports as hold them. `kind` is one
-        of ROWS; rows have no counters."""
+    def report_rows(self, name: str, rows: Mapping[str, Report]) -> None:
+        """Reports each row, all of one kind, as the entry `NAME/KEY`, in as few reports as hold
+        them. Rows have no counters."""
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            for chunk in _chunks(rows):
+            for kind, chunk in _chunks(rows):
                 self._send((kind, name), chunk, _NOTHING)
 
     def flush(self) -> None:
@@ -118,46 +86,39 @@ class Reporter:
         return _Datagrams(self._address)
 
 
-class ReportsEntries(Protocol):
+class AddsReports(Protocol):
     """A `Reporter`, or the board itself."""
 
-    def report(
-        self,
-        kind: EntryKind,
-        name: str,
-        fields: Mapping[str, Any],
-        counts: Mapping[str, float] = _NOTHING,
-    ) -> None:
-        """See `Reporter`."""
-        ...
-
-    def add(self, kind: EntryKind, name: str, counts: Mapping[str, float]) -> None:
+    def add(self, name: str, report: Report) -> None:
         """See `Reporter`."""
         ...
 
 
-def report_apart(board: ReportsEntries, sink: str, report: Mapping[str, Any]) -> dict[str, Any]:
-    """Reports what of a sink's report has entries or counters of its own: dead letters, tables, and
-    commits of workers; returns its other fields."""
-    counts = {f"{LETTERS}{reason}": n for reason, n in report.get("dead_letters", {}).items()}
-    for worker, (commits, seconds) in report.get("commits", {}).items():
-        counts |= {f"{COMMITS}{worker}": commits, f"{COMMIT_SECONDS}{worker}": seconds}
-    if counts:
-        board.add("sink", sink, counts)
-    for table in report.get("tables", ()):
-        fields = {key: value for key, value in table.items() if key not in ("applied", "letters")}
-        done = {f"{APPLIED}{name.lower()}": n for name, n in table.get("applied", {}).items()}
-        if "letters" in table:
-            done["letters"] = table["letters"]
-        board.report("table", table_name(table), fields, done)
-    apart = ("dead_letters", "tables", "commits")
-    return {key: value for key, value in report.items() if key not in apart}
+def parted(report: Report) -> tuple[dict[str, Any], dict[str, float]]:
+    """The fields that it names, and its counters: `FIELD`, or `FIELD.KEY` of a mapping. Pure."""
+    fields, counts = dict(report.named), dict[str, float]()
+    for name, about in described(type(report)).items():
+        if about.merge == "count" and name in fields:
+            found = fields.pop(name)
+            if isinstance(found, Mapping):
+                counts |= {f"{name}.{key}": count for key, count in found.items()}
+            else:
+                counts[name] = found
+    return fields, counts
 
 
-def table_name(table: Mapping[str, Any]) -> str:
-    """Of a table's entry: of one source, where the sink keeps those of several."""
-    parts = table["backend"], table.get("sid"), table["table"]
-    return "/".join(part for part in parts if part)
+def add_sink_report(board: AddsReports, sink: str, status: Mapping[str, Any]) -> None:
+    """Reports what a sink says, see `Progress.report`; `published` and the like are what is new.
+    Raises TypeError for a field that is none."""
+    for table in status.get("tables", ()):
+        done = {name.lower(): count for name, count in table.get("applied", {}).items()}
+        row = TableStatus(**table | ({"applied": done} if done else {}))
+        board.add(row.name, row)
+    found = {key: value for key, value in status.items() if key not in ("tables", "error")}
+    if not status.get("connected", True):
+        found |= {"last_error": status.get("error", ""), "errors": 1}
+    if found:
+        board.add(sink, SinkReport(**found))
 
 
 class _Way(Protocol):
@@ -274,20 +235,20 @@ class _Tcp:
                 self._changed.notify_all()
 
 
-def _chunks(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """The rows, in parts that fit into a report each."""
+def _chunks(rows: Mapping[str, Report]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """The kind of the rows, and the rows in parts that fit into a report each."""
     chunk: dict[str, Any] = {}
-    room = LIMIT - 1000
-    for key, fields in rows.items():
-        kept = _cut(fields)
+    room, kind = LIMIT - 1000, ""
+    for key, row in rows.items():
+        kept, kind = _cut(row.named), row.kind
         size = len(key.encode()) + len(orjson.dumps(kept, str, _OPTIONS)) + 10
         if chunk and size > room:
-            yield chunk
+            yield kind, chunk
             chunk, room = {}, LIMIT - 1000
         chunk[key] = kept
         room -= size
     if chunk:
-        yield chunk
+        yield kind, chunk
 
 
 def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
 from penstock.ops.requests import Access, OpsRequest, Response, as_json, refused
-from penstock.ops.status import Status
+from penstock.ops.status import Status, status_schema
 
 # A stream's state as the sink's server reports it, or None if there is no such stream.
 StreamInfo = Callable[[str], Mapping[str, Any] | None]
@@ -66,6 +66,10 @@ def _status(asked: _Asked) -> Response:
     return as_json(200, asked.status.to_json())
 
 
+def _schema(asked: _Asked) -> Response:
+    return as_json(200, status_schema())
+
+
 def _metrics(asked: _Asked) -> Response:
     body = metrics_text(asked.status, asked.more_metrics)
     return Response(status=200, content_type=CONTENT_TYPE, body=body)
@@ -115,6 +119,7 @@ _ENDPOINTS: dict[str, _Endpoint] = {
     "/health": _Endpoint("GET", "200 ok, degraded, standby; 503 unhealthy; why", _health),
     "/ready": _Endpoint("GET", "200 when changes can flow; ?standby=ok: on standby, too", _ready),
     "/status": _Endpoint("GET", "everything known; ?partitions=all: of all partitions", _status),
+    "/schema/status": _Endpoint("GET", "the JSON Schema of /status", _schema),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),
     "/streams/info": _Endpoint("GET", "?stream=NAME: the stream as its server tells it", _stream),
     "/shutdown": _Endpoint("POST", "a graceful stop", _shutdown),

@@ -1,7 +1,7 @@
 """Histograms as counters: what a process observed, in fields that a board adds up.
 
-A field is `hist:NAME:BOUND`, how many values were at most BOUND and above the bound before it, and
-`hist:NAME:sum`. The same code writes and reads them.
+A field is `NAME:BOUND`, how many values were at most BOUND and above the bound before it, and
+`NAME:sum`. The same code writes and reads them.
 """
 
 from collections.abc import Mapping
@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-
-PREFIX = "hist:"
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 _CHANGES = (1.0, 10.0, 100.0, 1_000.0, 10_000.0, 100_000.0)
@@ -31,11 +29,11 @@ def observed(name: str, values: ArrayLike) -> dict[str, float]:
     places = np.searchsorted(BUCKETS[name], found)
     counts = np.bincount(places, minlength=len(BUCKETS[name]) + 1)
     fields = {
-        f"{PREFIX}{name}:{bound}": float(count)
+        f"{name}:{bound}": int(count)
         for bound, count in zip(_bounds(name), counts, strict=True)
         if count
     }
-    return {**fields, f"{PREFIX}{name}:sum": float(found.sum())} if fields else {}
+    return {**fields, f"{name}:sum": float(found.sum())} if fields else {}
 
 
 def histograms(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -43,11 +41,11 @@ def histograms(fields: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     is `+Inf`, how many there were) and `sum`. One without a value is left out."""
     found: dict[str, dict[str, Any]] = {}
     for name in BUCKETS:
-        if f"{PREFIX}{name}:sum" in fields:
-            counts = [fields.get(f"{PREFIX}{name}:{bound}", 0) for bound in _bounds(name)]
+        if f"{name}:sum" in fields:
+            counts = [fields.get(f"{name}:{bound}", 0) for bound in _bounds(name)]
             found[name] = {
                 "buckets": dict(zip(_bounds(name), accumulate(counts), strict=True)),
-                "sum": fields[f"{PREFIX}{name}:sum"],
+                "sum": fields[f"{name}:sum"],
             }
     return found
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from penstock.model.position import Bookmarks
 from penstock.ops.board import Board
-from penstock.ops.partitions import DISCONNECTED, READING, WAITING, Row, summed, with_source
+from penstock.ops.partitions import DISCONNECTED, READING, WAITING, summed
+from penstock.ops.reports import GapReport, MeasureReport, PartitionReport, QueryReport
 from penstock.process.closing import Closes
 from penstock.processor.partition import OwnedPartition
 from penstock.processor.processor import Processor
 from penstock.reading.remaining import EVERY, Remaining
+from penstock.reading.silences import CLOCKED
 
 
 class ProcessorReports(Closes):
@@ -42,32 +44,35 @@ class ProcessorReports(Closes):
         self._remaining.open()
         processor, board = self._processor, self._board
         node, name = processor.node, processor.feed.backend
-        rows: dict[str, Row] = {
-            part.partition: {**_row(part), **self._remaining.of(part.partition)}
+        rows = {
+            part.partition: PartitionReport(**_row(part), **self._remaining.of(part.partition))
             for part in list(node.owned.values())
         }
         error = node.schedule.error or node.discovery.error or processor.positions.unreadable
-        begun = {"begun": node.discovery.begun, "blocked": "", "restarts": 0, "last_error": error}
-        board.post("query", name, begun)
-        sums = with_source(summed(rows), processor.feed.status())
-        if not rows:  # other hosts have them
-            sums["connected"] = True
-        host = {
-            "host": processor.host,
-            "leases": len(node.last.rows),
-            "unowned": len(node.last.vacant),
-        }
-        faults = {"observer_errors": processor.faults.errors, "set_aside": processor.faults.letters}
-        board.post("source", name, {**sums, **node.counts, **host, **faults})
+        begun = node.discovery.begun
+        board.post(name, QueryReport(begun=begun, blocked="", restarts=0, last_error=error))
+        source = summed(
+            rows,
+            processor.feed.status(),
+            **node.counts,
+            **({} if rows else {"connected": True}),  # other hosts have them
+            detail_series=processor.feed.detail_series,
+            host=processor.host,
+            leases=len(node.last.rows),
+            unowned=len(node.last.vacant),
+            observer_errors=processor.faults.errors,
+            set_aside=processor.faults.letters,
+        )
+        board.post(name, source)
         for partition, row in rows.items():
-            board.post("partition", f"{name}/{partition}", row)
+            board.post(f"{name}/{partition}", row)
         for lost, gap in processor.gaps.log.rows().items():
-            board.post("gap", f"{name}/{lost}", gap)
+            board.post(f"{name}/{lost}", GapReport(**gap))
         late = "; ".join(
             {part.progress.position.error for part in list(node.owned.values())} - {""}
         )
-        failing = {"positions_error": late, "save_failing": float(bool(late))}
-        board.post("measure", name, {**failing, **self._saves})
+        saves: Mapping[str, Any] = self._saves
+        board.post(name, MeasureReport(positions_error=late, **saves))
 
     def standby(self) -> str | None:
         """Why this host has nothing to do; None while it has."""
@@ -78,8 +83,8 @@ class ProcessorReports(Closes):
         return f"other hosts hold all {count} partitions of {self._processor.feed.backend}"
 
 
-def _row(part: OwnedPartition) -> Row:
-    status: Mapping[str, Any] = part.reader.status()
+def _row(part: OwnedPartition) -> dict[str, Any]:
+    status = {name: found for name, found in part.reader.status().items() if name not in CLOCKED}
     place = part.progress.position.saved.place
     failed = part.error or part.progress.position.error
     state = READING if status["connected"] else DISCONNECTED if part.error else WAITING

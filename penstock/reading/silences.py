@@ -17,6 +17,9 @@ from penstock.reading.gaps import GapLog
 
 log = logging.getLogger("penstock")
 
+# Of a partition's row, what is for `Silences` only.
+CLOCKED = ("clock", "token")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Silence:
@@ -64,7 +67,7 @@ class Silences:
             if not found or self._record(name, row, clock - now.since):
                 self._seen[name] = now
         return {
-            name: {key: value for key, value in row.items() if key not in ("clock", "token")}
+            name: {key: value for key, value in row.items() if key not in CLOCKED}
             for name, row in rows.items()
         }
 

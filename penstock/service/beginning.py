@@ -19,7 +19,7 @@ from penstock.feeds import Feed, HasSources
 from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.ops.board import Board
-from penstock.ops.reporter import report_apart, table_name
+from penstock.ops.reporter import add_sink_report
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
@@ -106,7 +106,7 @@ class Beginnings:
             sink.prepare()
             if isinstance(sink, KeepsLetters):
                 for table in sink.tables():
-                    self._board.post("table", table_name(table), table)
+                    add_sink_report(self._board, pipeline.sink.type, {"tables": [table]})
 
         names = [backend.name for backend in backends]
         if not self._persist(claim, names, self._over, fails=True):
@@ -161,7 +161,7 @@ class Beginnings:
             if not self._pipeline.forgets(backend):
                 return
             tables = sink.leave(backend, partitions)
-            report_apart(self._board, self._pipeline.sink.type, {"tables": tables})
+            add_sink_report(self._board, self._pipeline.sink.type, {"tables": tables})
             if partitions is not None:
                 positions.forget(positions.load().keys() - set(partitions))
 

@@ -22,7 +22,8 @@ from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import PenstockError, RefusedEdit
-from penstock.ops.status import Status, TableStatus
+from penstock.ops.reports import TableStatus
+from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
 from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore

@@ -9,7 +9,8 @@ from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks, Position
 from penstock.ops.board import Board
-from penstock.ops.reporter import report_apart
+from penstock.ops.reporter import add_sink_report
+from penstock.ops.reports import SnapshotsReport
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
 from penstock.service.standby import Standby
@@ -55,7 +56,7 @@ class OwnedPipeline:
     def report_snapshots(self, backend: str, status: Mapping[str, Any]) -> None:
         """Posts the status of a backend's snapshots."""
         if self._board is not None:
-            self._board.post("snapshots", backend, status)
+            self._board.post(backend, SnapshotsReport(**status))
 
     def stored(self, position: Position) -> None:
         """See `Progress`; of loads there is nothing to say."""
@@ -63,7 +64,7 @@ class OwnedPipeline:
     def report(self, status: Mapping[str, Any]) -> None:
         """See `Progress`: posts what is new of tables and dead letters."""
         if self._board is not None:
-            report_apart(self._board, self._pipeline.sink.type, status)
+            add_sink_report(self._board, self._pipeline.sink.type, status)
 
     def bookmarks(self, backend: str) -> Bookmarks:
         """See `PipelineState`."""

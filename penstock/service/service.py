@@ -21,6 +21,7 @@ from penstock.microbatch.run_folder import STOP, run_folder, write_owner
 from penstock.model.errors import LeaseLost
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
+from penstock.ops.reports import QueryReport, SourceReport
 from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
 from penstock.service.beginning import Beginnings
@@ -100,9 +101,8 @@ class Service:
             def meanwhile() -> None:
                 ops.try_to_listen()
                 for each in self.pipeline.backends if standby.error else ():
-                    found = {"restarts": 0, **board.entry("query", each.name)}
-                    why = {"begun": False, "blocked": "", "last_error": standby.error}
-                    board.post("query", each.name, found | why)
+                    error = standby.error
+                    board.post(each.name, QueryReport(begun=False, blocked="", last_error=error))
                 with self._ending_with_spark():
                     engine.wait()
 
@@ -190,8 +190,8 @@ class Service:
     def _ownership(self, board: Board) -> Ownership:
         def readers() -> Mapping[str, str]:
             names = [each.name for each in self.pipeline.backends]
-            found = {name: board.entry("source", name).get("reader") for name in names}
-            return {name: str(reader) for name, reader in found.items() if reader}
+            found = {name: board.latest(SourceReport, name).reader for name in names}
+            return {name: reader for name, reader in found.items() if reader}
 
         store = open_store(self.pipeline.positions)
         return Ownership(store, self.pipeline.name, instance=instance_name(), readers=readers)

@@ -19,10 +19,10 @@ from penstock.config import Pipeline
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.microbatch.run_folder import query_name, stop_query
-from penstock.microbatch.task import UNKNOWN_TYPES
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.ops.announce import Announcer
-from penstock.ops.board import Board, rows_of
+from penstock.ops.board import Board
+from penstock.ops.reports import BatchReport, GapReport, ProcessReport, QueryReport, SourceReport
 from penstock.process.backoff import delays
 from penstock.service.beginning import Beginnings
 from penstock.spark.queries.supervised import Supervised
@@ -73,7 +73,7 @@ class Supervision:
             if name in self._queries:
                 self._queries[name].stop()
                 # Or else the next one would be taken for stopped until it reports.
-                self._board.post("source", name, {"stopped": False})
+                self._board.post(name, SourceReport(stopped=False))
         for name in set(changed) - {each.name for each in pipeline.backends}:
             self._board.forget(name)
 
@@ -93,10 +93,10 @@ class Supervision:
         """Those that are not idle yet after their stop file was made: the reader has to report that
         what it delivered is saved and acknowledged."""
         found = {name: self._queries[name] for name in names if name in self._queries}
-        reported = {name: self._board.entry("source", name).get("stopped") for name in found}
+        reported = {name: self._board.latest(SourceReport, name).stopped for name in found}
         return {
             name for name, query in found.items()
-            if not query.has_drained(reported=bool(reported[name]))
+            if not query.has_drained(reported=reported[name])
         }  # fmt: skip
 
     def drain(self) -> None:
@@ -122,16 +122,16 @@ class Supervision:
         self._post_batch(query)
         error = self._beginnings.errors.get(query.name)
         passes = error is None or isinstance(error, Unavailable)
-        report = {
-            "begun": query.name in self._beginnings.begun,
-            "blocked": query.blocked if passes else str(error),
-            "restarts": query.restarts,
-            "last_error": query.last_error if error is None else str(error),
-        }
-        self._board.post("query", query.name, report)
+        report = QueryReport(
+            begun=query.name in self._beginnings.begun,
+            blocked=query.blocked if passes else str(error),
+            restarts=query.restarts,
+            last_error=query.last_error if error is None else str(error),
+        )
+        self._board.post(query.name, report)
 
     def _post_batch(self, query: Supervised) -> None:
-        self._board.post("batch", query.name, query.progress())
+        self._board.post(query.name, BatchReport(**query.progress()))
 
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
@@ -153,8 +153,7 @@ class Supervision:
 
 def _log_unknown_types(board: Board, known: set[str]) -> set[str]:
     """Logs once for each unknown type that it is delivered as text; returns the new ones."""
-    entry = board.snapshot().get(("pipeline", UNKNOWN_TYPES))
-    fresh = set(entry.fields) - known if entry is not None else set()
+    fresh = set(board.latest(ProcessReport, "").unknown_types) - known
     for name in sorted(fresh):
         log.warning("a type is not known and is delivered as its text", type=name)
     return fresh
@@ -196,8 +195,8 @@ class Notices:
     def _losses(self, board: Board) -> Iterator[_Loss]:
         snapshot = board.snapshot()
         for backend in self.pipeline.backends:
-            for partition, row in rows_of(snapshot, "gap", backend.name).items():
-                for gap in row.fields["gaps"]:
+            for partition, row in snapshot.rows(GapReport, backend.name).items():
+                for gap in row.report.gaps:
                     yield _Loss(backend.name, partition, gap)
 
     def _log(self, loss: _Loss) -> None:

@@ -35,12 +35,11 @@ class Progress(Protocol):
         new since the last call, and only after it is durable: the source is acknowledged this."""
 
     def report(self, status: Mapping[str, Any]) -> None:
-        """Plain JSON for the status page (a retry, an outage, a recovery): fields, running totals
-        of `published`, `duplicates` and `size`, and under `counts` what to add to counters. Under
-        `dead_letters` how many more there are, by reason, and under `tables` what is new of tables:
-        `backend`, `table`, other fields, and in a sink of tables `sid` and how many more changes
-        were `applied`, by operation, and became `letters`; under `commits` of each of its workers
-        how many more there were, and their seconds."""
+        """Plain JSON for the status page (a retry, an outage, a recovery): running totals of
+        `published`, `duplicates` and `size`, and fields of `ops.reports.SinkReport`, of which
+        counters say how many more there are; another field is a TypeError, and what only this sink
+        has goes under `details`. With `connected` false `error` says why. Under `tables` what is
+        new of tables, each with fields of `ops.reports.TableStatus`."""
 
 
 class _Ignored(Progress):
@@ -60,8 +59,8 @@ class Receipt:
     """What one `write` made durable. Pickles; crosses from a task to the driver.
 
     `position` is the last place stored of each partition that was written. `published` counts
-    changes sent, `duplicates` those that were already there, `numbers` is plain JSON for the
-    status page.
+    changes sent, `duplicates` those that were already there, `numbers` is reported as in
+    `Progress.report`.
     """
 
     position: Position = field(default_factory=dict)

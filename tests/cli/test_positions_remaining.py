@@ -16,6 +16,7 @@ from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
+from penstock.ops.reports import PartitionReport
 from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
@@ -147,7 +148,7 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
 
         def start(pipeline: str) -> OpsServer:
             board = Board("/nowhere")
-            board.post("partition", "pg/slot", {"lag_seconds": 2.5})
+            board.post("pg/slot", PartitionReport(lag_seconds=2.5))
 
             def answer(request: OpsRequest) -> Response:
                 status = assess(

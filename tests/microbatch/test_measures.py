@@ -1,14 +1,13 @@
 """What a task measures: nothing of a page is lost, and nothing but numbers is kept of it."""
 
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
 
 import pytest
 
 from penstock.microbatch import task
 from penstock.microbatch.task import Measures
 from penstock.ops.reporter import Reporter
+from penstock.ops.reports import MeasureReport, Report
 from penstock.process.histograms import histograms
 from tests.microbatch.test_task import PAGE
 from tests.work.scenarios import changes
@@ -20,9 +19,10 @@ class Board(Reporter):
         self.counts: Counter[str] = Counter()
         self.reports = 0
 
-    def add(self, kind: str, name: str, counts: Mapping[str, Any]) -> None:
-        assert (kind, name) == ("measure", "default")
-        self.counts.update(counts)
+    def add(self, name: str, report: Report) -> None:
+        assert isinstance(report, MeasureReport)
+        assert name == "default"
+        self.counts.update(report.histograms)
         self.reports += 1
 
 

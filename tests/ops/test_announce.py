@@ -7,33 +7,34 @@ from structlog.testing import capture_logs
 
 from penstock.ops.announce import BACK, LOST, Announcement, Announcer
 from penstock.ops.board import Board
+from penstock.ops.reports import Report, SinkReport, SourceReport, TableStatus
 
-Report = tuple[str, str, dict[str, Any], dict[str, float]]
+Made = tuple[str, Report]
 
-TABLE = {"backend": "a", "table": "public.t", "reason": "no-key", "skipped": 3}
+TABLE: dict[str, Any] = {"backend": "a", "table": "public.t", "reason": "no-key", "skipped": 3}
 FINE = {"connected": True, "reconnects": 0, "last_error": "", "partition_count": 1}
 GONE = FINE | {"connected": False, "last_error": "refused", "reconnects": 1}
 
 
-def told(*reports: Report) -> list[Announcement]:
+def told(*reports: Made) -> list[Announcement]:
     """What is said after each report."""
     board, announcer, found = Board("/nowhere"), Announcer(), list[Announcement]()
-    for number, (kind, name, fields, counts) in enumerate(reports):
-        board.post(kind, name, fields, counts, str(number))  # type: ignore[arg-type]
+    for name, report in reports:
+        board.add(name, report)
         found += announcer.changes(board.snapshot())
     return found
 
 
-def sink(fields: dict[str, Any], **counts: float) -> Report:
-    return "sink", "jetstream", fields, counts
+def sink(**fields: Any) -> Made:
+    return "jetstream", SinkReport(**fields)
 
 
-def table(state: str) -> Report:
-    return "table", "a/public.t", TABLE | {"state": state}, {}
+def table(state: str) -> Made:
+    return "a/public.t", TableStatus(**TABLE, state=state)
 
 
 def test_the_delivery_is_told_with_its_reason() -> None:
-    (line,) = told(sink({"delivery": "deduplicated", "reason": "old"}))
+    (line,) = told(sink(delivery="deduplicated", details={"reason": "old"}))
     assert line.level == "info"
     assert line.fields == {"sink": "jetstream", "delivery": "deduplicated", "reason": "old"}
 
@@ -41,17 +42,17 @@ def test_the_delivery_is_told_with_its_reason() -> None:
 @pytest.mark.parametrize(
     "report",
     [
-        sink({"pressure": "normal", "breaker": "closed"}),  # what a start begins with
+        sink(pressure="normal", breaker="closed"),  # what a start begins with
         table("following"),  # suspended long ago
-        ("source", "a", {"delivery": "x", "pressure": "slow"}, {}),
+        ("a", SourceReport()),
     ],
 )
-def test_what_is_no_news(report: Report) -> None:
+def test_what_is_no_news(report: Made) -> None:
     assert told(report) == []
 
 
 def test_alarms_have_their_level_and_their_reason() -> None:
-    found = told(sink({"pressure": "critical", "breaker": "open", "breaker_reason": "no route"}))
+    found = told(sink(pressure="critical", breaker="open", breaker_reason="no route"))
     by_event = {one.event: one for one in found}
     assert [one.level for one in by_event.values()] == ["error", "error"]
     assert by_event["the sink's circuit breaker changed"].fields["breaker_reason"] == "no route"
@@ -61,7 +62,7 @@ def test_each_change_is_said_once() -> None:
     board, announcer = Board("/nowhere"), Announcer()
     with capture_logs() as logs:
         for state in ("slow", "slow", "normal", "normal", "slow"):
-            board.post("sink", "jetstream", {"pressure": state})
+            board.add(*sink(pressure=state))
             announcer.announce(board.snapshot())
     assert [(line["log_level"], line["pressure"]) for line in logs] == [
         ("warning", "slow"),
@@ -82,9 +83,9 @@ def test_each_state_of_a_table_is_said_once() -> None:
 
 def test_dead_letters_are_said_as_they_come() -> None:
     found = told(
-        sink({}, **{"dead_letters.too-large": 2}),
-        sink({"connected": True}),
-        sink({}, **{"dead_letters.too-large": 1, "dead_letters.no-key": 1}),
+        sink(dead_letters={"too-large": 2}),
+        sink(connected=True),
+        sink(dead_letters={"too-large": 1, "no-key": 1}),
     )
     assert sorted((one.fields["reason"], one.fields["changes"]) for one in found) == [
         ("no-key", 1),
@@ -99,7 +100,7 @@ def lines(*reports: tuple[float, dict[str, Any]]) -> list[Announcement]:
     board, announcer = Board("/nowhere", clock=lambda: now), Announcer()
     found: list[Announcement] = []
     for now, fields in reports:  # noqa: B007 - the clock
-        board.post("source", "shop", fields, sender="reader")
+        board.post("shop", SourceReport(**fields), sender="reader")
         for _ in range(2):
             found += announcer.changes(board.snapshot())
     return found

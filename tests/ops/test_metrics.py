@@ -7,7 +7,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from penstock.cli.bridge import BRIDGE_SERIES, bridge_series
 from penstock.ops.metrics import metrics_text
 from penstock.ops.partitions import PartitionStatus
-from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status, TableStatus
+from penstock.ops.reports import GapReport, SnapshotsReport, TableStatus
+from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
 
 BACKEND = BackendStatus(
     name="a",
@@ -29,17 +30,19 @@ BACKEND = BackendStatus(
     partition_count=3,
     partition_states={"reading": 2, "ended": 1},
     batch=BatchStatus(id=1, rows=6, duration_ms=12.5),
-    snapshots={
-        "runs": {"done": 2},
-        "chunks": 4,
-        "rows": 300,
-        "bytes": 5000,
-        "current": [
+    snapshots=SnapshotsReport(
+        runs={"done": 2},
+        chunks=4,
+        rows=300,
+        bytes=5000,
+        current=[
             {"table": "t", "bytes_per_second": 50, "seconds_left": 2.5},
             {"table": "u", "bytes_per_second": None, "seconds_left": None},
         ],
-    },
-    details={"slot": "s", "buffer_percent": 25, "confirmed_lsn": 0x100000010, "failover": True},
+    ),
+    buffer_percent=25,
+    details={"slot": "s", "server_version": 160_000, "confirmed_lsn": 0x100000010},
+    detail_series=("confirmed_lsn",),
 )
 SINK = SinkStatus(
     name="jetstream",
@@ -202,7 +205,7 @@ def test_what_is_not_known_has_no_sample() -> None:
 
 def test_the_sources_own_numbers_have_one_series() -> None:
     found = {key[1][1]: value for key, value in samples().items() if "detail" in key[0]}
-    assert found == {"buffer_percent": 25, "confirmed_lsn": 0x100000010, "failover": 1}
+    assert found == {"confirmed_lsn": 0x100000010}
 
 
 def test_partitions_are_counted_by_state_and_lag_by_unit() -> None:
@@ -253,8 +256,8 @@ def test_a_pipeline_that_knows_nothing_yet_has_metrics() -> None:
 
 
 def test_gaps_are_counted_by_cause_and_staleness_is_told() -> None:
-    row = {"stale": True, "counts": {"slot_lost": 2, "diverged": 1}, "gaps": []}
-    mended = {"stale": False, "counts": {"slot_lost": 1}, "gaps": []}
+    row = GapReport(stale=True, counts={"slot_lost": 2, "diverged": 1})
+    mended = GapReport(stale=False, counts={"slot_lost": 1})
     backend = BackendStatus(name="a", gaps={"p": row, "q": mended})
     text = metrics_text(replace(STATUS, backends=(backend,))).decode()
     labels = 'backend="a",cause="{}",partition="{}"'

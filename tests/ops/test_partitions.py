@@ -6,18 +6,20 @@ from typing import Any
 
 import pytest
 
-from penstock.ops.board import Board, Entry, rows_of
+from penstock.ops.board import Board, Entry
 from penstock.ops.health import Thresholds
-from penstock.ops.partitions import PartitionReports, Row, shown, summed, with_source
+from penstock.ops.partitions import PartitionReports, shown, summed
 from penstock.ops.reporter import Reporter
+from penstock.ops.reports import PartitionReport, SourceReport
 from penstock.ops.status import Status, assess
 from tests.waiting import until
 
 LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
 
 
-def row(**more: Any) -> dict[str, Any]:
-    return {"state": "reading", "place": "0A:1", "lag": 0, "lag_unit": "changes", **more}
+def row(**more: Any) -> PartitionReport:
+    known = {"state": "reading", "place": "0A:1", "lag": 0, "lag_unit": "changes", **more}
+    return PartitionReport(**known)
 
 
 @pytest.fixture
@@ -26,9 +28,9 @@ def board(tmp_path: Path) -> Iterator[Board]:
         yield found
 
 
-def arrived(board: Board, backend: str, count: int) -> dict[str, Entry]:
-    until(lambda: len(rows_of(board.snapshot(), "partition", backend)) >= count)
-    return rows_of(board.snapshot(), "partition", backend)
+def arrived(board: Board, backend: str, count: int) -> dict[str, Entry[PartitionReport]]:
+    until(lambda: len(board.snapshot().rows(PartitionReport, backend)) >= count)
+    return board.snapshot().rows(PartitionReport, backend)
 
 
 def test_counts_are_sums_and_the_longest_lag_is_the_lag() -> None:
@@ -38,17 +40,18 @@ def test_counts_are_sums_and_the_longest_lag_is_the_lag() -> None:
             "p1": row(buffered_events=3, buffered_bytes=6, lag=1, lag_seconds=9.0),
             "p2": row(state="ended"),
             "p3": row(lag=100, lag_unit="bytes"),
-        }
+        },
+        {},
     )
-    assert (found["buffered_events"], found["buffered_bytes"]) == (5, 11)
-    assert (found["lag"], found["lag_bytes"]) == ({"changes": 8, "bytes": 100}, 100)
-    assert found["lag_seconds"] == 9.0
-    assert (found["partition_count"], found["partition_states"]) == (4, {"reading": 3, "ended": 1})
+    assert (found.buffered_events, found.buffered_bytes) == (5, 11)
+    assert (found.lag, found.lag_bytes) == ({"changes": 8, "bytes": 100}, 100)
+    assert found.lag_seconds == 9.0
+    assert (found.partition_count, found.partition_states) == (4, {"reading": 3, "ended": 1})
 
 
 def test_what_is_not_known_is_no_sum() -> None:
-    found = summed({"p0": {"state": "reading"}, "p1": {"state": "reading", "lag": None}})
-    assert (found["lag"], found["lag_bytes"], found["lag_seconds"]) == ({}, None, None)
+    found = summed({"p0": PartitionReport(), "p1": PartitionReport(lag=None)}, {})
+    assert (found.lag, found.lag_bytes, found.lag_seconds) == ({}, None, None)
 
 
 @pytest.mark.parametrize(
@@ -66,29 +69,26 @@ def test_a_backend_is_disconnected_when_none_of_its_partitions_is_read(
     states: tuple[str, ...], connected: bool
 ) -> None:
     rows = {f"p{number}": row(state=state) for number, state in enumerate(states)}
-    assert summed(rows)["connected"] is connected
+    assert summed(rows, {}).connected is connected
 
 
 def test_a_backend_of_one_partition_speaks_as_it_does() -> None:
     one = row(confirmed="0/1", reader="77", details={"slot": "s"}, last_error="refused")
-    found = summed({"s": one})
-    assert (found["confirmed"], found["reader"]) == ("0/1", "77")
-    assert (found["details"], found["last_error"]) == ({"slot": "s"}, "refused")
-    found = summed({"s": one, "t": row()})
-    assert "details" not in found
-    assert found["last_error"] == "s: refused"
+    found = summed({"s": one}, {})
+    assert (found.confirmed, found.reader) == ("0/1", "77")
+    assert (found.details, found.last_error) == ({"slot": "s"}, "refused")
+    found = summed({"s": one, "t": row()}, {})
+    assert found.details == {}
+    assert found.last_error == "s: refused"
 
 
 def test_a_thousand_rows_cross_whole(board: Board) -> None:
     reports = PartitionReports(Reporter(board.path), "shop")
-    rows = {f"shard-{number:04}": row(place=f"{number:040}:0", events=9) for number in range(1000)}
+    rows = {f"shard-{number:04}": row(place=f"{number:040}:0") for number in range(1000)}
     for _ in range(10):
         reports.send(rows)
     found = arrived(board, "shop", 1000)
-    assert {name: entry.fields["place"] for name, entry in found.items()} == {
-        name: fields["place"] for name, fields in rows.items()
-    }
-    assert all("events" not in entry.fields for entry in found.values())
+    assert {name: entry.report for name, entry in found.items()} == rows
     assert board.ignored == 0
 
 
@@ -99,14 +99,14 @@ class Sent(Reporter):
         super().__init__("/nowhere")
         self.rounds: list[list[str]] = []
 
-    def report_rows(self, kind: str, name: str, rows: Any) -> None:
+    def report_rows(self, name: str, rows: Any) -> None:
         self.rounds.append(list(rows))
 
 
 def test_a_round_is_bounded_and_leaves_out_nobody() -> None:
     board = Sent()
     reports = PartitionReports(board, "shop")
-    rows: dict[str, Row] = {f"p{number}": row() for number in range(10_000)}
+    rows: dict[str, PartitionReport] = {f"p{number}": row() for number in range(10_000)}
     for number in range(40):
         # All but one change all the time.
         rows = {name: row(place=f"{number}:0") if name != "p7" else row() for name in rows}
@@ -130,20 +130,20 @@ def test_what_changed_is_sent_in_the_next_round() -> None:
 def test_a_partition_that_is_not_reported_any_more_is_forgotten() -> None:
     now = 0.0
     board = Board("/nowhere", clock=lambda: now)
-    board.post("partition", "shop/p0", row())
-    board.post("source", "shop", {})
+    board.post("shop/p0", row())
+    board.post("shop", SourceReport())
     now = 59.0
-    assert rows_of(board.snapshot(), "partition", "shop")
+    assert board.snapshot().rows(PartitionReport, "shop")
     now = 61.0
-    assert not rows_of(board.snapshot(), "partition", "shop")
-    assert ("source", "shop") in board.snapshot()
+    assert not board.snapshot().rows(PartitionReport, "shop")
+    assert "shop" in board.snapshot().of(SourceReport)
 
 
-def entries(**rows: Row) -> dict[str, Entry]:
+def entries(**rows: PartitionReport) -> dict[str, Entry[PartitionReport]]:
     board = Board("/nowhere", clock=lambda: 0.0)
     for name, fields in rows.items():
-        board.post("partition", f"shop/{name}", fields)
-    return rows_of(board.snapshot(), "partition", "shop")
+        board.post(f"shop/{name}", fields)
+    return board.snapshot().rows(PartitionReport, "shop")
 
 
 def test_those_that_need_attention_are_shown_first() -> None:
@@ -163,13 +163,10 @@ def test_those_that_need_attention_are_shown_first() -> None:
 
 def test_the_status_of_the_source_as_a_whole_is_beside_that_of_its_partitions() -> None:
     rows = {"p0": row(), "p1": row(throttled=True)}
-    assert summed(rows)["source_state"] == "throttled"
-    assert with_source(summed(rows), {})["source_state"] == "throttled"
-    found = with_source(
-        summed(rows), {"state": "disabled", "message": "no stream", "at_risk": "soon"}
-    )
-    assert (found["source_state"], found["source_message"]) == ("disabled", "no stream")
-    assert found["at_risk"] == "soon"
+    assert summed(rows, {}).source_state == "throttled"
+    found = summed(rows, {"state": "disabled", "message": "no stream", "at_risk": "soon"})
+    assert (found.source_state, found.source_message) == ("disabled", "no stream")
+    assert found.at_risk == "soon"
 
 
 def status_of(board: Board, now: float, **more: Any) -> Status:
@@ -185,15 +182,15 @@ def status_of(board: Board, now: float, **more: Any) -> Status:
     )
 
 
-def posted(rows: dict[str, Row], times: Iterator[float] | range) -> Board:
+def posted(rows: dict[str, PartitionReport], times: Iterator[float] | range) -> Board:
     """The board of a reader that reported the same rows at these times."""
     now = 0.0
     board = Board("/nowhere", clock=lambda: now, bounds=LIMITS.bounds)
     for at in times:
         now = float(at)
-        board.post("source", "shop", summed(rows))
+        board.post("shop", summed(rows, {}))
         for name, fields in rows.items():
-            board.post("partition", f"shop/{name}", fields)
+            board.post(f"shop/{name}", fields)
     return board
 
 
@@ -210,9 +207,9 @@ def test_one_partition_that_is_stuck_is_unhealthy_however_the_others_move() -> N
     for at in range(50):
         now = float(at)
         rows = {"p0": row(place=f"{at}:0", lag=5), "p1": row(lag=5), "p2": row()}
-        board.post("source", "shop", summed(rows))
+        board.post("shop", summed(rows, {}))
         for name, fields in rows.items():
-            board.post("partition", f"shop/{name}", fields)
+            board.post(f"shop/{name}", fields)
     found = status_of(board, 49.0)
     assert found.health == "unhealthy"
     (reason,) = found.reasons
@@ -225,7 +222,9 @@ def test_a_log_that_grows_by_what_is_not_ours_is_not_behind() -> None:
 
 
 def test_many_partitions_that_are_disconnected_are_one_reason() -> None:
-    rows: dict[str, Row] = {f"p{n}": row(state="disconnected", last_error="x") for n in range(40)}
+    rows: dict[str, PartitionReport] = {
+        f"p{n}": row(state="disconnected", last_error="x") for n in range(40)
+    }
     found = status_of(posted({**rows, "q": row()}, range(20)), 19.0)
     (reason,) = found.reasons
     assert reason.startswith("backend shop: 40 of 41 partitions disconnected for up to 19 s (p0, ")
@@ -245,7 +244,7 @@ def test_the_window_of_a_backend_is_that_of_the_partition_that_leaves_it_first()
         "p1": row(window_seconds=86_000, window_left_seconds=70_000),
         "p2": row(),
     }
-    found = summed(rows)
-    assert (found["window_seconds"], found["window_left_seconds"]) == (86_000, 70_000)
-    found = summed({"p0": row(window_seconds=60), "p1": row()})
-    assert (found["window_seconds"], found["window_left_seconds"]) == (60, None)
+    found = summed(rows, {})
+    assert (found.window_seconds, found.window_left_seconds) == (86_000, 70_000)
+    found = summed({"p0": row(window_seconds=60), "p1": row()}, {})
+    assert (found.window_seconds, found.window_left_seconds) == (60, None)

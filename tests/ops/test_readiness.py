@@ -6,6 +6,7 @@ import pytest
 
 from penstock.ops.board import Board
 from penstock.ops.health import readiness
+from penstock.ops.reports import KINDS
 
 BEGUN = {"begun": True, "blocked": "", "last_error": "", "restarts": 0}
 A, B = ("query", "a", BEGUN), ("query", "b", BEGUN)
@@ -61,7 +62,7 @@ def test_readiness(case: str) -> None:
     reports, ready, reason = CASES[case]
     board = Board("/nowhere")
     for kind, name, fields in reports:
-        board.post(kind, name, fields)
+        board.post(name, KINDS[kind](**fields))
     found = readiness(board.snapshot(), ["a", "b"], None)
     assert found.ready is ready
     assert reason in found.reasons if reason else found.reasons == ()

@@ -8,11 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.ops.board import Board
 from penstock.ops.reporter import Reporter
+from penstock.ops.reports import SinkReport, SourceReport
 from penstock.process.connections import Server
 from tests.waiting import until
 
@@ -39,39 +41,39 @@ def reporter_to(server: Server) -> Reporter:
 def test_a_report_arrives_over_tcp(board: Board) -> None:
     with serving(board) as server:
         reporter = pickle.loads(pickle.dumps(reporter_to(server)))
-        reporter.report("sink", "s", {"connected": True, "delivery": "é"})
-        reporter.report("sink", "s", {"connected": False})
-        until(lambda: board.entry("sink", "s") == {"connected": False, "delivery": "é"})
+        reporter.report("s", SinkReport(connected=True, delivery="é"))
+        reporter.report("s", SinkReport(connected=False))
+        until(lambda: board.latest(SinkReport, "s").named == {"connected": False, "delivery": "é"})
 
 
 def test_counts_of_several_processes_add_up_over_tcp(board: Board) -> None:
     with serving(board) as server:
         reporter = reporter_to(server)
-        reporter.add("sink", "s", {"published": 1})
+        reporter.add("s", SinkReport(published=1))
         pid = os.fork()
         if pid == 0:
-            reporter.add("sink", "s", {"published": 10})
-            reporter.add("sink", "s", {"published": 100})
+            reporter.add("s", SinkReport(published=10))
+            reporter.add("s", SinkReport(published=100))
             reporter.flush()
             os._exit(0)
         os.waitpid(pid, 0)
-        until(lambda: board.entry("sink", "s").get("published") == 111)
+        until(lambda: board.latest(SinkReport, "s").published == 111)
 
 
 def test_what_was_counted_while_nobody_listened_arrives_later(board: Board) -> None:
     with serving(board) as server:
         reporter = reporter_to(server)
-        reporter.add("sink", "s", {"published": 1})
-        until(lambda: board.entry("sink", "s").get("published") == 1)
+        reporter.add("s", SinkReport(published=1))
+        until(lambda: board.latest(SinkReport, "s").published == 1)
         port = int(server.address.rpartition(":")[2])
     key = server.key
     for _ in range(1000):
-        reporter.add("sink", "s", {"published": 1})
-    reporter.report("sink", "s", {"delivery": "auto"})
+        reporter.add("s", SinkReport(published=1))
+    reporter.report("s", SinkReport(delivery="auto"))
     server = Server("tcp:127.0.0.1", board.serve, port=port)
     server.key = key
     server.open()
-    until(lambda: board.entry("sink", "s") == {"published": 1001, "delivery": "auto"})
+    until(lambda: board.latest(SinkReport, "s").named == {"published": 1001, "delivery": "auto"})
     server.close()
 
 
@@ -89,11 +91,11 @@ def test_a_report_whose_confirmation_is_lost_is_sent_again_and_counted_once(boar
     server.open()
     reporter = reporter_to(server)
     for _ in range(100):
-        reporter.add("sink", "s", {"published": 1})
+        reporter.add("s", SinkReport(published=1))
     until(lambda: not broken)
-    reporter.report("sink", "s", {"last": True})
-    until(lambda: "last" in board.entry("sink", "s"))
-    assert board.entry("sink", "s")["published"] == 100
+    reporter.report("s", SinkReport(connected=True))
+    until(lambda: board.latest(SinkReport, "s").connected)
+    assert board.latest(SinkReport, "s").published == 100
     server.close()
 
 
@@ -107,12 +109,12 @@ def test_a_sender_does_not_wait_for_a_board_that_does_not_answer(board: Board, w
         reporter = Reporter(address, b"no key")
         begun = time.monotonic()
         for n in range(1000):
-            reporter.report("sink", "s", {"n": n})
+            reporter.report("s", SinkReport(attempts=n))
         assert time.monotonic() - begun < 60
         begun = time.monotonic()
         reporter.flush()
         assert 0.05 < time.monotonic() - begun < 60
-    assert board.snapshot() == {}
+    assert not board.snapshot().of(SinkReport)
 
 
 def test_flush_returns_once_everything_is_confirmed(board: Board) -> None:
@@ -120,26 +122,26 @@ def test_flush_returns_once_everything_is_confirmed(board: Board) -> None:
         reporter = reporter_to(server)
         reporter.flush()  # nothing was ever sent
         for n in range(100):
-            reporter.report("sink", str(n), {"n": n})
-        until(lambda: not reporter.flush() and len(board.snapshot()) == 100)
+            reporter.report(str(n), SinkReport(attempts=n))
+        until(lambda: not reporter.flush() and len(board.snapshot().of(SinkReport)) == 100)
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, float("nan"), b"\xff", Path("/x"), 2**70])
 def test_a_report_of_anything_never_raises_and_the_next_one_arrives(
-    board: Board, value: object
+    board: Board, value: Any
 ) -> None:
     with serving(board) as server:
         reporter = reporter_to(server)
-        reporter.report("source", "a", {"value": value})
-        reporter.report("source", "a", {"after": True})
-        until(lambda: "after" in board.entry("source", "a"))
+        reporter.report("a", SourceReport(current=value))
+        reporter.report("a", SourceReport(stopped=True))
+        until(lambda: board.latest(SourceReport, "a").stopped)
 
 
 def test_what_is_too_large_is_cut_over_tcp_too(board: Board) -> None:
     with serving(board) as server:
-        reporter_to(server).report("source", "a", {"error": "x" * 1_000_000, "n": 1})
-        until(lambda: board.entry("source", "a").get("n") == 1)
-        assert len(board.entry("source", "a")["error"]) == 1001
+        reporter_to(server).report("a", SourceReport(last_error="x" * 1_000_000, leases=1))
+        until(lambda: board.latest(SourceReport, "a").leases == 1)
+        assert len(board.latest(SourceReport, "a").last_error) == 1001
     assert board.ignored == 0
 
 

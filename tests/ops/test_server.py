@@ -14,6 +14,7 @@ import pytest
 
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
+from penstock.ops.reports import SourceReport
 from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
@@ -38,7 +39,7 @@ def stopped() -> threading.Event:
 @pytest.fixture
 def server(stopped: threading.Event) -> Iterator[OpsServer]:
     board = Board("/nowhere")
-    board.post("source", "a", {"connected": True, "events": 3})
+    board.post("a", SourceReport(connected=True, events=3))
 
     def answer(request: OpsRequest) -> Response:
         status = assess(

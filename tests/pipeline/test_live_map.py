@@ -80,7 +80,7 @@ def _backend(run: Run, name: str) -> Any:
 
 def _reader(run: Run, backend: str) -> Any:
     """The process at the source's server that serves its query."""
-    return _backend(run, backend)["details"]["reader"]
+    return _backend(run, backend)["reader"]
 
 
 def test_backends_sources_and_tables_come_and_go(world: World) -> None:

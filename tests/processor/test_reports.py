@@ -2,7 +2,8 @@
 
 import time
 
-from penstock.ops.board import Board, rows_of
+from penstock.ops.board import Board
+from penstock.ops.reports import PartitionReport, SourceReport
 from penstock.processor.reports import ProcessorReports
 from tests.processor.world import World, memory
 
@@ -20,8 +21,7 @@ def test_the_changes_that_are_left_after_what_is_saved_are_counted() -> None:
             time.sleep(0.001)
             reports.post()
             lags = [
-                (row.fields.get("lag"), row.fields.get("lag_unit"))
-                for row in rows_of(board.snapshot(), "partition", "memory").values()
+                (row.report.lag, row.report.lag_unit)
+                for row in board.snapshot().rows(PartitionReport, "memory").values()
             ]
-        source = board.snapshot()["source", "memory"]
-        assert source.fields["lag"] == {"changes": 60}
+        assert board.latest(SourceReport, "memory").lag == {"changes": 60}

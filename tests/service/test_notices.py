@@ -11,6 +11,7 @@ from penstock.config import Pipeline
 from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
+from penstock.ops.reports import GapReport
 from penstock.service.supervision import Notices
 from tests.pipeline.running import messages
 from tests.servers import Nats
@@ -47,7 +48,7 @@ def gaps_of(folder: Path) -> Gaps:
 def shown(board: Board, folder: Path) -> None:
     """What the planner reports."""
     for partition, row in gaps_of(folder).rows().items():
-        board.post("gap", f"default/{partition}", row)
+        board.post(f"default/{partition}", GapReport(**row))
 
 
 def told(server: Nats) -> list[Any]:

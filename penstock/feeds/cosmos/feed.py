@@ -39,6 +39,7 @@ _BACKUP = (
 class CosmosFeed(PolledFeed[CosmosSettings]):
     """The implementation of `feeds.Feed`. It is its settings."""
 
+    detail_series = ("newest_lsn", "page_items", "tip_reached")
     history = ""  # the container's resource id, as the last listing gave it
 
     def __repr__(self) -> str:

@@ -40,6 +40,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
     """The implementation of `feeds.Feed`. It is its settings."""
 
     has_common_order = False
+    detail_series = ("next_read_in", "tip_reached")
     oldest = "trim_horizon"
 
     def __init__(self, settings: DynamodbSettings) -> None:

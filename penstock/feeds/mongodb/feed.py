@@ -48,6 +48,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
     """The implementation of `feeds.Feed` for MongoDB 6.0 and later. It is its settings."""
 
     checks_bookmarks = True
+    detail_series = ("batch", "invalidations")
 
     largest_document = 16 * 2**20
 

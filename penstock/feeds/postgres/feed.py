@@ -58,6 +58,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     settings."""
 
     selects_rows = True
+    detail_series = (
+        "confirmed_lsn", "current_lsn", "flushed_lsn", "in_flight", "in_progress",
+        "in_progress_bytes", "keepalives", "received_lsn", "safe_wal_size", "spilled_bytes",
+        "transactions",
+    )  # fmt: skip
 
     def __init__(self, settings: PostgresSettings) -> None:
         super().__init__(settings)

@@ -34,6 +34,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     sources."""
 
     selects_rows = True
+    detail_series = PostgresFeed.detail_series
     has_common_order = False  # positions are of several logs
 
     def __init__(self, settings: PostgresSettings) -> None:

@@ -101,7 +101,9 @@ class WriteRun(WriteLoop):
     def numbers(self) -> dict[str, Any]:
         """Of a process that never wrote, nothing is chosen."""
         chosen = self._session.chosen
-        return {"delivery": chosen.delivery, "reason": chosen.reason} if chosen.reason else {}
+        if not chosen.reason:
+            return {}
+        return {"delivery": chosen.delivery, "details": {"reason": chosen.reason}}
 
     def _encoded(self, part: Part) -> Sequence[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
@@ -152,13 +154,15 @@ class WriteRun(WriteLoop):
         session = self._session
         self._progress.report({
             "connected": True,
-            "server": session.connection.address,
-            "version": str(session.connection.info.get("version", "")),
-            "stream": session.settings.stream,
-            "stream_made": session.chosen.made,
             "delivery": session.chosen.delivery,
-            "reason": session.chosen.reason,
             "durability": session.settings.durability,
-            "durability_reason": session.chosen.durability_reason,
+            "details": {
+                "server": session.connection.address,
+                "version": str(session.connection.info.get("version", "")),
+                "stream": session.settings.stream,
+                "stream_made": session.chosen.made,
+                "reason": session.chosen.reason,
+                "durability_reason": session.chosen.durability_reason,
+            },
             **self.flow.states,
         })  # fmt: skip

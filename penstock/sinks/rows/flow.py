@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any
 
 from penstock.model.machine import step
 from penstock.sinks import Notify, ignore
@@ -338,6 +337,5 @@ class Flow:
             self._report("breaker", breaker.state.value, error)
 
     def _report(self, machine: str, state: str, why: str) -> None:
-        report: dict[str, Any] = {machine: state, f"{machine}_reason": why}
-        counts = {f"{machine}_transitions": 1, f"{machine}_entered:{state}": 1}
-        self._listener({**report, "counts": counts})
+        counts = {f"{machine}_transitions": 1, f"{machine}_entered": {state: 1}}
+        self._listener({machine: state, f"{machine}_reason": why, **counts})

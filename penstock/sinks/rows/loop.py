@@ -249,7 +249,7 @@ class WriteLoop(ABC):
         self._latency.stored()
         self._latency.measure()
         if counts := self._latency.take_counts():
-            self._progress.report({"counts": counts})
+            self._progress.report({"histograms": counts})
         return self._receipt()
 
     def _until(self) -> tuple[float, int | None]:
@@ -311,7 +311,7 @@ class WriteLoop(ABC):
                 "size": tally.size,
                 **self._latency.fields,
                 **self._answers(),
-                **({"counts": counts} if counts else {}),
+                **({"histograms": counts} if counts else {}),
             })  # fmt: skip
 
     def _answers(self) -> dict[str, float]:

@@ -91,7 +91,7 @@ class TableWrite:
             self._map.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
-            size=self._size, numbers={"workers": len(self._workers)},
+            size=self._size, numbers={"details": {"workers": len(self._workers)}},
         )  # fmt: skip
 
     def _until(self) -> float | None:
@@ -265,13 +265,11 @@ class TableWrite:
     def _report_done(self) -> None:
         self._reported_at, done = time.monotonic(), self._done
         self._done = [WorkerReport() for _ in done]
-        commits = {
-            str(number): (each.commits, each.seconds)
-            for number, each in enumerate(done) if each.commits
-        }  # fmt: skip
+        commits = {str(number): each.commits for number, each in enumerate(done) if each.commits}
         if commits:
+            seconds = {str(number): each.seconds for number, each in enumerate(done)}
             tables = [one.described(table) for each in done for table, one in each.tables.items()]
-            self._progress.report({"commits": commits, "tables": tables})
+            self._progress.report({"commits": commits, "commit_seconds": seconds, "tables": tables})
 
 
 def _in_order(

@@ -50,10 +50,10 @@ def test_auto_picks_the_best_and_says_why(server: Nats, sink_of: Any) -> None:
     assert receipt.published == 1500
     if version(told) >= (2, 12, 1):
         assert receipt.numbers["delivery"] == "exactly-once"
-        assert receipt.numbers["reason"] == "the stream takes atomic batches"
+        assert receipt.numbers["details"]["reason"] == "the stream takes atomic batches"
     else:
         assert receipt.numbers["delivery"] == "deduplicated"
-        assert "has no atomic batches" in receipt.numbers["reason"]
+        assert "has no atomic batches" in receipt.numbers["details"]["reason"]
         with pytest.raises(SettingsError, match="exactly-once is not possible"):
             sink_of(server.url, delivery="exactly-once").write([batch_of(1)], ignore)
     assert {note["delivery"] for note in told if "delivery" in note} == {

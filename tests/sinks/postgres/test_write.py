@@ -92,7 +92,7 @@ def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_
     assert (table["backend"], table["sid"], table["table"]) == ("default", "shop", "public.items")
     assert (table["letters"], table["place"]) == (1, "00000000/00000002:3")
     assert table["lag_seconds"] > 0
-    commits = [sum(each) for told in noted for each in told.get("commits", {}).values()]
+    commits = [each for told in noted for each in told.get("commits", {}).values()]
     assert commits
     assert min(commits) > 1
 

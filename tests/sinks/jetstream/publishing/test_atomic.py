@@ -228,7 +228,7 @@ def test_auto_uses_message_ids_when_two_partitions_share_a_shard(stored: Any, si
     receipt = sink.write(two_partitions(), told)
     assert receipt.published == 18
     assert receipt.numbers["delivery"] == "deduplicated"
-    assert "both write to" in receipt.numbers["reason"]
+    assert "both write to" in receipt.numbers["details"]["reason"]
     assert [each["delivery"] for each in told if "delivery" in each][-1] == "deduplicated"
     again = sink.write(two_partitions(), ignore)
     assert (again.published, again.duplicates) == (0, 18)

@@ -135,7 +135,7 @@ def test_a_replay_of_stored_changes_is_answered_as_duplicates_in_one_go(sink_of:
     receipt = sink.write([batch_of(500, 1), batch_of(100, 2)], ignore)
     assert (receipt.published, receipt.duplicates, receipt.numbers["resent"]) == (100, 500, 0)
     assert receipt.numbers["delivery"] == "deduplicated"
-    assert receipt.numbers["reason"] == "as configured"
+    assert receipt.numbers["details"]["reason"] == "as configured"
 
 
 def test_a_duplicate_that_is_not_stored_yet_is_sent_again() -> None:
