@@ -4,7 +4,6 @@ A caller may add series of its own to them (`MoreMetrics`).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from prometheus_client.core import (
@@ -44,47 +43,50 @@ def no_more_metrics(status: Status) -> Iterable[Metric]:
 
 def metrics_text(status: Status, more: MoreMetrics = no_more_metrics) -> bytes:
     """The exposition of a status; the series of `more` follow."""
-    return generate_latest(_Metrics(status, more))
+    return generate_latest(_Metrics([*families(status), *more(status)]))
 
 
-@dataclass(frozen=True, slots=True)
 class _Metrics(Collector):
     """What `generate_latest` wants: something to collect from."""
 
-    status: Status
-    more: MoreMetrics
+    def __init__(self, found: Sequence[Metric]) -> None:
+        self._found = found
 
-    def collect(self) -> Iterator[Metric]:
-        status, backends = self.status, self.status.backends
-        sinks = [((each.name,), each) for each in status.sinks]
-        tables = [
-            ((each.backend, each.sid, each.table), each) for each in status.tables
-            if each.sid is not None
-        ]  # fmt: skip
-        instance = [(status.name, status.version, 1)]
-        yield _made("gauge", "info", "Always 1.", "pipeline version", instance)
-        yield from _series(Status, "", [((), status)])
-        yield from _series(BackendStatus, "backend", [((each.name,), each) for each in backends])
-        yield from _series(
-            BatchStatus, "backend",
-            [((each.name,), each.batch) for each in backends if each.batch is not None],
-        )  # fmt: skip
-        yield from _series(SinkStatus, "sink", sinks)
-        yield from _series(TableStatus, "backend sid table", tables)
-        yield from _series(
-            GapReport, "backend partition",
-            [((each.name, name), gap) for each in backends for name, gap in each.gaps.items()],
-        )  # fmt: skip
-        yield from _backends(backends)
-        yield from _snapshots(backends)
-        yield from _sinks(status)
-        for of, name, text, key in _HISTOGRAMS:
-            made = HistogramMetricFamily(f"penstock_{name}", text, labels=[of])
-            for owner in status.sinks if of == "sink" else status.backends:
-                if (found := owner.histograms.get(key)) is not None:
-                    made.add_metric([owner.name], list(found["buckets"].items()), found["sum"])
-            yield made
-        yield from self.more(status)
+    def collect(self) -> Sequence[Metric]:
+        return self._found
+
+
+def families(status: Status) -> Iterator[Metric]:
+    """Penstock's own series, also those without a sample."""
+    backends = status.backends
+    sinks = [((each.name,), each) for each in status.sinks]
+    tables = [
+        ((each.backend, each.sid, each.table), each) for each in status.tables
+        if each.sid is not None
+    ]  # fmt: skip
+    instance = [(status.name, status.version, 1)]
+    yield _made("gauge", "info", "Always 1.", "pipeline version", instance)
+    yield from _series(Status, "", [((), status)])
+    yield from _series(BackendStatus, "backend", [((each.name,), each) for each in backends])
+    yield from _series(
+        BatchStatus, "backend",
+        [((each.name,), each.batch) for each in backends if each.batch is not None],
+    )  # fmt: skip
+    yield from _series(SinkStatus, "sink", sinks)
+    yield from _series(TableStatus, "backend sid table", tables)
+    yield from _series(
+        GapReport, "backend partition",
+        [((each.name, name), gap) for each in backends for name, gap in each.gaps.items()],
+    )  # fmt: skip
+    yield from _backends(backends)
+    yield from _snapshots(backends)
+    yield from _sinks(status)
+    for of, name, text, key in _HISTOGRAMS:
+        made = HistogramMetricFamily(f"penstock_{name}", text, labels=[of])
+        for owner in status.sinks if of == "sink" else status.backends:
+            if (found := owner.histograms.get(key)) is not None:
+                made.add_metric([owner.name], list(found["buckets"].items()), found["sum"])
+        yield made
 
 
 def _made(

@@ -118,11 +118,15 @@ class ReadingReport(Report):
     )
     buffered_bytes: int = told(0, "Bytes in the buffer.", series="buffered_bytes", over="sum")
     lag_bytes: int | None = told(
-        None, "Log that is not confirmed yet.", series="lag_bytes", over="sum", line=True
+        None,
+        "Log that is not confirmed yet: alert when it grows.",
+        series="lag_bytes",
+        over="sum",
+        line=True,
     )
     lag_seconds: float | None = told(
-        None, "How far what is stored is behind the source.", series="lag_seconds", over="max",
-        line=True,
+        None, "How far what is stored is behind the source: alert when it grows.",
+        series="lag_seconds", over="max", line=True,
     )  # fmt: skip
     window_seconds: float | None = told(
         None, "How far the source's history reaches back.", series="window_seconds"
@@ -281,7 +285,7 @@ class SinkReport(Report):
     batches: int = counted(0, "Batches of messages sent.")
     resent: int = counted(0, "Messages sent again.")
     dead_letters: Mapping[str, int] = counted(
-        dict, "Changes set aside, by reason.", series="dead_letters", label="reason"
+        dict, "Changes set aside, by reason; see Poison.", series="dead_letters", label="reason"
     )
     errors: int = counted(0, "Refusals and failures of the sink.", series="sink_errors", line=True)
     reconnects: int = counted(0, "Connections to the sink made anew.", series="sink_reconnects")
@@ -296,7 +300,8 @@ class SinkReport(Report):
         series="sink_answer_seconds",
     )  # fmt: skip
     pressure: str | None = told(
-        None, "Back-pressure: 1 for the state it is in. Alert on critical.",
+        None, "Back-pressure: normal, slow, critical. The series is 1 for the state it is in."
+        " Alert on critical.",
         series="sink_pressure_state", label="state", states=LEVELS,
     )  # fmt: skip
     pressure_reason: str = told("", "Why it is in this state.")
@@ -308,7 +313,8 @@ class SinkReport(Report):
         series="sink_pressure_events", label="level",
     )  # fmt: skip
     breaker: str | None = told(
-        None, "Circuit breaker: 1 for the state it is in. Alert on open.",
+        None, "Circuit breaker: closed, open, half-open. The series is 1 for the state it is in."
+        " Alert on open.",
         series="sink_breaker_state", label="state", states=("closed", "open", "half-open"),
     )  # fmt: skip
     breaker_reason: str = told("", "Why it is in this state.")

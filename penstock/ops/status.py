@@ -80,7 +80,8 @@ class Status:
     version: str = told(..., "Of penstock.")
     uptime_seconds: float = told(..., "Since the start.", series="uptime_seconds")
     health: Health = told(
-        ..., "1 for the state it is in.", series="health", label="state",
+        ..., "ok, degraded, unhealthy, standby. The series is 1 for the state it is in.",
+        series="health", label="state",
         states=("ok", "degraded", "unhealthy", "standby"),
     )  # fmt: skip
     reasons: Sequence[str] = told(..., "Empty exactly when health is ok.")

@@ -21,13 +21,11 @@ from penstock.feeds.postgres.history import CAUSES
 from penstock.feeds.shared import LINEAGE_BROKEN
 from penstock.leases import open_store
 from penstock.ops.logs import metrics_fields
-from penstock.ops.metrics import metrics_text
-from penstock.ops.partitions import PartitionStatus
 from penstock.ops.respond import ENDPOINTS
-from penstock.ops.status import BackendStatus, SinkStatus, Status, TableStatus
 from penstock.process.plugins import known, plugin
 from penstock.reading.passed_gaps import REFUSED
 from tests.docs import errors
+from tests.docs.manual_tables import EMPTY, rows, without_links, written
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -58,10 +56,6 @@ OPERATIONS = tables("operations.md")
 CLI = tables("cli.md")
 TEXT = (REFERENCE / "cli.md").read_text()
 GAPS = {*CAUSES, *CAUSES_OF_COSMOS, *CAUSES_OF_DYNAMODB, LINEAGE_BROKEN, REFUSED}
-EMPTY = Status(
-    name="", version="", uptime_seconds=0, health="ok", reasons=(), backends=(), sinks=(),
-    last_batch=None,
-)  # fmt: skip
 
 
 def leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
@@ -158,10 +152,15 @@ def test_every_endpoint_is_documented() -> None:
     assert documented == [(path, method) for path, method, _ in ENDPOINTS]
 
 
-def test_every_series_is_documented() -> None:
-    documented = {row.key: row.cells[1] for row in OPERATIONS["Metrics"]}
-    lines = metrics_text(EMPTY).decode().splitlines()
-    assert documented == dict(line.split()[2:] for line in lines if line.startswith("# TYPE"))
+def test_the_tables_of_the_status_and_of_the_metrics_say_what_is_declared() -> None:
+    """Written by `python -m tests.docs.manual_tables`."""
+    declared: dict[str, list[str]] = {}
+    for heading, row in rows():
+        declared.setdefault(heading, []).append(row)
+    found = written()
+    assert {
+        heading: [without_links(row) for row in found[heading]] for heading in declared
+    } == declared
 
 
 def test_every_cause_of_a_gap_is_documented() -> None:
@@ -175,21 +174,6 @@ def test_every_error_is_documented_under_its_code() -> None:
 def test_every_series_of_the_bridge_is_documented() -> None:
     documented = [(row.key, row.cells[1]) for row in OPERATIONS["The bridge's series"]]
     assert documented == [(name, kind) for name, kind, _ in BRIDGE_SERIES]
-
-
-def test_every_field_of_the_status_is_documented() -> None:
-    cells = {row.key: " ".join(row.cells) for row in OPERATIONS["Status"]}
-    lists = (
-        (BackendStatus, "backends[]"),
-        (PartitionStatus, "backends[].partitions[]"),
-        (SinkStatus, "sinks[]"),
-        (TableStatus, "tables[]"),
-    )
-    for kind, key in lists:
-        assert [name for name in kind.__dataclass_fields__ if f"`{name}`" not in cells[key]] == []
-    everything = " ".join(cells.values())
-    names = [name for name in Status.__dataclass_fields__ if f"{name}[]" not in cells]
-    assert [name for name in names if f"`{name}`" not in everything] == []
 
 
 def test_every_field_of_the_metrics_line_is_documented() -> None:

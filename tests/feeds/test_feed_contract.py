@@ -27,8 +27,10 @@ from penstock.model.position import (
     bookmarks_from_json,
     bookmarks_to_json,
 )
+from penstock.ops.reports import PartitionReport
 from penstock.reading.gaps import GapLog
 from penstock.reading.reader import PartitionReader
+from penstock.reading.silences import CLOCKED
 from penstock.wire.hash_partitions import hashing
 from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
@@ -333,6 +335,7 @@ def test_the_status_is_plain_and_says_whether_it_is_connected(
         found.read(0.2)
         status = found.status()
         assert status["connected"] is True
+        PartitionReport(**{key: value for key, value in status.items() if key not in CLOCKED})
         plain = (str, int, float, bool, type(None))
         # Its own terms are apart from those that every source has.
         shown = {**status, **status.get("details", {}), "details": None}
