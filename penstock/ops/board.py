@@ -20,14 +20,14 @@ import orjson
 
 from penstock.model.errors import SettingsError
 from penstock.ops.reporter import LIMIT, parted
-from penstock.ops.reports import KINDS, Report, described
+from penstock.ops.reports import KINDS, StatusReport, described
 from penstock.process.closing import Closes
 
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 50_000  # a sink of tables has five for each
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
-R = TypeVar("R", bound=Report)
+R = TypeVar("R", bound=StatusReport)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +188,11 @@ class Board(Closes):
             connection.send_bytes(b"")
 
     def post(
-        self, name: str, report: Report, totals: Mapping[str, float] = _NOTHING, sender: str = ""
+        self,
+        name: str,
+        report: StatusReport,
+        totals: Mapping[str, float] = _NOTHING,
+        sender: str = "",
     ) -> None:
         """Merges a report. Its counters, and `totals`, are all that the process `sender` has
         counted so far."""
@@ -203,7 +207,7 @@ class Board(Closes):
             }
             entries[name] = entry.merged(report, gains, now, self._bounds)
 
-    def add(self, name: str, report: Report) -> None:
+    def add(self, name: str, report: StatusReport) -> None:
         """See `Reporter`; of the board's own process."""
         with self._lock:
             fields, counts = parted(report)

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from penstock.ops.reports import Report, SinkReport, TableStatus, described
+from penstock.ops.reports import SinkReport, StatusReport, TableStatus, described
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
 
@@ -53,16 +53,16 @@ class Reporter:
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self._address, self._key)
 
-    def report(self, name: str, report: Report) -> None:
+    def report(self, name: str, report: StatusReport) -> None:
         """The latest values of the fields that it names. A counter is this process's own, and only
         grows."""
         self._send((report.kind, name), report.named, _NOTHING)
 
-    def add(self, name: str, report: Report) -> None:
+    def add(self, name: str, report: StatusReport) -> None:
         """The same, but what counters are is added to them."""
         self._send((report.kind, name), *parted(report))
 
-    def report_rows(self, name: str, rows: Mapping[str, Report]) -> None:
+    def report_rows(self, name: str, rows: Mapping[str, StatusReport]) -> None:
         """Reports each row, all of one kind, as the entry `NAME/KEY`, in as few reports as hold
         them. Rows have no counters."""
         with contextlib.suppress(TypeError, ValueError, RecursionError):
@@ -89,12 +89,12 @@ class Reporter:
 class AddsReports(Protocol):
     """A `Reporter`, or the board itself."""
 
-    def add(self, name: str, report: Report) -> None:
+    def add(self, name: str, report: StatusReport) -> None:
         """See `Reporter`."""
         ...
 
 
-def parted(report: Report) -> tuple[dict[str, Any], dict[str, float]]:
+def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     """The fields that it names, and its counters: `FIELD`, or `FIELD.KEY` of a mapping. Pure."""
     fields, counts = dict(report.named), dict[str, float]()
     for name, about in described(type(report)).items():
@@ -235,7 +235,7 @@ class _Tcp:
                 self._changed.notify_all()
 
 
-def _chunks(rows: Mapping[str, Report]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _chunks(rows: Mapping[str, StatusReport]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The kind of the rows, and the rows in parts that fit into a report each."""
     chunk: dict[str, Any] = {}
     room, kind = LIMIT - 1000, ""

@@ -63,7 +63,7 @@ def together(over: Over, values: Iterable[Any]) -> Any:
     return sum(known) if over == "sum" else max(known, default=None)
 
 
-class Report:
+class StatusReport:
     """What one process says of one thing. Fields that it does not name stay as they were: `named`
     has those that it does.
 
@@ -86,7 +86,7 @@ class Report:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessReport(Report):
+class ProcessReport(StatusReport):
     """Of all workers of the pipeline."""
 
     kind = "process"
@@ -96,7 +96,7 @@ class ProcessReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QueryReport(Report):
+class QueryReport(StatusReport):
     """Of a backend, by what runs its query."""
 
     kind = "query"
@@ -108,7 +108,7 @@ class QueryReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReadingReport(Report):
+class ReadingReport(StatusReport):
     """What a partition and a backend both have."""
 
     current: str | None = told(None, "The source's newest place, as the source writes it.")
@@ -200,7 +200,7 @@ class PartitionReport(ReadingReport):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MeasureReport(Report):
+class MeasureReport(StatusReport):
     """Of a backend, by all that measure."""
 
     kind = "measure"
@@ -216,7 +216,7 @@ class MeasureReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchReport(Report):
+class BatchReport(StatusReport):
     """Of a backend's last micro-batch, by its reader and by what runs its query."""
 
     kind = "batch"
@@ -227,7 +227,7 @@ class BatchReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GapReport(Report):
+class GapReport(StatusReport):
     """What a partition has lost, by what reads it."""
 
     kind = "gap"
@@ -245,7 +245,7 @@ class GapReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotsReport(Report):
+class SnapshotsReport(StatusReport):
     """Of a backend's snapshots since the start, by the service."""
 
     kind = "snapshots"
@@ -268,7 +268,7 @@ LEVELS = ("normal", "slow", "critical")
 
 
 @dataclass(frozen=True, kw_only=True)
-class SinkReport(Report):
+class SinkReport(StatusReport):
     """Of a sink, by all that write to it. With several backends, states are those of the writer
     that reported last."""
 
@@ -334,7 +334,7 @@ class SinkReport(Report):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TableStatus(Report):
+class TableStatus(StatusReport):
     """Of a table that is or was suspended, or of any of a sink of tables. None: not known."""
 
     kind = "table"
@@ -383,7 +383,7 @@ class TableStatus(Report):
         return {name: value for name, value in found if value is not None}
 
 
-KINDS: Mapping[str, type[Report]] = {
+KINDS: Mapping[str, type[StatusReport]] = {
     each.kind: each
     for each in (
         ProcessReport, QueryReport, SourceReport, PartitionReport, MeasureReport, BatchReport,

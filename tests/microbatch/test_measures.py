@@ -7,7 +7,7 @@ import pytest
 from penstock.microbatch import task
 from penstock.microbatch.task import Measures
 from penstock.ops.reporter import Reporter
-from penstock.ops.reports import MeasureReport, Report
+from penstock.ops.reports import MeasureReport, StatusReport
 from penstock.process.histograms import histograms
 from tests.microbatch.test_task import PAGE
 from tests.work.scenarios import changes
@@ -19,7 +19,7 @@ class Board(Reporter):
         self.counts: Counter[str] = Counter()
         self.reports = 0
 
-    def add(self, name: str, report: Report) -> None:
+    def add(self, name: str, report: StatusReport) -> None:
         assert isinstance(report, MeasureReport)
         assert name == "default"
         self.counts.update(report.histograms)

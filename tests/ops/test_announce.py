@@ -7,9 +7,9 @@ from structlog.testing import capture_logs
 
 from penstock.ops.announce import BACK, LOST, Announcement, Announcer
 from penstock.ops.board import Board
-from penstock.ops.reports import Report, SinkReport, SourceReport, TableStatus
+from penstock.ops.reports import SinkReport, SourceReport, StatusReport, TableStatus
 
-Made = tuple[str, Report]
+Made = tuple[str, StatusReport]
 
 TABLE: dict[str, Any] = {"backend": "a", "table": "public.t", "reason": "no-key", "skipped": 3}
 FINE = {"connected": True, "reconnects": 0, "last_error": "", "partition_count": 1}
