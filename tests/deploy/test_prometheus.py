@@ -19,10 +19,11 @@ import pytest
 import yaml
 
 from penstock.ops.partitions import PartitionStatus
+from penstock.ops.reports import GapReport, TableStatus
 from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
-from penstock.ops.status import Status, TableStatus
+from penstock.ops.status import Status
 from tests.deploy.programs import prometheus_program
 from tests.deploy.test_alerts import FILE, RULES
 from tests.docs.pages import ROOT
@@ -47,7 +48,7 @@ WRONG = replace(
             BACKEND,
             lag_seconds=900.0,
             at_risk="soon",
-            gaps={"p0": {"stale": True, "counts": {"slot_lost": 1}}},
+            gaps={"p0": GapReport(stale=True, counts={"slot_lost": 1})},
             partitions=(PartitionStatus(partition="p0", lag_seconds=900.0),),
         ),
     ),
