@@ -134,7 +134,7 @@ def test_a_real_server_is_asked_and_a_restart_without_syncing_is_noticed(
     told = Noted()
     assert sink.write([batch_of(1, 1)], told).published == 1
     assert told[0]["durability"] == "fsync"
-    assert "syncs always" in told[0]["durability_reason"]
+    assert "syncs always" in told[0]["details"]["durability_reason"]
     assert [f.level for f in sink.check() if f.subject == "durability"] == ["ok"]
     server.stop()
     server.config = {"http": f"127.0.0.1:{port}"}

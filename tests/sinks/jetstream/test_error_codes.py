@@ -181,7 +181,7 @@ def test_503_a_stream_that_is_deleted_under_us_is_made_again(
     sink.write(interrupted(nats.url, stream, delete, *batches), told)
     assert len(told.outages) == 1
     assert stored() == ids_of(batches[1])
-    assert any(note.get("stream_made") for note in told)
+    assert any(note.get("details", {}).get("stream_made") for note in told)
 
 
 @pytest.mark.parametrize(

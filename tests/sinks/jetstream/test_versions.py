@@ -39,7 +39,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Nats]:
 
 
 def version(told: list[Any]) -> tuple[int, ...]:
-    said = next(note["version"] for note in told if "version" in note)
+    said = next(note["details"]["version"] for note in told if "details" in note)
     return tuple(map(int, re.findall(r"\d+", said)[:3]))
 
 
