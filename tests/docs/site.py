@@ -43,7 +43,7 @@ def problems(site: Path) -> Iterator[str]:
         for loaded in page.loaded:
             if urlparse(loaded).netloc:
                 yield f"{where}: loads {loaded}"
-            elif not (file.parent / unquote(loaded.partition("?")[0])).exists():
+            elif where.name != "404.html" and not (file.parent / unquote(loaded)).exists():
                 yield f"{where}: {loaded} is missing"
         for link in page.links:
             url = urljoin(base, link)
