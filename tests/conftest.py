@@ -207,6 +207,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
 
 
+@cache
+def _started(function: Any) -> set[str]:
+    return _starts(function, set())
+
+
 def _starts(function: Any, seen: set[Any]) -> set[str]:
     """The marks of what the function starts: it names a server or a module that makes processes,
     or it names a function of the tests that does."""
@@ -247,7 +252,7 @@ def _mark(item: pytest.Item) -> None:
         item.add_marker("spark")
     definitions = item._fixtureinfo.name2fixturedefs.values()
     functions = [item.function, *(each.func for found in definitions for each in found)]
-    for mark in set().union(*(_starts(function, set()) for function in functions)):
+    for mark in set[str]().union(*map(_started, functions)):
         item.add_marker(mark)
 
 

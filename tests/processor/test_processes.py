@@ -156,6 +156,7 @@ def test_every_change_is_processed_though_hosts_are_killed_and_frozen(
     run(hosts(database.url, 30, 1000), 3, faults=1)
 
 
+@pytest.mark.process
 def test_forks_of_a_processor_that_was_made_before_are_hosts_of_their_own(
     hosts: Callable[[str, int, int], Hosts], tmp_path: Path
 ) -> None:

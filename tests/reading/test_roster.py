@@ -292,7 +292,7 @@ def test_whole_listings_are_seldom_where_a_feed_lists_children() -> None:
             if found is not None:
                 bookmarks |= found.ready
                 opened |= found.ready.keys()
-            clock.now += 0.05
+            clock.now += 0.2
         assert new in opened
     assert feed.listings <= 1400 / LOOKUP + 2
     assert len(feed.asked) < 30 * 100
