@@ -14,7 +14,6 @@ import psycopg
 
 from tests.chaos.proxy import Proxy
 from tests.chaos.world import BACKEND, FLOWING, SERVER, SETTLED, Load, Loads, World
-from tests.pipeline.running import CLASSES
 from tests.servers import Database, Postgres
 
 SIDS = ("eu", "us", "ap")
@@ -342,8 +341,6 @@ def shops(folder: Path, seed: int, large: int) -> Iterator[tuple[World, TableAud
                     "prices": {"type": "history", "create": True},
                 }}],
             },
-            "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         }  # fmt: skip
         servers = {"postgres": server, "target": target_server}
         made = World(folder, servers, links, Loads(loads), pipeline)

@@ -5,7 +5,7 @@ from pathlib import Path
 import yaml
 
 from tests.docs.pages import DOCS, blocks, statements
-from tests.pipeline.running import CLASSES, eventually, running
+from tests.pipeline.running import eventually, running
 from tests.servers import Database, Postgres
 
 PAGE = (DOCS / "how-to" / "history.md").read_text()
@@ -21,9 +21,6 @@ def test_the_steps_make_a_history(database: Database, postgres: Postgres, tmp_pa
         pipeline = yaml.safe_load(blocks(PAGE, "yaml")[0])
         pipeline["backends"][0] |= {"connection": database.url, "slot": f"slot_{database.name}"}
         pipeline["sink"]["connection"] = target.url
-        pipeline |= {"state": str(tmp_path / "state"), "ops": {"port": 0}}
-        if CLASSES.exists():
-            pipeline["spark"] = {"class_archive": str(CLASSES)}
         with running(tmp_path, pipeline) as run:
             eventually(lambda: run.get("/ready")[0] == 200, run=run)
             for statement in (insert, update, delete):

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.docs.pages import DOCS, blocks, commands
-from tests.pipeline.running import Run, eventually, running
+from tests.pipeline.running import Run, basics, eventually, running
 from tests.servers import Nats, Secantus
 
 pytestmark = [
@@ -119,11 +119,9 @@ def source(orders: Any) -> Copy:
 def test_the_page_is_played_through(own_nats: Any, tmp_path: Path) -> None:
     nats: Nats = own_nats()
     document = {
-        "name": "shop",
         "backends": [{"type": "mongodb", "connection": "", "database": "shop"}],
         "sink": {"type": "jetstream", "url": nats.url, "stream": "CDC", "subject": SUBJECT},
-        "state": str(tmp_path / "state"),
-        "ops": {"port": 0},
+        **basics(tmp_path),
     }
     client: pymongo.MongoClient[dict[str, Any]]
     with Secantus() as server, pymongo.MongoClient(server.url) as client:

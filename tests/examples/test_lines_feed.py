@@ -118,8 +118,6 @@ def test_a_pipeline_of_both_stores_every_line_once_over_a_kill(tmp_path: Path) -
         "name": "lines",
         "backends": [{"type": "lines", "folder": str(source)}],
         "sink": {"type": "sqlite", "file": str(target)},
-        "state": str(tmp_path / "state"),
-        "ops": {"port": 0},
     }
 
     def stored() -> int:

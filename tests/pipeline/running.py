@@ -46,7 +46,7 @@ class Message:
 def document(
     folder: Path, database: Database, nats: Nats, stream: str, **more: Any
 ) -> dict[str, Any]:
-    """A pipeline file with a free ops port; `more` replaces or adds top-level keys."""
+    """A pipeline file; `more` replaces or adds top-level keys."""
     return {
         "name": "test",
         "backends": [
@@ -66,19 +66,29 @@ def document(
         },
         "state": str(folder / "state"),
         "ops": {"port": 0},
-        **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         **more,
     }
 
 
+def basics(folder: Path) -> dict[str, Any]:
+    """What a pipeline file has unless its test says otherwise."""
+    return {"name": "test", "state": str(folder / "state"), "ops": {"port": 0}}
+
+
 class Run:
-    """A started pipeline; its log is in `log`."""
+    """A started pipeline, with the archive of Spark's classes if there is one; its log is in
+    `log`."""
+
+    starts_spark = True  # for tests/conftest.py
 
     starts_spark = True  # for tests/conftest.py
 
     def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
         self.file = folder / "pipeline.yaml"
-        self.file.write_text(yaml.safe_dump(pipeline))
+        if CLASSES.exists():
+            archive = {"class_archive": str(CLASSES)}
+            pipeline = {**pipeline, "spark": {**archive, **pipeline.get("spark", {})}}
+        self.file.write_text(yaml.safe_dump({**basics(folder), **pipeline}))
         self.log_file = folder / "log"
         command = [sys.executable, "-m", "penstock", "run", str(self.file)]
         command += ["--log-format", "logfmt"]

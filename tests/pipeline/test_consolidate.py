@@ -5,7 +5,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from penstock.cli.verify import command
-from tests.pipeline.running import CLASSES, Run, eventually, running
+from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
 
 
@@ -18,7 +18,6 @@ def test_a_table_is_cloned_while_it_changes(
         target.execute("CREATE TABLE goods (id bigint PRIMARY KEY, at timestamptz, note text)")
         slot = f"slot_{database.name}"
         pipeline = {
-            "name": "test",
             "backends": [{
                 "name": "shop", "type": "postgres", "connection": database.url,
                 "slot": slot, "publication": "pub",
@@ -27,9 +26,6 @@ def test_a_table_is_cloned_while_it_changes(
                 "type": "postgres", "connection": target.url,
                 "map": [{"backend": "shop", "tables": {"items": {"target": "goods"}}}],
             },
-            "state": str(tmp_path / "state"),
-            "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         }  # fmt: skip
         with running(tmp_path, pipeline) as run:
             eventually(lambda: run.get("/ready")[0] == 200, run=run)
@@ -64,46 +60,7 @@ def test_a_table_is_cloned_while_it_changes(
             assert "Traceback" not in run.log
 
 
-def test_two_sources_flow_into_one_table(postgres: Postgres, tmp_path: Path) -> None:
-    with postgres.database() as one, postgres.database() as two, postgres.database() as target:
-        for source in (one, two):
-            source.execute("CREATE TABLE items (id bigint PRIMARY KEY, note text)")
-        target.execute("CREATE TABLE items (sid text, id bigint, note text, PRIMARY KEY (sid, id))")
-        pipeline = {
-            "name": "test",
-            "backends": [{
-                "name": target.name, "type": "postgres",
-                "sources": [
-                    {"sid": "eu", "connection": one.url}, {"sid": "us", "connection": two.url},
-                    {"sid": "gone", "connection": "postgresql://127.0.0.1:1/gone"},
-                ],
-            }],
-            "sink": {
-                "type": "postgres", "connection": target.url,
-                "map": [{"backend": target.name, "tables": {"items": None}}],
-            },
-            "state": str(tmp_path / "state"),
-            "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
-        }  # fmt: skip
-        with running(tmp_path, pipeline) as run:
-            eventually(lambda: _slots(one) and _slots(two), run=run)
-            for number, source in enumerate((one, two)):
-                source.execute(f"INSERT INTO items VALUES (1, 'a{number}'), (2, 'b{number}')")
-                source.execute("UPDATE items SET id = 3 WHERE id = 2")
-            rows = [("eu", 1, "a0"), ("eu", 3, "b0"), ("us", 1, "a1"), ("us", 3, "b1")]
-            found = "SELECT * FROM items ORDER BY 1, 2"
-            eventually(lambda: target.execute(found) == rows, run=run)
-            one.execute("TRUNCATE items")
-            eventually(lambda: target.execute(found) == rows[2:], run=run)
-            assert "source gone" in str(run.status())
-            assert "Traceback" not in run.log
-        for source in (one, two):
-            source.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-                           " WHERE database = current_database()")  # fmt: skip
-
-
-def test_what_was_lost_is_loaded_anew(
+def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_anew(
     database: Database, postgres: Postgres, tmp_path: Path
 ) -> None:
     with postgres.database() as target:
@@ -111,12 +68,15 @@ def test_what_was_lost_is_loaded_anew(
         database.execute("CREATE TABLE loose (note text)")
         database.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
         database.execute("CREATE TABLE prices (id bigint PRIMARY KEY, price numeric)")
+        database.execute("CREATE TABLE wide (id int PRIMARY KEY, name varchar(3), n int)")
+        database.execute("INSERT INTO wide SELECT n, 'one', n FROM generate_series(1, 50) n")
+        for each in (database, target):
+            each.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
         tables = {
-            "items": {"create": True}, "loose": {"create": True},
-            "prices": {"create": True, "type": "history"},
+            "items": {"create": True}, "loose": {"create": True}, "wide": {"create": True},
+            "prices": {"create": True, "type": "history"}, "asked": {"schema_changes": "ask"},
         }  # fmt: skip
         pipeline = {
-            "name": "test",
             "backends": [{
                 "name": database.name, "type": "postgres", "on_gap": "resnapshot",
                 "sources": [{"sid": "eu", "connection": database.url}],
@@ -125,9 +85,6 @@ def test_what_was_lost_is_loaded_anew(
                 "type": "postgres", "connection": target.url,
                 "map": [{"backend": database.name, "tables": tables}],
             },
-            "state": str(tmp_path / "state"),
-            "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         }  # fmt: skip
 
         def states(run: Run) -> set[str]:
@@ -141,6 +98,7 @@ def test_what_was_lost_is_loaded_anew(
             count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM loose),"
             count += " (SELECT count(*) FROM prices)"
             eventually(lambda: target.execute(count) == [(100, 100, 3)], run=run)
+            _follow_columns(run, database, target)
         database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                          " WHERE database = current_database()")  # fmt: skip
         database.execute("DELETE FROM items WHERE id % 2 = 0")
@@ -172,59 +130,32 @@ def test_what_was_lost_is_loaded_anew(
                          " WHERE database = current_database()")  # fmt: skip
 
 
-def test_targets_follow_the_columns_of_their_source(postgres: Postgres, tmp_path: Path) -> None:
-    with postgres.database() as source, postgres.database() as target:
-        source.execute("CREATE TABLE items (id int PRIMARY KEY, name varchar(3), n int)")
-        source.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
-        source.execute("INSERT INTO items SELECT n, 'one', n FROM generate_series(1, 50) n")
-        target.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
-        backends = [{"name": target.name, "type": "postgres", "connection": source.url}]
-        tables = {"items": {"create": True}, "asked": {"schema_changes": "ask"}}
-        entries = [{"backend": target.name, "tables": tables}]
-        pipeline = {
-            "name": "test", "backends": backends,
-            "sink": {"type": "postgres", "connection": target.url, "map": entries},
-            "state": str(tmp_path / "state"), "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
-        }  # fmt: skip
-        state = "SELECT state, detail FROM penstock.ledger WHERE \"table\" = 'asked'"
-        with running(tmp_path, pipeline) as run:
-            count = "SELECT count(*) FROM items"
-            eventually(lambda: _exists(target) and target.execute(count) == [(50,)], run=run)
-            for statement in (
-                "ALTER TABLE items RENAME name TO title", "UPDATE items SET title = 'uno'",
-                "ALTER TABLE items ALTER n TYPE bigint, ALTER title TYPE text",
-                "UPDATE items SET n = 2::bigint ^ 40, title = 'longer' WHERE id < 9",
-                "ALTER TABLE items ADD x int DEFAULT 5", "DELETE FROM items WHERE id = 3",
-                "ALTER TABLE items ADD y text", "UPDATE items SET y = 'y', x = NULL WHERE id = 4",
-                "ALTER TABLE items DROP n", "INSERT INTO items VALUES (51, 'new', 1, 'z')",
-                "ALTER TABLE asked ADD x bigint", "INSERT INTO asked VALUES (1, 'one', 1)",
-            ):  # fmt: skip
-                source.execute(statement)
-            rows = "SELECT id, title, x, y FROM items ORDER BY id"
-            expected = source.execute(rows)
-            eventually(lambda: _has(target, "y") and target.execute(rows) == expected, run=run)
-            eventually(lambda: target.execute(state)[0][0] == "waiting", run=run)
-            statement = 'ALTER TABLE "public"."asked" ADD COLUMN "x" bigint;'
-            assert statement in target.execute(state)[0][1]
-            eventually(lambda: "ADD COLUMN" in str(run.status()["tables"]), run=run)
-            target.execute(statement)
-            eventually(lambda: target.execute("SELECT * FROM asked") == [(1, "one", 1)], run=run)
-            assert "Traceback" not in run.log
-
-
-def _exists(database: Database) -> bool:
-    return database.execute("SELECT to_regclass('items') IS NOT NULL")[0][0] is True
+def _follow_columns(run: Run, source: Database, target: Database) -> None:
+    for statement in (
+        "ALTER TABLE wide RENAME name TO title", "UPDATE wide SET title = 'uno'",
+        "ALTER TABLE wide ALTER n TYPE bigint, ALTER title TYPE text",
+        "UPDATE wide SET n = 2::bigint ^ 40, title = 'longer' WHERE id < 9",
+        "ALTER TABLE wide ADD x int DEFAULT 5", "DELETE FROM wide WHERE id = 3",
+        "ALTER TABLE wide ADD y text", "UPDATE wide SET y = 'y', x = NULL WHERE id = 4",
+        "ALTER TABLE wide DROP n", "INSERT INTO wide VALUES (51, 'new', 1, 'z')",
+        "ALTER TABLE asked ADD x bigint", "INSERT INTO asked VALUES (1, 'one', 1)",
+    ):  # fmt: skip
+        source.execute(statement)
+    rows = "SELECT id, title, x, y FROM wide ORDER BY id"
+    expected = source.execute(rows)
+    eventually(lambda: _has(target, "y") and target.execute(rows) == expected, run=run)
+    state = "SELECT state, detail FROM penstock.ledger WHERE \"table\" = 'asked'"
+    eventually(lambda: target.execute(state)[0][0] == "waiting", run=run)
+    statement = 'ALTER TABLE "public"."asked" ADD COLUMN "x" bigint;'
+    assert statement in target.execute(state)[0][1]
+    eventually(lambda: "ADD COLUMN" in str(run.status()["tables"]), run=run)
+    target.execute(statement)
+    eventually(lambda: target.execute("SELECT * FROM asked") == [(1, "one", 1)], run=run)
 
 
 def _has(database: Database, column: str) -> bool:
-    found = "SELECT 1 FROM pg_attribute WHERE attrelid = 'items'::regclass AND attname = %s"
+    found = "SELECT 1 FROM pg_attribute WHERE attrelid = 'wide'::regclass AND attname = %s"
     return bool(database.execute(found, [column]))
-
-
-def _slots(database: Database) -> bool:
-    found = "SELECT 1 FROM pg_replication_slots WHERE active AND database = current_database()"
-    return bool(database.execute(found))
 
 
 def _verify(file: Path, *arguments: str) -> tuple[int, list[str]]:

@@ -22,9 +22,8 @@ pytestmark = [
 ITEMS = 600
 
 
-def pipeline(folder: Path, nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
+def pipeline(nats: Nats, stream: str, server: CosmosServer) -> dict[str, Any]:
     return {
-        "name": "test",
         "backends": [
             {
                 "name": "azure",
@@ -46,8 +45,6 @@ def pipeline(folder: Path, nats: Nats, stream: str, server: CosmosServer) -> dic
         },
         # What is saved is far behind what is stored, apart from ranges that have ended.
         "checkpoint": {"interval": "1h"},
-        "state": str(folder / "state"),
-        "ops": {"port": 0},
     }
 
 
@@ -81,7 +78,7 @@ def test_splits_and_merges_under_load_are_exact_under_kill_9(
 ) -> None:
     with CosmosServer() as server:
         orders = server.container("shop", "orders")
-        document = pipeline(tmp_path, nats, stream, server)
+        document = pipeline(nats, stream, server)
         run = Run(tmp_path, document)
         try:
             with writing(orders) as writer:

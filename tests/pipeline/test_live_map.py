@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.sinks.postgres.map_store import MapStore
-from tests.pipeline.running import CLASSES, Run, eventually, running
+from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
 
 _ITEMS = "SELECT sid, id, note FROM items ORDER BY 1, 2"
@@ -35,14 +35,10 @@ class World:
     @property
     def pipeline(self) -> dict[str, Any]:
         return {
-            "name": "test",
             "sink": {
                 "type": "postgres", "connection": self.target.url,
                 "map": f"sqlite:///{self.store.path}",
             },
-            "state": str(self.folder / "state"),
-            "ops": {"port": 0},
-            **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
         }  # fmt: skip
 
     def add(self, name: str, sid: str, source: Database, *tables: str) -> int:
@@ -138,7 +134,7 @@ def test_backends_sources_and_tables_come_and_go(world: World) -> None:
     assert run.process.returncode == 0
 
 
-def test_an_edit_that_is_wrong_stops_nobody(world: World) -> None:
+def test_edits_that_are_wrong_stop_nobody_and_none_loses_or_doubles_a_change(world: World) -> None:
     shop = world.add(world.shop, "eu", world.one, "items")
     with running(world.folder, world.pipeline) as run:
         eventually(lambda: world.rows() == [("eu", 1, "before")], run=run)
@@ -178,8 +174,51 @@ def test_an_edit_that_is_wrong_stops_nobody(world: World) -> None:
         eventually(lambda: world.rows()[2:] == [("us", 1, "meanwhile")], run=run)
         world.two.execute("UPDATE items SET note = 'later'")
         eventually(lambda: world.rows()[2:] == [("us", 1, "later")], run=run)
+        _lose_and_double_nothing(run, world, shop)
+
+        # A source that does not answer stops none of the others.
+        gone = {"db_id": shop, "sid": "gone", "url": "postgresql://127.0.0.1:1/gone"}
+        world.store.add("url", gone)
+        eventually(lambda: "source gone" in str(run.status()), run=run)
+        world.one.execute("UPDATE items SET id = 3 WHERE id = 2")
+        rows = [("eu", 1, "before"), ("eu", 3, "after"), ("us", 1, "later")]
+        eventually(lambda: world.rows() == rows, run=run)
+        world.one.execute("TRUNCATE items")
+        eventually(lambda: world.rows() == rows[2:], run=run)
         assert "s3cret" not in run.log + str(run.status())
         assert "Traceback" not in run.log
+
+
+def _lose_and_double_nothing(run: Run, world: World, shop: int) -> None:
+    for source in (world.one, world.two):
+        source.execute("CREATE TABLE spare (id int PRIMARY KEY)")
+        source.execute("CREATE TABLE log (note text); ALTER TABLE log REPLICA IDENTITY FULL")
+    world.target.execute("CREATE TABLE spare (sid text, id int, PRIMARY KEY (sid, id))")
+    world.target.execute("CREATE TABLE log (sid text, note text)")
+    world.store.add("tbl", {"db_id": shop, "name": "log"})
+    logs = {("eu", "log"): "live", ("us", "log"): "live"}
+    eventually(lambda: logs.items() <= world.states().items(), run=run)
+    number = 0
+    for edit in range(6):
+        # The edit comes in the middle of changes, and takes effect while they go on.
+        restarts = _backend(run, world.shop)["restarts"]
+        for each in range(40):
+            number += 1
+            for source in (world.one, world.two):
+                source.execute(
+                    f"INSERT INTO log SELECT '{number} ' || n FROM generate_series(1, 50) n"
+                )
+            if each == 10 and edit % 2:
+                world.store.remove("tbl", world.store.rows("tbl")[-1]["id"])
+            elif each == 10:
+                world.store.add("tbl", {"db_id": shop, "name": "spare"})
+        eventually(lambda: _backend(run, world.shop)["restarts"] > restarts, run=run)  # noqa: B023
+    notes = "SELECT note, count(*) FROM log {} GROUP BY 1 ORDER BY 1"
+    expected = world.one.execute(notes.format(""))
+    assert len(expected) == number * 50
+    for sid in ("eu", "us"):
+        found = notes.format(f"WHERE sid = '{sid}'")
+        eventually(lambda: world.target.execute(found) == expected, run=run)  # noqa: B023
 
 
 def _drop_slots(run: Run, source: Database) -> None:
@@ -190,35 +229,3 @@ def _drop_slots(run: Run, source: Database) -> None:
 
 def _table(run: Run, name: str) -> Any:
     return next(each for each in run.status()["tables"] if each["table"] == name)
-
-
-def test_edits_neither_lose_nor_double_a_change(world: World) -> None:
-    for source in (world.one, world.two):
-        source.execute("CREATE TABLE log (note text); ALTER TABLE log REPLICA IDENTITY FULL")
-    world.target.execute("CREATE TABLE log (sid text, note text)")
-    shop = world.add(world.shop, "eu", world.one, "log")
-    world.store.add("url", {"db_id": shop, "sid": "us", "url": world.two.url})
-    number = 0
-    with running(world.folder, world.pipeline) as run:
-        eventually(lambda: list(world.states().values()) == ["live"] * 2, run=run)
-        for edit in range(6):
-            # The edit comes in the middle of changes, and takes effect while they go on.
-            restarts = _backend(run, world.shop)["restarts"]
-            for each in range(40):
-                number += 1
-                for source in (world.one, world.two):
-                    source.execute(
-                        f"INSERT INTO log SELECT '{number} ' || n FROM generate_series(1, 50) n"
-                    )
-                if each == 10 and edit % 2:
-                    world.store.remove("tbl", world.store.rows("tbl")[-1]["id"])
-                elif each == 10:
-                    world.store.add("tbl", {"db_id": shop, "name": "items"})
-            eventually(lambda: _backend(run, world.shop)["restarts"] > restarts, run=run)  # noqa: B023
-        notes = "SELECT note, count(*) FROM log {} GROUP BY 1 ORDER BY 1"
-        expected = world.one.execute(notes.format(""))
-        assert len(expected) == number * 50
-        for sid in ("eu", "us"):
-            found = notes.format(f"WHERE sid = '{sid}'")
-            eventually(lambda: world.target.execute(found) == expected, run=run)  # noqa: B023
-        assert "Traceback" not in run.log

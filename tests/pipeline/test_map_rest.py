@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.running import CLASSES, Run, eventually, running
+from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
 
 TOKEN = "a token of tests"
@@ -58,13 +58,10 @@ def test_tables_are_cloned_while_it_runs(
 ) -> None:
     source, target = databases
     pipeline = {
-        "name": "test",
         "sink": {
             "type": "postgres", "connection": target.url, "map": f"sqlite:///{tmp_path}/map.db",
         },
-        "state": str(tmp_path / "state"),
         "ops": {"port": 0, "token": TOKEN},
-        **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
     }  # fmt: skip
     name = f"db_{source.name}"
     target.execute("CREATE TABLE u1 (id int PRIMARY KEY, name text)")

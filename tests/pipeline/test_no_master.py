@@ -12,11 +12,9 @@ pytestmark = pytest.mark.fault
 
 def document(master: str) -> dict[str, Any]:
     return {
-        "name": "test",
         "backends": [{"type": "memory"}],
         "sink": {"type": "memory"},
         "positions": "memory:",
-        "ops": {"port": 0},
         "spark": {"master": master},
     }
 

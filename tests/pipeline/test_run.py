@@ -20,7 +20,6 @@ from tests.pipeline.running import (
     tree,
 )
 from tests.servers import Database, Nats
-from tests.slots import drop_slot
 
 TABLE = """
 CREATE TABLE customers (id bigserial PRIMARY KEY, name text, balance numeric(12,2), tags text[]);
@@ -29,7 +28,7 @@ CREATE PUBLICATION pub FOR ALL TABLES
 """
 
 
-def test_a_pipeline_is_stopped_started_and_loses_its_slot(
+def test_a_pipeline_is_stopped_and_started(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     """One pipeline's life: in each start everything arrives that came until then, once."""
@@ -51,11 +50,7 @@ def test_a_pipeline_is_stopped_started_and_loses_its_slot(
     more(database, "meanwhile")
     with running(tmp_path, pipeline) as run:
         eventually(lambda: len(messages(nats, stream)) == before + 100, run=run)
-        code, _ = run.get("/shutdown", method="POST")
-        assert code == 202
-        assert run.process.wait(180) == 0
-    more(database, "more")
-    with running(tmp_path, pipeline) as run:
+        more(database, "more")
         eventually(lambda: len(messages(nats, stream)) == before + 200, run=run)
         send(tree(run), signal.SIGTERM)  # as systemd does: Spark ends while the service stops
         assert run.process.wait(180) == 0
@@ -66,16 +61,6 @@ def test_a_pipeline_is_stopped_started_and_loses_its_slot(
         if message.subject == f"{stream.lower()}.audit.insert"
     ]
     assert ids == list(range(1, 222))
-
-    drop_slot(database, f"slot_{database.name}")
-    with running(tmp_path, pipeline) as run:
-        eventually(lambda: run.get("/health")[0] == 503, run=run)
-        blocked = eventually(lambda: run.status()["backends"][0]["blocked"], run=run)
-        assert "is gone" in blocked
-        assert run.stop() == 0
-    assert database.execute(
-        "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"
-    ) == [(0,)], "it was made anew"
 
 
 def assert_every_kind_of_change_arrives(
@@ -150,23 +135,12 @@ def more(database: Database, what: str) -> None:
     database.execute("INSERT INTO audit (what) SELECT %s FROM generate_series(1, 100)", (what,))
 
 
-def test_a_signal_while_servers_are_away_ends_it_in_order(
+def test_a_signal_while_servers_are_away_and_spark_starts_ends_it_in_order(
     nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     nowhere = Database(name="nowhere", url="postgresql://postgres@127.0.0.1:9/nowhere")
     with running(tmp_path, document(tmp_path, nowhere, nats, stream)) as run:
         eventually(lambda: "trying again" in run.log, run=run)
-        time.sleep(0.5)
-        run.process.send_signal(signal.SIGTERM)
-        assert run.process.wait(180) == 0
-
-
-def test_an_interrupt_while_spark_starts_ends_it_in_order(
-    nats: Nats, stream: str, tmp_path: Path
-) -> None:
-    nowhere = Database(name="nowhere", url="postgresql://postgres@127.0.0.1:9/nowhere")
-    with running(tmp_path, document(tmp_path, nowhere, nats, stream)) as run:
-        eventually(lambda: run.url)
         time.sleep(2.5)
         run.process.send_signal(signal.SIGINT)
         assert run.process.wait(180) == 0
@@ -176,29 +150,61 @@ def test_an_interrupt_while_spark_starts_ends_it_in_order(
 def test_every_backend_has_its_turn_where_spark_has_one_core(
     database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
-    """One whose server is away at the start does not hold up the others."""
+    """One whose server is away at the start does not hold up the others, nor one that cannot begin,
+    which goes on once that is mended."""
     database.execute(TABLE)
     pipeline = realtime(document(tmp_path, database, nats, stream), master="local[1]")
     (first,) = pipeline["backends"]
     names = ["a", "b", "c"]
     pipeline["backends"] = [first | {"name": n, "slot": f"{first['slot']}_{n}"} for n in names]
     nowhere = "postgresql://postgres@127.0.0.1:9/nowhere"
-    pipeline["backends"].insert(0, first | {"name": "away", "connection": nowhere})
+    pipeline["backends"] += [
+        first | {"name": "away", "connection": nowhere},
+        first | {"name": "late", "slot": f"{first['slot']}_late", "publication": "later"},
+    ]
     pipeline["sink"]["subject"] = f"{stream}.{{backend}}.{{collection}}"
+
+    def backends(run: Run) -> dict[str, Any]:
+        return {each["name"]: each for each in run.status()["backends"]}
 
     def seen() -> set[tuple[str, int]]:
         bodies = [message.body for message in messages(nats, stream)]
         return {(body["backend"], body["data"]["id"]) for body in bodies}
 
+    def insert(run: Run, number: int) -> None:
+        database.execute("INSERT INTO audit (what) VALUES ('x')")
+        eventually(lambda: seen() >= {(n, number) for n in names}, run=run)
+
     with running(tmp_path, pipeline) as run:
-        eventually(lambda: all(each["connected"] for each in run.status()["backends"][1:]), run=run)
+        eventually(lambda: all(backends(run)[name]["connected"] for name in names), run=run)
         for number in range(1, 4):
-            database.execute("INSERT INTO audit (what) VALUES ('x')")
-            eventually(lambda number=number: seen() >= {(n, number) for n in names}, run=run)
-        assert "refused" in run.status()["backends"][0]["last_error"]
+            insert(run, number)
+        assert run.get("/health")[0] == 503
+        away, late = backends(run)["away"], backends(run)["late"]
+        assert "refused" in away["last_error"]
         assert any("away: has not begun" in reason for reason in run.status()["reasons"])
+        assert 'CREATE PUBLICATION "later"' in late["blocked"]
+        assert not late["begun"]
+        database.execute("CREATE PUBLICATION later FOR ALL TABLES")
+        eventually(lambda: backends(run)["late"]["connected"], run=run)
+        names.append("late")
+        insert(run, 4)
         assert run.stop() == 0
-    assert len(messages(nats, stream)) == 9
+    assert len(messages(nats, stream)) == 13
+
+
+def test_a_start_ends_where_no_backend_can_begin(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    pipeline = document(tmp_path, database, nats, stream)
+    (first,) = pipeline["backends"]
+    pipeline["backends"] = [first | {"name": n, "slot": f"{first['slot']}_{n}"} for n in "ab"]
+    pipeline["sink"]["subject"] = f"{stream}.{{backend}}.{{collection}}"
+    with running(tmp_path, pipeline) as run:
+        assert run.process.wait(180) == 2
+        assert run.log.count("\nerror: ") == 1
+        assert 'CREATE PUBLICATION "pub"' in run.log
+        assert "Traceback" not in run.log
 
 
 def realtime(pipeline: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -1,13 +1,29 @@
-"""One pipeline, started once, and several claims about it: a start of Spark is what takes time."""
+"""One pipeline, from its first start to its kill, and the claims that need no other: a start of
+Spark is what takes time."""
 
 import json
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.pipeline.running import Message, Run, document, eventually, messages, running, slot_of
+from tests.pipeline.running import (
+    Message,
+    Run,
+    assert_none_is_left,
+    commands,
+    count,
+    document,
+    eventually,
+    messages,
+    running,
+    slot_of,
+)
 from tests.servers import Database, Nats, Postgres
+from tests.workers import FORK_SERVER, python_workers
 
 STREAM = "SHARED"
 
@@ -19,7 +35,8 @@ CREATE FUNCTION odd_in(cstring) RETURNS odd AS 'textin' LANGUAGE internal IMMUTA
 CREATE FUNCTION odd_out(odd) RETURNS cstring AS 'textout' LANGUAGE internal IMMUTABLE;
 CREATE TYPE odd (INPUT = odd_in, OUTPUT = odd_out, LIKE = text);
 CREATE TABLE strange (id int PRIMARY KEY, seen odd);
-CREATE PUBLICATION pub FOR TABLE customers, strange
+CREATE TABLE items (id bigserial PRIMARY KEY);
+CREATE PUBLICATION pub FOR TABLE customers, strange, items
 """
 
 
@@ -35,19 +52,45 @@ class Shared:
         return [message for message in everything if message.body["collection"] == table]
 
 
+def family(run: Run) -> list[psutil.Process]:
+    return psutil.Process(run.process.pid).children(recursive=True)
+
+
+def fork_server(run: Run) -> psutil.Process:
+    (server,) = (
+        child
+        for child in psutil.Process(run.process.pid).children()
+        if any(FORK_SERVER in word for word in commands([child]))
+    )
+    return server
+
+
+def kinds(run: Run) -> list[str]:
+    """What each of its Python workers is."""
+    return sorted(python_workers(psutil.Process(run.process.pid)).values())
+
+
+def ready(run: Run) -> bool:
+    code, body = run.get("/ready")
+    assert json.loads(body)["ready"] is (code == 200)
+    return code == 200
+
+
 @pytest.fixture(scope="module")
-def shared(
-    postgres: Postgres, nats: Nats, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Shared]:
+def shared(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
+    """What is written after the first 200 of /ready is delivered."""
     folder = tmp_path_factory.mktemp("one")
-    with postgres.database() as database:
+    with Nats() as nats, postgres.database() as database:
         database.execute(TABLES)
+        database.execute("INSERT INTO items DEFAULT VALUES")
         with running(folder, document(folder, database, nats, STREAM)) as run:
-            eventually(lambda: slot_of(database)[2], run=run)
-            database.execute("INSERT INTO customers (name) VALUES ('the first')")
-            eventually(lambda: run.status()["sinks"][0]["acknowledged"] == 1, run=run)
+            eventually(lambda: run.url, run=run)
+            code, body = run.get("/ready")
+            assert (code, json.loads(body)["reasons"]) == (503, ["backend default: has not begun"])
+            eventually(lambda: ready(run), run=run)
+            insert(database, 100)
+            eventually(lambda: run.status()["sinks"][0]["acknowledged"] == 100, run=run)
             yield Shared(run, database, nats)
-            assert run.stop() == 0
 
 
 def test_an_idle_slot_moves_within_seconds(shared: Shared) -> None:
@@ -92,3 +135,57 @@ def test_a_type_nobody_knows_is_its_text_and_said_once(shared: Shared) -> None:
     texts = [message.body["data"]["seen"] for message in shared.of("strange")]
     assert texts == ["as it is", "as it is"]
     assert shared.run.log.count("delivered as its text") == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_pipeline_from_its_first_change_to_its_kill(shared: Shared) -> None:
+    """It is not ready while its sink is away; its workers are forks of one process; a killed
+    service leaves none."""
+    run, nats = shared.run, shared.nats
+    nats.stop()
+    insert(shared.database, 50)
+    eventually(lambda: not ready(run), run=run)
+    nats.start()
+    eventually(lambda: ready(run), run=run)
+    eventually(lambda: len(shared.of("items")) == 150, run=run)
+    ids = [message.body["data"]["id"] for message in shared.of("items")]
+    assert ids == list(range(2, 152))
+    server = fork_server(run)
+    # The planner, and the worker of the open micro-batch: those that are done are gone.
+    eventually(lambda: kinds(run) == ["source_runner", "worker"], run=run)
+    everything = family(run)
+    sockets = Path(tempfile.gettempdir()).glob(f"penstock-run-{run.process.pid}-*/sockets/.*")
+    assert list(sockets), "a killed run would leave its sockets behind"
+    # Every worker is one of them: no other process has imported PySpark.
+    forks = server.children(recursive=True)
+    rest = commands([each for each in everything if each not in (server, *forks)])
+    pythons = [word for word in rest if "python" in word.partition(" ")[0]]
+    assert pythons, "each fork has a launcher"
+    assert [word for word in pythons if "launcher.py" not in word] == []
+    run.kill()
+    assert_none_is_left(everything)
+    assert "Traceback" not in run.log
+
+
+def insert(database: Database, rows: int) -> None:
+    database.execute("INSERT INTO items SELECT FROM generate_series(1, %s::int)", (rows,))
+
+
+@pytest.mark.thorough  # rarely fails
+@pytest.mark.timeout(240)
+def test_without_the_fork_server_a_killed_service_leaves_no_worker(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE items (id bigserial PRIMARY KEY)")
+    database.execute("CREATE PUBLICATION pub FOR TABLE items")
+    pipeline = document(tmp_path, database, nats, stream, spark={"fork_server": False})
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: slot_of(database)[2], run=run)
+        database.execute("INSERT INTO items DEFAULT VALUES")
+        eventually(lambda: count(nats, stream) == 1, run=run)
+        everything = family(run)
+        assert {"source_runner", "worker"} <= set(kinds(run))
+        started = commands(everything)
+        assert [word for word in started if FORK_SERVER in word or "launcher.py" in word] == []
+        run.kill()
+        assert_none_is_left(everything)
