@@ -6,16 +6,17 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from hypothesis import given
+import pytest
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.consumer.mirror.followed import Followed
 from penstock.nats.consumers import Delivered
-from penstock.tables.fold import Merge
+from penstock.tables.fold import Merge, Recount
 from penstock.tables.plan import TablePlan
 from penstock.tables.sqlite import SqliteTarget
 from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import LoadedChunk, encoders
+from penstock.tables.targets import LoadedChunk, Step, TableRefused, encoders
 
 COLUMNS = tuple(TargetColumn(name=name, data_type="text") for name in ("a", "b", "large"))
 KEYED = TargetTable(
@@ -180,3 +181,33 @@ def test_many_changes_of_a_row_are_one_step() -> None:
         data = {"a": "1", "b": str(n)}
         plan.add(change("UPDATE", key={"a": "1"}, data=data, unchanged=["large"]))
     assert plan.steps() == [Merge(parts={(2,): [("1", "99", None)]})]
+
+
+class CountingTarget(SqliteTarget):
+    """Counts the steps that it does."""
+
+    steps = 0
+
+    def _step(self, table: TargetTable, step: Step) -> None:
+        self.steps += 1
+        super()._step(table, step)
+
+
+@pytest.mark.parametrize("table", [KEYED, BAG])
+@given(refused=st.sets(st.integers(0, 999), min_size=1, max_size=4))
+@settings(max_examples=5)
+def test_the_first_row_that_is_refused_is_found_in_halves(
+    table: TargetTable, refused: set[int]
+) -> None:
+    target = CountingTarget(":memory:")
+    target.open([table.name])
+    target.begin(table)
+    target.finish(table)
+    target._run("CREATE UNIQUE INDEX one ON t (b)")
+    target._run("INSERT INTO t VALUES ('there', 'taken', NULL)")
+    rows = [(f"{n}", "taken" if n in refused else f"{n}", None) for n in range(1000)]
+    step = Merge([("none",)], {}, rows) if table.key else Recount(dict.fromkeys(rows, 1))
+    with pytest.raises(TableRefused, match=rf"a={min(refused)} " if table.key else "is refused"):
+        target.apply([(table, [step])], {})
+    assert target.steps < 60
+    target.close()
