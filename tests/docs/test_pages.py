@@ -80,6 +80,15 @@ def test_no_cell_and_no_paragraph_is_long(page: Path) -> None:
             paragraph += words
 
 
+def test_the_readme_is_short_and_its_links_work_anywhere() -> None:
+    """The package index shows it, too."""
+    text = (ROOT / "README.md").read_text()
+    assert len(text.splitlines()) <= 100
+    prose = re.sub(r"^```.*?^```|^\|.*?$|\]\(.*?\)", "", text, flags=re.M | re.DOTALL)
+    assert len(prose.split()) <= 450
+    assert [each for each in re.findall(r"\]\(([^)]+)\)", text) if "://" not in each] == []
+
+
 def test_every_public_name_has_its_docstring_on_the_page_of_classes() -> None:
     named = re.findall(r"^::: penstock\.(\w+)$", (DOCS / "reference/api.md").read_text(), re.M)
     assert named == [name for name in penstock.__all__ if name != "__version__"]
