@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import exp
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import MappingProxyType
@@ -25,6 +26,8 @@ from penstock.process.closing import Closes
 
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 50_000  # a sink of tables has five for each
+# Seconds over which a rate is told.
+_LATELY = 10.0
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 R = TypeVar("R", bound=StatusReport)
@@ -36,7 +39,7 @@ class Entry(Generic[R]):
 
     `at`: the last report. `changed`: when each field last got another value. `calm`: when each
     field was last empty, or at or below its bound (0 unless the board has another for it), for
-    those that ever were.
+    those that ever were. `gained`: of what is rated, weighed by its age; see `rate`.
     """
 
     report: R
@@ -44,6 +47,11 @@ class Entry(Generic[R]):
     since: float
     changed: Mapping[str, float]
     calm: Mapping[str, float]
+    gained: float = 0.0
+
+    def rate(self, now: float) -> float:
+        """Of what is rated, how much was done a second, lately."""
+        return self.gained / _LATELY * exp((self.at - now) / _LATELY)
 
     def merged(
         self,
@@ -77,6 +85,8 @@ class Entry(Generic[R]):
         return Entry(
             report=type(report)(**{**known, **fields}),
             at=at,
+            gained=self.gained * exp((self.at - at) / _LATELY)
+            + sum(gain for key, gain in gains.items() if about[key.partition(".")[0]].rated),
             since=self.since,
             changed={**self.changed, **moved},
             calm={**self.calm, **calm, **leaving},

@@ -130,30 +130,33 @@ def metrics_fields(status: Status) -> dict[str, Any]:
     }
 
 
-class MetricsLine(Closes):
-    """Logs a METRICS line every `interval` seconds from a daemon thread, until closed."""
+def log_metrics(status: Status) -> None:
+    """Logs the METRICS line."""
+    structlog.get_logger("penstock").info("METRICS", **metrics_fields(status))
 
-    def __init__(self, status: Callable[[], Status], *, interval: float = 15.0) -> None:
-        self._status = status
+
+class Repeated(Closes):
+    """Does a step every `interval` seconds in a daemon thread, until closed; one that fails is
+    logged."""
+
+    def __init__(self, step: Callable[[], object], *, interval: float) -> None:
+        self._step = step
         self._interval = interval
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.run, name="metrics-line", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="repeated", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
         return self
 
     def close(self) -> None:
-        """Ends the thread, after the line that it writes."""
+        """Ends the thread, after its present step."""
         self._stop.set()
 
     def run(self) -> None:
         """The loop; returns when stopped."""
-        log = structlog.get_logger("penstock")
         while not self._stop.wait(self._interval):
             try:
-                fields = metrics_fields(self._status())
+                self._step()
             except Exception:
-                log.exception("no METRICS now")
-            else:
-                log.info("METRICS", **fields)
+                structlog.get_logger("penstock").exception("a report of the service failed")

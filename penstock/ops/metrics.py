@@ -61,8 +61,7 @@ def families(status: Status) -> Iterator[Metric]:
     backends = status.backends
     sinks = [((each.name,), each) for each in status.sinks]
     tables = [
-        ((each.backend, each.sid, each.table), each) for each in status.tables
-        if each.sid is not None
+        ((each.backend, each.sid or "", each.table), each) for each in status.tables
     ]  # fmt: skip
     instance = [(status.name, status.version, 1)]
     yield _made("gauge", "info", "Always 1.", "pipeline version", instance)

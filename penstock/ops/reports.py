@@ -21,7 +21,8 @@ class About:
     keys of a mapping are, or the text itself; `states`: all that the text may be. `merge`: "latest"
     value; "count": each process reports its own, and the board adds them up; "keys": the latest of
     each key. `over`: how it adds up over partitions and backends; `line`: it is in the METRICS
-    line.
+    line; `rated`: it is what is done of a thing, of which the board knows the rate;
+    `chart`: what /history calls it.
     """
 
     what: str
@@ -32,6 +33,8 @@ class About:
     merge: Literal["latest", "count", "keys"] = "latest"
     over: Over = ""
     line: bool = False
+    rated: bool = False
+    chart: str = ""
 
 
 def told(default: Any, what: str, **more: Any) -> Any:
@@ -116,24 +119,23 @@ class ReadingReport(StatusReport):
     buffered_events: int = told(
         0, "Changes in the buffer.", series="buffered_events", over="sum", line=True
     )
-    buffered_bytes: int = told(0, "Bytes in the buffer.", series="buffered_bytes", over="sum")
-    lag_bytes: int | None = told(
-        None,
-        "Log that is not confirmed yet: alert when it grows.",
-        series="lag_bytes",
-        over="sum",
-        line=True,
+    buffered_bytes: int = told(
+        0, "Bytes in the buffer.", series="buffered_bytes", over="sum", chart="buffered_bytes"
     )
+    lag_bytes: int | None = told(
+        None, "Log that is not confirmed yet: alert when it grows.",
+        series="lag_bytes", over="sum", line=True, chart="lag_bytes",
+    )  # fmt: skip
     lag_seconds: float | None = told(
         None, "How far what is stored is behind the source: alert when it grows.",
-        series="lag_seconds", over="max", line=True,
+        series="lag_seconds", over="max", line=True, chart="lag_seconds",
     )  # fmt: skip
     window_seconds: float | None = told(
         None, "How far the source's history reaches back.", series="window_seconds"
     )
     window_left_seconds: float | None = told(
         None, "How long the stored position stays in the source's history: alert when it falls.",
-        series="window_left_seconds",
+        series="window_left_seconds", chart="window_left_seconds",
     )  # fmt: skip
     at_risk: str = told("", "Why changes may soon be lost, and what to do.")
     last_error: str = told("", "What failed last.")
@@ -154,7 +156,9 @@ class SourceReport(ReadingReport):
         dict, "What the source has that is not durable yet, by what it counts: bytes, changes.",
         series="lag", label="unit",
     )  # fmt: skip
-    events: int = counted(0, "Changes read from the source.", series="events", line=True)
+    events: int = counted(
+        0, "Changes read from the source.", series="events", line=True, rated=True, chart="read"
+    )
     pages: int = counted(0, "Pages of changes read from the source.", series="pages")
     batches: int = counted(0, "Micro-batches planned.", series="batches")
     reconnects: int = counted(
@@ -279,7 +283,10 @@ class SinkReport(StatusReport):
     delivery: str | None = told(None, "exactly-once, deduplicated; `details.reason` says why.")
     durability: str | None = told(None, "What an acknowledgement of the server promises.")
     published: int = counted(0, "Changes sent to the sink.", series="published", line=True)
-    acknowledged: int = counted(0, "Changes the sink has stored.", series="acknowledged", line=True)
+    acknowledged: int = counted(
+        0, "Changes the sink has stored.", series="acknowledged", line=True, rated=True,
+        chart="stored",
+    )  # fmt: skip
     duplicates: int = counted(0, "Changes that were stored before.", series="duplicates")
     bytes: int = counted(0, "Bytes of changes sent.", series="sink_bytes")
     batches: int = counted(0, "Batches of messages sent.")
@@ -292,9 +299,12 @@ class SinkReport(StatusReport):
     attempts: int = told(0, "How often what failed last was tried again.")
     last_error: str = told("", "What failed last.")
     latency_p50_ms: float | None = told(
-        None, "Median from the commit at the source to the acknowledgement, lately."
+        None, "Median from the commit at the source to the acknowledgement, lately.",
+        chart="latency_p50_ms",
+    )  # fmt: skip
+    latency_p99_ms: float | None = told(
+        None, "The 99th percentile of the same.", chart="latency_p99_ms"
     )
-    latency_p99_ms: float | None = told(None, "The 99th percentile of the same.")
     answer_ms: float | None = told(
         None, "Longest that the sink's server took for an answer lately.",
         series="sink_answer_seconds",
@@ -333,9 +343,13 @@ class SinkReport(StatusReport):
     details: Mapping[str, Any] = told(dict, "In the sink's own terms.", merge="keys")
 
 
+# Tables of a backend that are counted by name, and the name of all others.
+NAMED, OTHER = 200, "other"
+
+
 @dataclass(frozen=True, kw_only=True)
 class TableStatus(StatusReport):
-    """Of a table that is or was suspended, or of any of a sink of tables. None: not known."""
+    """Of a table. None: not known."""
 
     kind = "table"
     of_backend = False
@@ -364,8 +378,12 @@ class TableStatus(StatusReport):
         None, "Rows that its load has still to read, about.", series="table_rows_to_come"
     )
     applied: Mapping[str, int] | None = counted(
-        None, "Changes applied.", series="table_changes", label="operation"
-    )
+        None, "Changes stored in the sink, by operation. Other sinks than one of tables count the"
+        " 200 busiest tables of a backend by name, and all others as `other`.",
+        series="table_changes", label="operation", rated=True,
+    )  # fmt: skip
+    rate: float | None = told(None, "Changes a second, lately.")
+    last_change_seconds: float | None = told(None, "Since changes of it were stored.")
     letters: int | None = counted(None, "Rows and changes set aside.", series="table_dead_letters")
     held: int | None = told(None, "Changes that wait in the ledger.", series="table_held")
     skipped: int | None = told(None, "Changes that are missing in the sink.")

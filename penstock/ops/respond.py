@@ -5,6 +5,7 @@ from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from penstock.model.errors import PenstockError, Unavailable
+from penstock.ops.history import RANGES, History
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
 from penstock.ops.requests import Access, OpsRequest, Response, as_json, refused
 from penstock.ops.status import Status, status_schema
@@ -20,6 +21,7 @@ def respond(
     access: Access,
     stream_info: StreamInfo | None = None,
     more_metrics: MoreMetrics = no_more_metrics,
+    history: History | None = None,
 ) -> Response:
     """Answers one request; HEAD is a GET whose body the server keeps."""
     path, method = request.path, request.method
@@ -29,7 +31,7 @@ def respond(
     allowed = endpoint.method
     if method != allowed and (method, allowed) != ("HEAD", "GET"):
         return as_json(405, {"error": f"{path} takes {allowed}"}, headers={"Allow": allowed})
-    return endpoint.answer(_Asked(request, status, access, stream_info, more_metrics))
+    return endpoint.answer(_Asked(request, status, access, stream_info, more_metrics, history))
 
 
 class _Asked(NamedTuple):
@@ -38,6 +40,7 @@ class _Asked(NamedTuple):
     access: Access
     stream_info: StreamInfo | None
     more_metrics: MoreMetrics
+    history: History | None
 
 
 def _health(asked: _Asked) -> Response:
@@ -73,6 +76,13 @@ def _schema(asked: _Asked) -> Response:
 def _metrics(asked: _Asked) -> Response:
     body = metrics_text(asked.status, asked.more_metrics)
     return Response(status=200, content_type=CONTENT_TYPE, body=body)
+
+
+def _history(asked: _Asked) -> Response:
+    name = asked.request.query.get("range", "15m")
+    if name not in RANGES:
+        return as_json(400, {"error": f"no range {name!r}: there are {', '.join(RANGES)}"})
+    return as_json(200, (asked.history or History()).shown(name))
 
 
 def _stream(asked: _Asked) -> Response:
@@ -121,6 +131,7 @@ _ENDPOINTS: dict[str, _Endpoint] = {
     "/status": _Endpoint("GET", "everything known; ?partitions=all: of all partitions", _status),
     "/schema/status": _Endpoint("GET", "the JSON Schema of /status", _schema),
     "/metrics": _Endpoint("GET", "Prometheus text", _metrics),
+    "/history": _Endpoint("GET", "?range=15m or 24h: what charts show", _history),
     "/streams/info": _Endpoint("GET", "?stream=NAME: the stream as its server tells it", _stream),
     "/shutdown": _Endpoint("POST", "a graceful stop", _shutdown),
 }

@@ -3,6 +3,7 @@
 /health, /ready, /status, /metrics, the log and the dashboard read the same value.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -15,6 +16,8 @@ from penstock.ops.health import Complaint, Health, Thresholds, complaints, readi
 from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
 from penstock.ops.reports import (
     LEVELS,
+    NAMED,
+    OTHER,
     BatchReport,
     GapReport,
     MeasureReport,
@@ -25,6 +28,7 @@ from penstock.ops.reports import (
     SourceReport,
     TableStatus,
     described,
+    together,
     told,
 )
 from penstock.process.histograms import histograms
@@ -158,11 +162,7 @@ def assess(
         sinks=tuple(
             _sink(sink, entry, now) for sink, entry in sorted(snapshot.of(SinkReport).items())
         ),
-        tables=tuple(
-            table.report
-            for _, table in sorted(snapshot.of(TableStatus).items())
-            if table.report.state
-        ),
+        tables=_tables(snapshot, now),
         last_batch=min(filter(None, batches), key=lambda batch: batch.age_seconds, default=None),
         standby=standby,
     )
@@ -216,6 +216,42 @@ def _sink(name: str, entry: Entry[SinkReport], now: float) -> SinkStatus:
     levels = {level: sink.pressure_entered.get(level, 0) for level in LEVELS if sink.pressure}
     made = {"histograms": histograms(sink.histograms), "pressure_entered": levels}
     return SinkStatus(name=name, age_seconds=_age(entry, now), **{**sink.named, **made})
+
+
+def _tables(snapshot: Snapshot, now: float) -> tuple[TableStatus, ...]:
+    """Those that have a state, and the busiest of the others."""
+    found: dict[str, TableStatus] = {}
+    counted: defaultdict[str, list[TableStatus]] = defaultdict(list)
+    for name, entry in snapshot.of(TableStatus).items():
+        table = entry.report
+        if table.applied:
+            since = round(now - entry.changed.get("applied", entry.since), 3)
+            rate, state = round(entry.rate(now), 3), table.state or "following"
+            lately = {"rate": rate, "last_change_seconds": since, "state": state}
+            table = TableStatus(**{**table.named, **lately})
+        if entry.report.state:
+            found[name] = table
+        elif table.applied and table.sid is None:
+            counted[table.backend].append(table)
+    for backend, tables in counted.items():
+        tables.sort(key=lambda table: (table.table != OTHER, sum((table.applied or {}).values())))
+        named, rest = tables[-NAMED:], tables[:-NAMED]
+        found |= {table.name: table for table in named}
+        if rest:
+            found[f"{backend}/{OTHER}"] = _together(rest)
+    return tuple(found[name] for name in sorted(found))
+
+
+def _together(tables: Sequence[TableStatus]) -> TableStatus:
+    applied = sum((Counter(table.applied or {}) for table in tables), Counter())
+    return TableStatus(
+        backend=tables[0].backend,
+        table=OTHER,
+        state=tables[0].state,
+        applied=applied,
+        rate=together("sum", [table.rate for table in tables]),
+        last_change_seconds=min(table.last_change_seconds or 0.0 for table in tables),
+    )
 
 
 def _batch(entry: Entry[BatchReport], now: float) -> BatchStatus | None:

@@ -14,7 +14,8 @@ from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
 from penstock.ops.board import Board
 from penstock.ops.health import Thresholds
-from penstock.ops.logs import MetricsLine
+from penstock.ops.history import History
+from penstock.ops.logs import Repeated, log_metrics
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
@@ -24,6 +25,11 @@ from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
 
 log = structlog.get_logger("penstock")
+
+# Seconds between two METRICS lines.
+METRICS = 15.0
+# And between two looks for the history, so that no second is missed.
+RECORD = 0.5
 
 
 def open_board(pipeline: Deployment, run: Path) -> Board:
@@ -51,6 +57,7 @@ class Operations(Closes):
         ops = pipeline.ops
         self.access = Access(bind=ops.bind, hosts=ops.hosts, token=ops.token)
         self._board = board
+        self._history = History()
         self._stop = stop
         self._standby = standby
         self._more_metrics = more_metrics
@@ -62,7 +69,11 @@ class Operations(Closes):
         self.endpoints: dict[str, Sequence[Endpoint]] = {}
 
     def __enter__(self) -> Self:
-        self._open.enter_context(MetricsLine(self.status))
+        for step, seconds in (
+            (lambda: log_metrics(self.status()), METRICS),
+            (self._record, RECORD),
+        ):
+            self._open.enter_context(Repeated(step, interval=seconds))
         return self
 
     def close(self) -> None:
@@ -132,7 +143,11 @@ class Operations(Closes):
             access=self.access,
             stream_info=self._stream_info,
             more_metrics=self._more_metrics,
+            history=self._history,
         )
+
+    def _record(self) -> None:
+        self._history.record(self._board.snapshot(), time.time())
 
 
 def _thresholds(pipeline: Deployment) -> Thresholds:

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import structlog
 
-from penstock.ops.logs import Blot, Format, MetricsLine, configure, metrics_fields
+from penstock.ops.logs import Blot, Format, Repeated, configure, log_metrics, metrics_fields
 from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
 
 
@@ -134,21 +134,21 @@ def test_a_metrics_line_comes_after_every_interval_until_stopped() -> None:
     """One with a status that fails is left out."""
     out = logged()
     looks = [STATUS, None, STATUS]
-    line: MetricsLine
+    line: Repeated
 
-    def look() -> Status:
+    def look() -> None:
         if len(looks) == 1:
             line.close()
-        return cast(Status, looks.pop())
+        log_metrics(cast(Status, looks.pop()))
 
-    line = MetricsLine(look, interval=0.001)
+    line = Repeated(look, interval=0.001)
     line.run()
     assert out.getvalue().count("event=METRICS uptime=12 health=ok") == 2
     assert "AttributeError" in out.getvalue()
 
 
 def test_a_metrics_line_ends_with_its_service() -> None:
-    line = MetricsLine(lambda: STATUS, interval=1000)
+    line = Repeated(lambda: None, interval=1000)
     with line:
         assert line._thread.is_alive()
     line._thread.join(10)

@@ -10,8 +10,11 @@ import pytest
 from penstock.cli.bridge import bridge_series
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.settings import Secret
+from penstock.ops.board import Board
 from penstock.ops.health import Health
+from penstock.ops.history import History
 from penstock.ops.partitions import PartitionStatus
+from penstock.ops.reports import SourceReport
 from penstock.ops.requests import Access, OpsRequest, Response
 from penstock.ops.respond import ENDPOINTS, respond
 from penstock.ops.status import BackendStatus, SinkStatus, Status
@@ -169,3 +172,15 @@ def test_reading_endpoints_take_get_and_head_only(path: str) -> None:
     )
     found = ask(path, "POST")
     assert (found.status, found.headers) == (405, {"Allow": "GET"})
+
+
+def test_the_history_has_a_range() -> None:
+    history = History()
+    board = Board("/nowhere")
+    board.post("a", SourceReport(lag_seconds=1.5))
+    history.record(board.snapshot(), 1_800_000_000.2)
+    found = body(ask("/history", history=history))
+    assert (found["step"], found["times"]) == (1, [1_800_000_000])
+    assert found["series"]["lag_seconds/a"] == [1.5]
+    assert body(ask("/history", query={"range": "24h"}))["step"] == 60
+    assert ask("/history", query={"range": "1h"}).status == 400

@@ -265,10 +265,12 @@ def test_a_table_of_a_sink_of_tables_shows_what_is_known() -> None:
         (1.0, "table", "a/eu/public.t", {**fields, "applied": {"insert": 3}, "rows_loaded": 5})
     ]
     reports.append((1.0, "table", "a/eu/public.u", {"backend": "a", "table": "public.u"}))
-    (table,) = status([source(1), *reports], 1).to_json()["tables"]
+    (table,) = status([source(1), *reports], 6).to_json()["tables"]
+    assert 0 < table.pop("rate") < 3
     assert table == {
         "backend": "a", "sid": "eu", "table": "public.t", "state": "loading", "reason": "",
         "error": "", "since": "", "rows_loaded": 5, "applied": {"insert": 3},
+        "last_change_seconds": 5,
     }  # fmt: skip
 
 
@@ -338,3 +340,20 @@ def test_the_schema_describes_what_the_status_has() -> None:
     Draft202012Validator(schema).validate(shown)
     assert schema["properties"].keys() == shown.keys()
     assert "Log" in schema["$defs"]["BackendStatus"]["properties"]["lag_bytes"]["description"]
+
+
+def test_tables_that_have_no_state_are_shown_if_they_are_busy_and_the_others_together() -> None:
+    reports = [
+        (1.0, "table", f"a/t{number:03}",
+         {"backend": "a", "table": f"t{number:03}", "applied": {"insert": number, "delete": 1}})
+        for number in range(1, 251)
+    ]  # fmt: skip
+    reports.append(
+        (1.0, "table", "a/other", {"backend": "a", "table": "other", "applied": {"insert": 9}})
+    )
+    shown = {table.table: table for table in status([source(1), *reports], 11).tables}
+    assert shown.keys() == {"other", *(f"t{number:03}" for number in range(51, 251))}
+    assert shown["t250"].applied == {"insert": 250, "delete": 1}
+    assert shown["t250"].rate == pytest.approx(251 / 10 / 2.71828, rel=1e-3)
+    assert (shown["t250"].state, shown["t250"].last_change_seconds) == ("following", 10)
+    assert shown["other"].applied == {"insert": 9 + sum(range(1, 51)), "delete": 50}

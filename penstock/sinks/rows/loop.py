@@ -18,6 +18,7 @@ from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
 from penstock.sinks.rows.part import Part
+from penstock.sinks.rows.table_counts import COUNTED, TableCounts
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]
@@ -55,24 +56,30 @@ class Tally:
 
 # Seconds between two measurements while changes come, and changes: a column keeps its whole batch.
 _MEASURE, _ROWS = 0.5, 10_000
+_NAMES = 1.0  # and between two reports of tables: a name costs more than a row
+_MEASURED = ("committed_at", *COUNTED)
+
+# Of the process: a write ends with its micro-batch, and what is busy does not.
+_tables = TableCounts()
 
 
 class PublishLatency:
-    """How long the changes of one write take from the commit at the source until they are stored.
-    `fields`: the percentiles of the last measurement, in milliseconds."""
+    """How long the changes of one write take from the commit at the source until they are stored,
+    and of which tables they are. `fields`: the percentiles of the last measurement, in
+    milliseconds."""
 
     def __init__(self) -> None:
         self.fields: dict[str, float] = {}
-        # Times of commit: since the last call of `stored`, and before each since `measure`.
-        self._sent: list[pa.Array[Any]] = []
-        self._stored: list[tuple[float, list[pa.Array[Any]]]] = []
+        # What is measured of batches: since the last call of `stored`, and before since `measure`.
+        self._sent: list[pa.RecordBatch] = []
+        self._stored: list[tuple[float, list[pa.RecordBatch]]] = []
         self._rows = 0  # in both
-        self._measured = 0.0
+        self._measured = self._taken = 0.0
         self._counts: dict[str, float] = {}
 
     def sent(self, batch: pa.RecordBatch) -> None:
         """These changes are published."""
-        self._sent.append(batch.column("committed_at"))
+        self._sent.append(batch.select(_MEASURED))
         self._rows += len(batch)
 
     def stored(self) -> None:
@@ -88,10 +95,12 @@ class PublishLatency:
         """From the commit at the source until it was stored, since the last time."""
         self._measured = time.monotonic()
         waited = [
-            now * 1e3 - part.drop_null().cast(pa.int64()).to_numpy() / 1e3
+            now * 1e3 - part.column("committed_at").drop_null().cast(pa.int64()).to_numpy() / 1e3
             for now, parts in self._stored
             for part in parts
         ]
+        if self._stored:
+            _tables.add([part for _, parts in self._stored for part in parts])
         self._stored.clear()
         self._rows = 0
         if sum(map(len, waited)):
@@ -107,6 +116,21 @@ class PublishLatency:
         """The histogram's counts since the last call."""
         counts, self._counts = self._counts, {}
         return counts
+
+    def take(self, *, at_once: bool = False) -> dict[str, Any]:
+        """What was measured since the last call, as `Progress.report` takes it; of tables now and
+        then, unless `at_once`."""
+        if at_once:
+            self.measure()
+        found: dict[str, Any] = {}
+        if counts := self.take_counts():
+            found["histograms"] = counts
+        now = time.monotonic()
+        if at_once or now - self._taken >= _NAMES:
+            self._taken = now
+            if tables := _tables.take():
+                found["tables"] = tables
+        return found
 
 
 @dataclass(slots=True)
@@ -247,9 +271,8 @@ class WriteLoop(ABC):
         self.settle()
         self.flow.idle()
         self._latency.stored()
-        self._latency.measure()
-        if counts := self._latency.take_counts():
-            self._progress.report({"histograms": counts})
+        if measured := self._latency.take(at_once=True):
+            self._progress.report(measured)
         return self._receipt()
 
     def _until(self) -> tuple[float, int | None]:
@@ -304,15 +327,16 @@ class WriteLoop(ABC):
             self._latency.stored()
             fresh, tally.fresh = tally.fresh, {}
             self._progress.stored(fresh)
-            counts = self._latency.take_counts()
             self._progress.report({
                 "published": tally.published,
                 "duplicates": tally.duplicates,
                 "size": tally.size,
                 **self._latency.fields,
                 **self._answers(),
-                **({"histograms": counts} if counts else {}),
+                **self._latency.take(),
             })  # fmt: skip
+        elif now - last.at >= _IDLE and (measured := self._latency.take(at_once=True)):
+            self._progress.report(measured)
 
     def _answers(self) -> dict[str, float]:
         """The longest answer since the last report that had one."""

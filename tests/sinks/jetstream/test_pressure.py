@@ -90,6 +90,8 @@ def test_a_healthy_server_is_never_under_pressure(delivery: str, sink_of: Any) -
     told = Noted()
     receipt = sink.write([batch_of(1000, n) for n in range(1, 61)], told)
     assert receipt.published == 60_000
+    tables = [table for note in told for table in note.get("tables", ())]
+    assert sum(table["applied"].total() for table in tables) == 60_000
     assert not [note for note in told if "pressure_transitions" in note]
     assert (receipt.numbers["pressure"], receipt.numbers["breaker"]) == ("normal", "closed")
     assert receipt.numbers["answer_ms"] >= 0

@@ -7,6 +7,7 @@ import pytest
 from penstock.process.histograms import histograms
 from penstock.sinks.rows import loop
 from penstock.sinks.rows.loop import PublishLatency
+from penstock.sinks.rows.table_counts import COUNTED
 
 
 class Clock:
@@ -27,7 +28,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def committed(at: float, rows: int) -> pa.RecordBatch:
     times = pa.array(np.full(rows, at * 1e6, np.int64), pa.timestamp("us", "UTC"))
-    return pa.RecordBatch.from_pydict({"committed_at": times})
+    names = {name: pa.array([name] * rows, pa.string()) for name in COUNTED}
+    return pa.RecordBatch.from_pydict({"committed_at": times, **names})
 
 
 def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) -> None:
