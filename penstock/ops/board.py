@@ -82,8 +82,9 @@ class Entry(Generic[R]):
             for name in moved
             if name not in calm and _is_calm(known.get(name), bounds.get(name, 0))
         }
+        whole = {**known, **fields}
         return Entry(
-            report=type(report)(**{**known, **fields}),
+            report=report if whole == report.named else type(report)(**whole),
             at=at,
             gained=self.gained * exp((self.at - at) / _LATELY)
             + sum(gain for key, gain in gains.items() if about[key.partition(".")[0]].rated),

@@ -125,11 +125,11 @@ def shown(
     partitions: Mapping[str, Entry[PartitionReport]], now: float, most: int | None = SHOWN
 ) -> Sequence[PartitionStatus]:
     """The partitions that need attention most, at most `most` of them (None: all). Pure."""
-    found = [
+    found = sorted(partitions.items(), key=_urgency)[:most]
+    return tuple(
         PartitionStatus(partition=name, age_seconds=round(now - entry.at, 3), **entry.report.named)
-        for name, entry in partitions.items()
-    ]
-    return tuple(sorted(found, key=_urgency)[:most])
+        for name, entry in found
+    )
 
 
 def health_of(row: PartitionStatus, *, stale: bool, lag_bytes: int, lag_seconds: float) -> str:
@@ -141,14 +141,15 @@ def health_of(row: PartitionStatus, *, stale: bool, lag_bytes: int, lag_seconds:
     return LAGGING if much or late or row.state == DISCONNECTED else HEALTHY
 
 
-def _urgency(row: PartitionStatus) -> tuple[Any, ...]:
+def _urgency(partition: tuple[str, Entry[PartitionReport]]) -> tuple[Any, ...]:
+    name, row = partition[0], partition[1].report
     return (
         row.state != DISCONNECTED,
         not row.last_error,
         -(row.lag_seconds or 0),
         -(row.lag or 0),
         -row.buffered_bytes,
-        row.partition,
+        name,
     )
 
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from penstock.ops.reports import SinkReport, StatusReport, TableStatus, described
+from penstock.ops.reports import SinkReport, StatusReport, TableStatus, counters
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
 
@@ -97,13 +97,12 @@ class AddsReports(Protocol):
 def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     """The fields that it names, and its counters: `FIELD`, or `FIELD.KEY` of a mapping. Pure."""
     fields, counts = dict(report.named), dict[str, float]()
-    for name, about in described(type(report)).items():
-        if about.merge == "count" and name in fields:
-            found = fields.pop(name)
-            if isinstance(found, Mapping):
-                counts |= {f"{name}.{key}": count for key, count in found.items()}
-            else:
-                counts[name] = found
+    for name in counters(type(report)) & fields.keys():
+        found = fields.pop(name)
+        if isinstance(found, Mapping):
+            counts |= {f"{name}.{key}": count for key, count in found.items()}
+        else:
+            counts[name] = found
     return fields, counts
 
 

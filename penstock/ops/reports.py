@@ -51,6 +51,7 @@ def counted(default: Any, what: str, **more: Any) -> Any:
 
 
 _known: dict[type[Any], Mapping[str, About]] = {}
+_counters: dict[type[Any], frozenset[str]] = {}
 
 
 def described(kind: type[Any]) -> Mapping[str, About]:
@@ -58,6 +59,14 @@ def described(kind: type[Any]) -> Mapping[str, About]:
     if kind not in _known:
         _known[kind] = {one.name: one.metadata["about"] for one in fields(kind) if one.metadata}
     return _known[kind]
+
+
+def counters(kind: type[Any]) -> frozenset[str]:
+    """The fields that processes count."""
+    if kind not in _counters:
+        found = [name for name, about in described(kind).items() if about.merge == "count"]
+        _counters[kind] = frozenset(found)
+    return _counters[kind]
 
 
 def together(over: Over, values: Iterable[Any]) -> Any:
