@@ -51,7 +51,7 @@ class Meter:
 
     def quantile(self, share: float) -> float | None:
         """The smallest latency that at least `share` of them do not exceed; None without any."""
-        found = self._latencies
+        found = self._latencies[:]  # numpy exports the buffer, and then nothing can be added
         return float(np.quantile(found, share, method="inverted_cdf")) if found else None
 
 
