@@ -352,10 +352,6 @@ class SinkReport(StatusReport):
     details: Mapping[str, Any] = told(dict, "In the sink's own terms.", merge="keys")
 
 
-# Tables of a backend that are counted by name, and the name of all others.
-NAMED, OTHER = 200, "other"
-
-
 @dataclass(frozen=True, kw_only=True)
 class TableStatus(StatusReport):
     """Of a table. None: not known."""

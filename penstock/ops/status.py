@@ -16,8 +16,6 @@ from penstock.ops.health import Complaint, Health, Thresholds, complaints, readi
 from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
 from penstock.ops.reports import (
     LEVELS,
-    NAMED,
-    OTHER,
     BatchReport,
     GapReport,
     MeasureReport,
@@ -32,6 +30,7 @@ from penstock.ops.reports import (
     told,
 )
 from penstock.process.histograms import histograms
+from penstock.process.table_counts import NAMED, OTHER
 
 
 @dataclass(frozen=True, kw_only=True)

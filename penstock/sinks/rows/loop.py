@@ -14,11 +14,11 @@ from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
 from penstock.process.histograms import observed
+from penstock.process.table_counts import COUNTED, TableCounts
 from penstock.sinks import Progress, Receipt
 from penstock.sinks.rows.flow import BreakerState, Flow
 from penstock.sinks.rows.intake import Gather, Order, Prefetch
 from penstock.sinks.rows.part import Part
-from penstock.sinks.rows.table_counts import COUNTED, TableCounts
 
 T = TypeVar("T")
 Step: TypeAlias = Callable[[], T]

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pytest
 
 from penstock.process.histograms import histograms
+from penstock.process.table_counts import COUNTED
 from penstock.sinks.rows import loop
 from penstock.sinks.rows.loop import PublishLatency
-from penstock.sinks.rows.table_counts import COUNTED
 
 
 class Clock:

@@ -4,8 +4,7 @@ from collections import Counter
 
 import pyarrow as pa
 
-from penstock.ops.reports import NAMED, OTHER
-from penstock.sinks.rows.table_counts import TableCounts
+from penstock.process.table_counts import NAMED, OTHER, TableCounts
 
 
 def batch(*changes: tuple[str | None, str | None, str]) -> pa.RecordBatch:

@@ -6,10 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.ops.reports import NAMED, OTHER
-
 # What a change is counted by.
 COUNTED = ["backend", "namespace", "collection", "operation"]
+
+# Tables of a backend that are counted by name, and the name of all others.
+NAMED, OTHER = 200, "other"
 
 Key = tuple[str, str]  # backend and table
 
