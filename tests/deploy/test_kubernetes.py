@@ -126,7 +126,7 @@ def test_no_secret_is_in_a_manifest() -> None:
 
 def test_a_processor_has_an_observer_and_no_sink() -> None:
     values = {**values_of("ha"), "mode": "processor", "observer": "shop.observers:Print"}
-    del values["pipeline"]["sink"]
+    del values["pipeline"]["sink"], values["pipeline"]["spark"]
     arguments = pod(values)["containers"][0]["args"]
     assert arguments[:3] == [
         "process", "/etc/penstock/pipeline.yaml", "--observer=shop.observers:Print",
