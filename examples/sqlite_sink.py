@@ -34,7 +34,7 @@ _INSERT = "INSERT OR IGNORE INTO change VALUES (?, ?, ?, ?)"
 class SqliteSinkSettings(Settings):
     """The `sink:` block of a pipeline file."""
 
-    type: Literal["sqlite"] = "sqlite"
+    type: Literal["sqlite-changes"] = "sqlite-changes"
     file: Path
     """Made if missing; its folder must exist."""
 

@@ -56,10 +56,12 @@ def command(
     penstock verify FILE public.orders --sid eu --repair
     """
     pipeline = load_pipeline(file)
-    if pipeline.sink.plug_in.tables is None:
+    if pipeline.sink.plug_in.settings is not PostgresSinkSettings:
         raise SettingsError(
-            f"a sink of type {pipeline.sink.type} has no tables to compare",
-            hint="penstock compare compares a stream with its source",
+            f"the tables of a sink of type {pipeline.sink.type} cannot be compared",
+            code="no-comparison",
+            hint="penstock compare compares a stream with its source; penstock reload loads a table"
+            " anew",
         )
     settings = cast(PostgresSinkSettings, pipeline.sink.settings)
     found = []
@@ -90,7 +92,7 @@ class _Pair:
 def _chosen(
     pipeline: Pipeline, settings: PostgresSinkSettings, names: tuple[str, ...], sid: str | None
 ) -> Iterator[_Pair]:
-    table_map = TableMap(settings, PostgresDatabase(settings))
+    table_map = TableMap(PostgresDatabase(settings))
     wanted = {name if "." in name else f"public.{name}" for name in names}
     for backend in pipeline.backends:
         for source, feed in _sources(backend):

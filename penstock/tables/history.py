@@ -22,15 +22,16 @@ from pydantic import Field
 from penstock.model.settings import Settings
 from penstock.tables.fold import EMPTYING, LINES, by_unsent
 from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping, UnsentValue, mentions
-from penstock.tables.staging import (
-    StagedTable,
-    copy_lines,
-    copy_pieces,
+from penstock.tables.staged import (
+    SID,
+    Destination,
+    RowMapping,
+    UnsentValue,
     joined_names,
-    make_temporary,
+    mentions,
     same,
 )
+from penstock.tables.staging import StagedTable, copy_lines, copy_pieces, make_temporary
 
 FIRST, LAST = "1900-01-01Z", "9999-01-01Z"
 
@@ -188,7 +189,7 @@ class StagedHistory(StagedTable):
         cursor.execute(
             self._sql(
                 "DELETE FROM {rows} AS _s USING (SELECT ctid AS _place, {selected},"
-                " ROW({made})::text AS _line FROM {rows} {filtered}) AS _k, {target} AS _t"
+                " ROW({made})::text AS _line FROM {rows} WHERE {filtered}) AS _k, {target} AS _t"
                 " WHERE _s.ctid = _k._place AND {same} AND _t.{end} = {last}{mine}"
                 " AND ROW({own})::text = _k._line",
                 selected=self._selected(self.key), made=self._selected_plain(),
@@ -290,7 +291,7 @@ class StagedHistory(StagedTable):
         """Whether there are versions whose values nothing knows; those that the filter leaves out
         need none."""
         return self._sql(
-            "SELECT EXISTS (SELECT FROM (SELECT * FROM {rows} {filtered}) AS _r"
+            "SELECT EXISTS (SELECT FROM (SELECT * FROM {rows} WHERE {filtered}) AS _r"
             " WHERE _r.__operation = 'L')"
             " OR EXISTS (SELECT FROM {rows} AS _r WHERE _r.__operation = 'X')",
             filtered=self._filtered,

@@ -8,7 +8,7 @@ same time the later one finds its changes stored.
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
@@ -26,18 +26,18 @@ from penstock.tables.staged import UnsentValue
 # is not followed, and what is in the target is old.
 State = Literal["live", "loading", "loaded", "waiting", "left"]
 
-_CREATE = (
+CREATE = (
     "CREATE SCHEMA IF NOT EXISTS {schema}",
     """CREATE TABLE IF NOT EXISTS {schema}.ledger (
-        id bigint GENERATED ALWAYS AS IDENTITY UNIQUE,
-        backend text, sid text, "schema" text, "table" text, target text NOT NULL,
+        id {id} PRIMARY KEY, backend text NOT NULL, sid text NOT NULL,
+        "schema" text NOT NULL, "table" text NOT NULL, target text NOT NULL,
         state text NOT NULL, place text NOT NULL DEFAULT '', point text NOT NULL DEFAULT '',
         last_point text NOT NULL DEFAULT '', columns text NOT NULL DEFAULT '[]',
         detail text NOT NULL DEFAULT '', resumes text NOT NULL DEFAULT '',
-        reason text NOT NULL DEFAULT '', since timestamptz NOT NULL DEFAULT now(),
+        reason text NOT NULL DEFAULT '', since timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP,
         held bigint NOT NULL DEFAULT 0, losses text NOT NULL DEFAULT '',
         is_ours boolean NOT NULL DEFAULT false, is_again boolean NOT NULL DEFAULT false,
-        PRIMARY KEY (backend, sid, "schema", "table"))""",
+        UNIQUE (backend, sid, "schema", "table"))""",
     # The parts of tables that are loading, as JSON.
     """CREATE TABLE IF NOT EXISTS {schema}.loading (
         ledger bigint, source text, number int, part text NOT NULL, identity text NOT NULL,
@@ -50,8 +50,8 @@ _CREATE = (
         committed_at bigint, event_id text NOT NULL, relation text NOT NULL,
         PRIMARY KEY (ledger, cursor, ordinal))""",
     """CREATE TABLE IF NOT EXISTS {schema}.dead_letter (
-        id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, event_id text NOT NULL UNIQUE,
-        stored_at timestamptz NOT NULL DEFAULT now(), letter text NOT NULL)""",
+        id {id} PRIMARY KEY, event_id text NOT NULL UNIQUE,
+        stored_at timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP, letter text NOT NULL)""",
 )
 
 
@@ -160,8 +160,8 @@ class TargetLedger:
             " AND c.relname IN ('ledger', 'loading', 'held', 'dead_letter')",
             [self._name],
         )
-        if found.fetchone()[0] < len(_CREATE) - 1:
-            for statement in _CREATE:
+        if found.fetchone()[0] < len(CREATE) - 1:
+            for statement in CREATE:
                 cursor.execute(self._sql(statement))
 
     def enter(
@@ -173,7 +173,8 @@ class TargetLedger:
             self._sql(
                 'INSERT INTO {schema}.ledger AS l (backend, sid, "schema", "table", target, state)'
                 ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
-                " DO UPDATE SET state = excluded.state, target = excluded.target, since = now(),"
+                " DO UPDATE SET state = excluded.state, target = excluded.target,"
+                " since = CURRENT_TIMESTAMP,"
                 " is_ours = l.target = excluded.target AND (l.is_ours OR l.is_again),"
                 " is_again = l.target = excluded.target AND l.is_again, columns ="
                 " CASE WHEN l.target = excluded.target THEN l.columns ELSE excluded.columns END"
@@ -199,22 +200,29 @@ class TargetLedger:
     ) -> set[int]:
         """The tables of a backend but these (schema, table, target), and all of other sources than
         these, are not followed any more; returns their numbers."""
-        schemas, tables, targets = zip(*kept, strict=True) if kept else ((), (), ())
         found = cursor.execute(
             self._sql(
-                "UPDATE {schema}.ledger SET state = 'left', detail = '', reason = '', resumes = '',"
-                " held = 0, since = now(), is_again = is_again OR 'loading' NOT IN (state, resumes)"
-                " WHERE backend = %s AND state <> 'left'"
-                ' AND (sid <> ALL (%s::text[]) OR ("schema", "table", target) NOT IN'
-                " (SELECT * FROM unnest(%s::text[], %s::text[], %s::text[]))) RETURNING id"
+                'SELECT id, sid, "schema", "table", target FROM {schema}.ledger'
+                " WHERE backend = %s AND state <> 'left' ORDER BY id FOR UPDATE"
             ),
-            [backend, None if sids is None else list(sids), [*schemas], [*tables], [*targets]],
+            [backend],
         )
-        gone = {id for (id,) in found.fetchall()}
-        for name in ("loading", "held") if gone else ():
+        gone = [
+            id for id, sid, *names in found.fetchall()
+            if (sids is not None and sid not in sids) or tuple(names) not in kept
+        ]  # fmt: skip
+        cursor.execute(
+            self._sql(
+                "UPDATE {schema}.ledger SET state = 'left', detail = '', reason = '', resumes = '',"
+                " held = 0, since = CURRENT_TIMESTAMP, is_again = is_again"
+                " OR 'loading' NOT IN (state, resumes) WHERE id = ANY (%s)"
+            ),
+            [gone],
+        )
+        for name in ("loading", "held"):
             statement = self._sql(f"DELETE FROM {{schema}}.{name} WHERE ledger = ANY (%s)")
-            cursor.execute(statement, [list(gone)])
-        return gone
+            cursor.execute(statement, [gone])
+        return {*gone}
 
     def is_there(self, cursor: Any) -> bool:
         """Whether it was made."""
@@ -246,7 +254,7 @@ class TargetLedger:
         """Nobody writes to a table (backend, sid, schema, table) until the transaction's end."""
         cursor.execute(
             self._sql(
-                "SELECT FROM {schema}.ledger WHERE backend = %s AND sid = %s"
+                "SELECT id FROM {schema}.ledger WHERE backend = %s AND sid = %s"
                 ' AND "schema" = %s AND "table" = %s FOR UPDATE'
             ),
             source,
@@ -256,10 +264,10 @@ class TargetLedger:
         """Changes up to these places are in the targets."""
         cursor.execute(
             self._sql(
-                "UPDATE {schema}.ledger AS l SET place = n.place"
-                " FROM unnest(%s::bigint[], %s::text[]) AS n (id, place) WHERE l.id = n.id"
+                "UPDATE {schema}.ledger SET place = CASE id"
+                f"{' WHEN %s THEN %s' * len(places)} END WHERE id = ANY (%s)"
             ),
-            [list(places), [str(place) for place in places.values()]],
+            [*chain.from_iterable((id, str(at)) for id, at in places.items()), [*places]],
         )
 
     def hold(
@@ -292,18 +300,20 @@ class TargetLedger:
         forgotten = cursor.rowcount
         found = cursor.execute(
             self._sql(
-                "WITH first AS (SELECT * FROM {schema}.held WHERE ledger = %(id)s"
-                " ORDER BY cursor, ordinal LIMIT %(most)s + 1), h AS ("
-                "DELETE FROM {schema}.held AS t USING (SELECT ledger, cursor, ordinal, count(*)"
-                " OVER () > %(most)s AS is_cut, min(cursor) OVER () AS low, max(cursor) OVER ()"
-                " AS high, row_number() OVER (ORDER BY cursor, ordinal) AS number FROM first) AS f"
-                " WHERE (t.ledger, t.cursor, t.ordinal) = (f.ledger, f.cursor, f.ordinal)"
-                " AND (NOT is_cut OR f.cursor < high OR low = high AND number <= %(most)s)"
-                " RETURNING t.*) SELECT relation, operation, key, before, after, unsent,"
-                " committed_at, cursor, ordinal, event_id FROM h ORDER BY cursor, ordinal"
+                "SELECT relation, operation, key, before, after, unsent, committed_at, cursor,"
+                " ordinal, event_id FROM {schema}.held WHERE ledger = %s"
+                " ORDER BY cursor, ordinal LIMIT %s"
             ),
-            {"id": row.id, "most": most},
+            [row.id, most + 1],
         ).fetchall()
+        if len(found) > most:  # without the last transaction, unless there is no other one
+            last = found[-1][7]
+            found = [each for each in found if each[7] < last] or found[:-1]
+        if found:
+            statement = (
+                "DELETE FROM {schema}.held WHERE ledger = %s AND (cursor, ordinal) <= (%s, %s)"
+            )
+            cursor.execute(self._sql(statement), [row.id, *found[-1][7:9]])
         self._count_held(cursor, row.id, -forgotten - len(found))
         return [
             (SourceRelation.of(orjson.loads(document)), [LineChange(*each[1:]) for each in same])
@@ -317,7 +327,7 @@ class TargetLedger:
 
     def has_held(self, cursor: Any, id: int) -> bool:
         """Whether there are held changes of a table."""
-        query = self._sql("SELECT EXISTS (SELECT FROM {schema}.held WHERE ledger = %s)")
+        query = self._sql("SELECT EXISTS (SELECT 1 FROM {schema}.held WHERE ledger = %s)")
         return bool(cursor.execute(query, [id]).fetchone()[0])
 
     def enter_state(
@@ -328,7 +338,7 @@ class TargetLedger:
         cursor.execute(
             self._sql(
                 "UPDATE {schema}.ledger SET detail = %(detail)s, reason = %(reason)s,"
-                " since = CASE WHEN state = %(state)s THEN since ELSE now() END,"
+                " since = CASE WHEN state = %(state)s THEN since ELSE CURRENT_TIMESTAMP END,"
                 " state = %(state)s, resumes ="
                 " CASE WHEN %(state)s <> 'waiting' THEN '' WHEN state = 'waiting' THEN resumes"
                 " WHEN state = 'live' THEN 'loaded' ELSE state END WHERE id = %(id)s"
@@ -344,7 +354,7 @@ class TargetLedger:
         cursor.execute(
             self._sql(
                 "UPDATE {schema}.ledger SET state = resumes, resumes = '', detail = '',"
-                " reason = '', since = now() WHERE id = %s AND state = 'waiting'"
+                " reason = '', since = CURRENT_TIMESTAMP WHERE id = %s AND state = 'waiting'"
             ),
             [id],
         )
@@ -395,10 +405,9 @@ class TargetLedger:
         )
         for (id,) in cursor.fetchall():
             self.forget_parts(cursor, id)
-        query = self._sql(
-            "SELECT bool_and(state = 'live') FROM {schema}.ledger WHERE id = ANY (%s)"
-        )
-        return bool(cursor.execute(query, [[*tables]]).fetchone()[0])
+        query = self._sql("SELECT DISTINCT state FROM {schema}.ledger WHERE id = ANY (%s)")
+        found: list[Any] = cursor.execute(query, [[*tables]]).fetchall()
+        return found == [("live",)]
 
     def columns(self, cursor: Any, id: int) -> KnownColumns:
         """The source's columns when changes of a table were applied last; none before the first."""
@@ -459,12 +468,12 @@ class TargetLedger:
             self._sql("DELETE FROM {schema}.loading WHERE ledger = %s AND source = %s"),
             [id, source],
         )
-        cursor.execute(
+        cursor.executemany(
             self._sql(
-                "INSERT INTO {schema}.loading SELECT %s, %s, number - 1, part, %s"
-                " FROM unnest(%s::text[]) WITH ORDINALITY AS t (part, number)"
+                "INSERT INTO {schema}.loading (ledger, source, number, part, identity)"
+                " VALUES (%s, %s, %s, %s, %s)"
             ),
-            [id, source, identity, list(parts)],
+            [[id, source, number, part, identity] for number, part in enumerate(parts)],
         )
 
     def mark(self, cursor: Any, id: int, part: LoadPart) -> bool:
@@ -530,16 +539,18 @@ class TargetLedger:
     def forget_letters(self, cursor: Any, prefix: str) -> None:
         """Removes the dead letters whose event ids begin so."""
         cursor.execute(
-            self._sql("DELETE FROM {schema}.dead_letter WHERE starts_with(event_id, %s)"), [prefix]
+            self._sql("DELETE FROM {schema}.dead_letter WHERE substr(event_id, 1, %s) = %s"),
+            [len(prefix), prefix],
         )
 
     def remove_letter(self, cursor: Any, id: int) -> None:
         """Removes a dead letter."""
         cursor.execute(self._sql("DELETE FROM {schema}.dead_letter WHERE id = %s"), [id])
 
-    def _sql(self, statement: str) -> sql.Composed:
+    def _sql(self, statement: str) -> Any:
         return sql.SQL(statement).format(
             schema=self._schema, row=sql.SQL(_ROW), to_loading=sql.SQL(_TO_LOADING),
+            id=sql.SQL("bigint GENERATED ALWAYS AS IDENTITY"),
             load_anew=sql.SQL(_LOAD_ANEW).format(
                 schema=self._schema, to_loading=sql.SQL(_TO_LOADING)
             ),
@@ -549,7 +560,7 @@ class TargetLedger:
 _ROW = "id, state, place, point, last_point, resumes, is_ours, is_again, columns"
 _TO_LOADING = (
     "state = 'loading', detail = '', reason = '', resumes = '',"
-    " since = CASE WHEN state = 'loading' THEN since ELSE now() END"
+    " since = CASE WHEN state = 'loading' THEN since ELSE CURRENT_TIMESTAMP END"
 )
 _LOAD_ANEW = (
     "UPDATE {schema}.ledger SET {to_loading}, is_ours = true,"

@@ -13,7 +13,12 @@ from typing import Any
 from penstock.model.errors import SettingsError
 from penstock.process.sqlite_file import ERRORS, path_of, translated
 from penstock.tables.sql import SqlTarget, relation_of
-from penstock.tables.sqlite_staging import SqliteStagedTable
+from penstock.tables.sqlite_staging import (
+    KINDS,
+    SqliteConnection,
+    SqliteStagedTable,
+    row_id_of,
+)
 from penstock.tables.staged import Destination, RowMapping, StagedRows
 from penstock.tables.target_table import TargetColumn, TargetTable
 from penstock.tables.targets import Encoder
@@ -23,12 +28,6 @@ _BUSY_SECONDS = 10.0
 _ERRORS = ERRORS | {
     sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
     sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
-}
-_INTEGERS = ("smallint", "integer", "bigint")
-_KINDS = {
-    **dict.fromkeys((*_INTEGERS, "oid", "boolean"), "INTEGER"),
-    **dict.fromkeys(("real", "double precision"), "REAL"),
-    "bytea": "BLOB",
 }
 _ENCODERS: dict[str, Encoder] = {
     "json": as_document, "jsonb": as_document, "json[]": as_documents, "jsonb[]": as_documents,
@@ -56,14 +55,14 @@ class SqliteTarget(SqlTarget):
     def encoder(self, column: TargetColumn) -> Encoder:
         """Booleans are 0 and 1 by themselves; numeric, NaN and times are text already."""
         kind = column.type
-        if kind in _KINDS:
+        if kind in KINDS:
             return as_bytes if kind == "bytea" else None
         is_text = kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")
         return _ENCODERS.get(kind, None if is_text else as_text)
 
     def type_of(self, column: TargetColumn) -> str:
         """A type by SQLite's affinity: what is text must not become a number."""
-        return _KINDS.get(column.type, "TEXT")
+        return KINDS.get(column.type, "TEXT")
 
     @contextmanager
     def _begun(self) -> Iterator[None]:
@@ -80,8 +79,9 @@ class SqliteTarget(SqlTarget):
     def _opened(self) -> Any:
         if self._connection is None:
             made = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False,
+                factory=SqliteConnection,
+            )  # fmt: skip
             try:
                 made.execute("PRAGMA journal_mode = WAL").fetchall()
                 made.execute("PRAGMA synchronous = NORMAL").fetchall()
@@ -106,7 +106,7 @@ class SqliteTarget(SqlTarget):
             schema="main", table=table.target,
             columns={column.name: self.type_of(column) for column in table.columns},
         )  # fmt: skip
-        row_id = "" if table.key else self._row_id(table)
+        row_id = "" if table.key else _row_id(table)
         return SqliteStagedTable(relation_of(table), found, RowMapping(), number, row_id)
 
     def _create(self, table: TargetTable, name: str) -> None:
@@ -120,20 +120,8 @@ class SqliteTarget(SqlTarget):
                     hint="mirror the table into PostgreSQL, or rename a column",
                 )
         if not table.key:
-            self._row_id(table)
+            _row_id(table)
         super()._create(table, name)
-
-    def _row_id(self, table: TargetTable) -> str:
-        """The name of a row's number: a column of the table hides the names that it has."""
-        taken = {self._folded(column.name) for column in (*table.columns, *table.kept)}
-        for name in ("_rowid_", "oid", "rowid"):
-            if name not in taken:
-                return name
-        raise SettingsError(
-            f"{table.target} has no key, and columns called _rowid_, oid and rowid: SQLite cannot"
-            " tell equal rows apart",
-            hint="give the table a key, or mirror it into PostgreSQL",
-        )
 
     def _folded(self, name: str) -> str:
         return name.encode().lower().decode()  # only ASCII letters
@@ -145,6 +133,10 @@ class SqliteTarget(SqlTarget):
     def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
         rows = self._run(f"PRAGMA table_info({self.quote(name)})")
         return [(row[1], row[2], row[5] - 1) for row in rows]
+
+
+def _row_id(table: TargetTable) -> str:
+    return row_id_of(table.target, [column.name for column in (*table.columns, *table.kept)])
 
 
 # Types whose values are text in messages, whatever they are.

@@ -1,138 +1,272 @@
 """Rows of a source's table -> rows of a table in SQLite, through temporary tables.
 
 Rows go there many to a statement: an executemany takes twice as long, and JSON that SQLite takes
-apart four times.
+apart four times. Numbers, booleans and bytes are SQLite's own, all else is text as PostgreSQL
+writes it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+import sqlite3
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import Any
 
-from penstock.tables.fold import Merge, form_of
-from penstock.tables.lines import SourceRelation
-from penstock.tables.staged import Destination, RowMapping, StagedRows
+import orjson
+from psycopg import sql
+
+from penstock.model.errors import Rejected, SettingsError
+from penstock.tables.lines import NULL, RelationColumn, SourceRelation
+from penstock.tables.staged import SID, Destination, RowMapping, StagedRows, joined_names
 
 # Rows of a statement, and parameters that it may have.
 _ROWS, _PARAMETERS = 200, 32_766
+_WHOLE = ("smallint", "integer", "bigint", "oid", "boolean")
+KINDS = {
+    **dict.fromkeys(_WHOLE, "INTEGER"), "real": "REAL", "double precision": "REAL", "bytea": "BLOB",
+}  # fmt: skip
+# Of types that changes have as a number.
+_NAMES = {
+    16: "boolean", 17: "bytea", 20: "bigint", 21: "smallint", 23: "integer", 26: "oid", 700: "real",
+    701: "double precision",
+}  # fmt: skip
+_ESCAPED = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
+
+
+class SqliteCursor(sqlite3.Cursor):
+    """Takes statements of psycopg, and lists as JSON."""
+
+    def execute(self, statement: Any, values: Any = ()) -> "SqliteCursor":
+        text = statement.as_string(None) if isinstance(statement, sql.Composable) else statement
+        if not isinstance(values, dict):
+            values = [orjson.dumps(one).decode() if type(one) is list else one for one in values]
+        return super().execute(text, values)
+
+
+class SqliteConnection(sqlite3.Connection):
+    """Has what psycopg's have."""
+
+    closed = False  # one that fails stays open
+
+    def cursor(self, factory: Any = SqliteCursor) -> Any:
+        return super().cursor(factory)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """A transaction that may write; inside of another one a savepoint."""
+        inner = self.in_transaction
+        self.execute("SAVEPOINT penstock" if inner else "BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self.in_transaction:  # else SQLite has ended it
+                self.execute("ROLLBACK TO penstock" if inner else "ROLLBACK")
+            raise
+        self.execute("RELEASE penstock" if inner else "COMMIT")
+
+
+def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
+    """The table as it is now; None if there is none. Raises sqlite3's errors."""
+    info = 'SELECT name, type, hidden, "notnull" AND dflt_value IS NULL, pk > 0'
+    rows = cursor.execute(f"{info} FROM pragma_table_xinfo(?, ?)", [table, schema]).fetchall()
+    if not rows:
+        return None
+    primary = frozenset(name for name, *_, is_key in rows if is_key)
+    unique = cursor.execute(
+        'SELECT l.name, i.name FROM pragma_index_list(?, ?) AS l, pragma_index_info(l.name, ?) AS i'
+        ' WHERE l."unique" AND NOT l.partial', [table, schema, schema],
+    ).fetchall()  # fmt: skip
+    keys: dict[str, set[str | None]] = {}
+    for index, column in unique:
+        keys.setdefault(index, set()).add(column)
+    whole = [frozenset(filter(None, names)) for names in keys.values() if None not in names]
+    return Destination(
+        schema=schema, table=table,
+        columns={name: kind for name, kind, *_ in rows},
+        generated=frozenset(name for name, _, hidden, *_ in rows if hidden),
+        required=frozenset(name for name, *_, is_required, _ in rows if is_required),
+        primary=primary, keys=frozenset([*whole, *([primary] if primary else [])]),
+    )  # fmt: skip
+
+
+def kind_of(column: RelationColumn) -> str:
+    """The type of a source's column, by SQLite's affinity: text must not become a number."""
+    return KINDS.get(_name_of(column), "TEXT")
+
+
+def _name_of(column: RelationColumn) -> str:
+    return _NAMES.get(column.oid, column.type)
+
+
+def row_id_of(table: str, names: Collection[str]) -> str:
+    """What the number of a row of a table is called: columns hide the names that it has. Raises
+    SettingsError."""
+    taken = {name.lower() for name in names}
+    for name in ("_rowid_", "oid", "rowid"):
+        if name not in taken:
+            return name
+    raise SettingsError(
+        f"{table} has no key, and columns called _rowid_, oid and rowid: SQLite cannot tell equal"
+        " rows apart",
+        code="no-row-number",
+        hint="give the table a key, or write it to PostgreSQL",
+    )
 
 
 class SqliteStagedTable(StagedRows):
-    """See `StagedRows`. Rows are tuples of values. `row_id` is what the number of a row of the
-    target is called, for rows without a key. Methods raise sqlite3's errors."""
+    """See `StagedRows`. Rows are lines, or tuples of values. `row_id` is what the number of a row
+    of the target is called, for rows without a key. Methods raise sqlite3's errors."""
+
+    add_key = 'CREATE UNIQUE INDEX "{table}_key" ON "{table}" ({names});'
+    _place = "rowid"
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
-        row_id: str,
+        row_id: str = "",
     ) -> None:  # fmt: skip
         super().__init__(relation, destination, mapping, number)
-        self._target, self._row_id = f"main.{quoted(destination.table)}", row_id
+        self._row_id = row_id
 
-    def make(self, cursor: Any) -> None:
-        """See `StagedRows`."""
-        kinds = self.destination.columns
-        for table, names in ((self.rows, self.relation.names), (self.keys, self._key_names)):
-            columns = [f"{quoted(name)} {kinds.get(name, 'TEXT')}" for name in names]
-            cursor.execute(f"DROP TABLE IF EXISTS temp.{table}")
-            cursor.execute(f"CREATE TEMP TABLE {table} ({', '.join(columns) or 'no_key'})")
+    def _type_at(self, cursor: Any, column: RelationColumn) -> str:
+        return kind_of(column)
+
+    def _make_temporary(
+        self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
+    ) -> None:
+        parts: list[sql.Composable] = [
+            _SQL("{} {}").format(sql.Identifier(name), sql.SQL(columns[name])) for name in columns
+        ]
+        cursor.execute(_SQL("DROP TABLE IF EXISTS temp.{}").format(table))
+        cursor.execute(_SQL("CREATE TEMP TABLE {} ({})").format(
+            table, _COMMA.join(parts or [_SQL("no_key")])
+        ))  # fmt: skip
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
-        """See `StagedRows`."""
-        cursor.execute(f"DELETE FROM temp.{self.rows}")
-        cursor.execute(f"DELETE FROM temp.{self.keys}")
-        insert_rows(cursor, f"temp.{self.rows}", self.relation.names, rows)
-        insert_rows(cursor, f"temp.{self.keys}", self._key_names, keys)
+        cursor.execute(_SQL("DELETE FROM {}").format(self._rows))
+        cursor.execute(_SQL("DELETE FROM {}").format(self._keys))
+        for table, names, some in (
+            (self._rows, self.relation.names, rows), (self._keys, self._key_names, keys)
+        ):  # fmt: skip
+            insert_rows(cursor, table, names, map(self._values(names), some))
 
     def copy(self, cursor: Any, rows: Sequence[Any]) -> None:
-        """See `StagedRows`."""
-        insert_rows(cursor, self._target, self.relation.names, rows)
+        names, own = self.relation.names, [self.mapping.sid] if self.mapping.sid is not None else []
+        values = map(self._values(names), rows)
+        insert_rows(
+            cursor, self.target, [*([SID] if own else []), *names],
+            ((*own, *row) for row in values) if own else values,
+        )  # fmt: skip
 
     def clear(self, cursor: Any) -> None:
-        """See `StagedRows`."""
-        cursor.execute(f"DELETE FROM {self._target}")
+        cursor.execute(_SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine))
 
-    def _merge(self, cursor: Any, step: Merge) -> None:
-        if step.gone:
-            self.stage(cursor, (), step.gone)
-            key = joined(self._key_names)
-            cursor.execute(
-                f"DELETE FROM {self._target} WHERE ({key}) IN (SELECT {key} FROM temp.{self.keys})"
-            )
-        for unsent, rows in step.parts.items():
-            self.stage(cursor, rows)
-            cursor.execute(self._update(unsent))
-        if step.whole:
-            self.stage(cursor, step.whole)
-            self._put(cursor)
-
-    def _move(self, cursor: Any, old: Any, row: Any) -> None:
-        form = form_of(row)
-        self.stage(cursor, [form.nulled(row)], [old])
-        cursor.execute(self._update(form.unsent(row), moves=True))
-
-    def _put(self, cursor: Any) -> None:
-        """The staged rows are new, or replace those with their keys."""
-        names = joined(self.relation.names)
-        rest = [name for name in self.relation.names if name not in self.key]
-        sets = ", ".join(f"{quoted(name)} = excluded.{quoted(name)}" for name in rest)
-        then = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
-        conflict = f"WHERE true ON CONFLICT ({joined(self.unique)}) {then}" if self.key else ""
-        cursor.execute(
-            f"INSERT INTO {self._target} ({names}) SELECT {names} FROM temp.{self.rows} {conflict}"
-        )
-
-    def _update(self, unsent: Sequence[int], *, moves: bool = False) -> str:
-        """Rows get the values that were sent; with `moves`, by their old keys."""
-        sent = [
-            name for number, name in enumerate(self.relation.names)
-            if number not in unsent and (moves or name not in self.key)
+    def _values(self, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+        """Rows with these columns, in any form -> tuples of values."""
+        columns = {column.name: column for column in self.relation.columns}
+        decoders = [
+            (number, decode) for number, name in enumerate(names)
+            if name in columns and (decode := _DECODERS.get(_name_of(columns[name])))
         ]  # fmt: skip
-        if not sent:
-            return "SELECT NULL"
-        sets = ", ".join(f"{quoted(name)} = _s.{quoted(name)}" for name in sent)
-        keys, key = (f", temp.{self.keys} AS _k", "_k") if moves else ("", "_s")
-        same = " AND ".join(f"_t.{name} = {key}.{name}" for name in map(quoted, self._key_names))
-        return (
-            f"UPDATE {self._target} AS _t SET {sets} FROM temp.{self.rows} AS _s{keys} WHERE {same}"
+
+        def values(row: Any) -> tuple[Any, ...]:
+            if not isinstance(row, str):
+                return row  # type: ignore[no-any-return]
+            cells: list[Any] = row.split("\t")
+            if "\\" in row:
+                cells = [_cell(cell) if "\\" in cell else cell for cell in cells]
+            for number, decode in decoders:
+                if cells[number] is not None:
+                    cells[number] = decode(cells[number])
+            return tuple(cells)
+
+        return values
+
+    def _copy_pieces(
+        self, cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
+    ) -> int:
+        count, values = 0, self._values(names)
+
+        def rows() -> Iterator[tuple[Any, ...]]:
+            nonlocal count
+            rest = b""
+            for piece in pieces:
+                *lines, rest = (rest + piece).split(b"\n")
+                count += len(lines)
+                for line in lines:
+                    try:
+                        yield values(line.decode())
+                    except UnicodeDecodeError:
+                        raise Rejected("the destination refuses a row: it is not UTF-8") from None
+
+        insert_rows(cursor, table, names, rows())
+        return count
+
+    def _delete(self, staged: sql.Identifier, condition: sql.Composable) -> sql.Composable:
+        return _SQL("DELETE FROM {} AS _t WHERE ({}) IN (SELECT {} FROM {} WHERE {})").format(
+            self.target, joined_names(self.unique), self._selected(self.unique), staged, condition
         )
 
-    def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None:
-        fewer = [row for row, count in counts.items() for _ in range(-count)]
-        if fewer:
-            self.stage(cursor, fewer)
-            cursor.execute(self._remove())
-        if more := [row for row, count in counts.items() for _ in range(count)]:
-            self.copy(cursor, more)
-
-    def _remove(self) -> str:
-        """For each staged row one row goes that equals it; the target is read once."""
-        names = [*map(quoted, self.relation.names)]
-        staged, own = ", ".join(f"_s.{name}" for name in names), f"_t.{self._row_id}"
-        return (
-            f"DELETE FROM {self._target} WHERE {self._row_id} IN (SELECT place FROM ("
-            f"SELECT {own} AS place, most, row_number() OVER (PARTITION BY {staged}) AS number"
-            f" FROM {self._target} AS _t JOIN (SELECT *, count(*) AS most FROM temp.{self.rows}"
-            f" GROUP BY {', '.join(names)}) AS _s"
-            f" ON {' AND '.join(f'_t.{name} IS _s.{name}' for name in names)})"
-            " WHERE number <= most)"
-        )
+    def _remove(self, cursor: Any) -> None:
+        """See `StagedRows`. The target is read once."""
+        names = sorted(self.written)
+        own, staged = ([sql.Identifier(each, name) for name in names] for each in ("_t", "_s"))
+        pairs = [_SQL("{} IS {}").format(*pair) for pair in zip(own, staged, strict=True)]
+        cursor.execute(
+            _SQL(
+                "DELETE FROM {0} WHERE {1} IN (SELECT _place FROM ("
+                "SELECT _t.{1} AS _place, _most, row_number() OVER (PARTITION BY {2}) AS _number"
+                " FROM {0} AS _t JOIN (SELECT {3}, count(*) AS _most FROM {4} WHERE {5}"
+                " GROUP BY {6}) AS _s ON {7}{8}) WHERE _number <= _most)"
+            ).format(
+                self.target, sql.Identifier(self._row_id), _COMMA.join(staged),
+                self._selected(names), self._rows, self._filtered,
+                _COMMA.join([_SQL(str(number + 1)) for number in range(len(names))]),
+                _SQL(" AND ").join(pairs), self._mine,
+            )
+        )  # fmt: skip
 
 
-def insert_rows(cursor: Any, table: str, names: Sequence[str], rows: Iterable[Any]) -> None:
+_SQL, _COMMA = sql.SQL, sql.SQL(", ")
+
+
+def _cell(text: str) -> str | None:
+    """The value of a cell that has a backslash."""
+    if text == NULL:
+        return None
+    return re.sub(r"\\(.)", lambda found: _ESCAPED.get(found[1], found[1]), text)
+
+
+def _boolean(text: str) -> int:
+    return int(text == "t")
+
+
+def _float(text: str) -> float | str:
+    """SQLite has no NaN, and writes infinity as a number too large."""
+    return text if text[-1] in "Ny" else float(text)
+
+
+def _bytes(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("\\x"))
+
+
+_DECODERS: dict[str, Callable[[str], Any]] = {
+    **dict.fromkeys(_WHOLE, int), "boolean": _boolean, "real": _float, "double precision": _float,
+    "bytea": _bytes,
+}  # fmt: skip
+
+
+def insert_rows(
+    cursor: Any, table: sql.Identifier, names: Sequence[str], rows: Iterable[Any]
+) -> None:
     """Inserts tuples of values."""
     rest, one = iter(rows), f"({', '.join('?' * len(names))})"
     most = max(1, min(_ROWS, _PARAMETERS // max(1, len(names))))
-    start = f"INSERT INTO {table} ({joined(names)}) VALUES "
-    whole = start + ", ".join([one] * most)
+    start = ""
     while some := list(islice(rest, most)):
+        if not start:
+            into = _SQL("INSERT INTO {} ({}) VALUES ").format(table, joined_names(names))
+            start = into.as_string(None)
+            whole = start + ", ".join([one] * most)
         statement = whole if len(some) == most else start + ", ".join([one] * len(some))
-        cursor.execute(statement, list(chain.from_iterable(some)))
-
-
-def quoted(name: str) -> str:
-    """A name as an identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def joined(names: Iterable[str]) -> str:
-    """Names with commas."""
-    return ", ".join(map(quoted, names))
+        # Not by way of `SqliteCursor`, which looks at each value.
+        sqlite3.Cursor.execute(cursor, statement, list(chain.from_iterable(some)))

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from psycopg import sql
+
 from penstock.model.errors import Rejected
-from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep
+from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep, form_of
 from penstock.tables.lines import RelationColumn, SourceRelation
 
 SID = "sid"
@@ -68,8 +70,13 @@ def widened(relation: SourceRelation) -> SourceRelation:
 
 class StagedRows(ABC):
     """Applies steps to one destination, in the transaction of a cursor. Methods raise the driver's
-    errors, and Rejected. `rows` and `keys` are its temporary tables; `number` tells those of a
-    session apart."""
+    errors, and Rejected. `_rows` and `_keys` (`keys`) are its temporary tables; `number` tells
+    those of a session apart. `_place`: what the database calls the place of a row."""
+
+    add_key = "ALTER TABLE {target} ADD PRIMARY KEY ({names});"
+    _place: str
+    _overriding = sql.SQL("")
+    _fence = sql.SQL("")
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int
@@ -78,7 +85,12 @@ class StagedRows(ABC):
         self.relation = widened(relation) if mapping.has_expressions else relation
         self.written = _written(relation, destination, mapping)
         self.key = _target_key(relation, destination, mapping)
-        self.rows, self.keys = f"penstock_rows_{number}", f"penstock_keys_{number}"
+        self.target = sql.Identifier(destination.schema, destination.table)
+        self.keys = f"penstock_keys_{number}"
+        self._rows, self._keys = (
+            sql.Identifier(f"penstock_rows_{number}"),
+            sql.Identifier(self.keys),
+        )
 
     @property
     def moves(self) -> bool:
@@ -146,9 +158,36 @@ class StagedRows(ABC):
     def _key_names(self) -> list[str]:
         return [column.name for column in self.relation.columns if column.is_key]
 
-    @abstractmethod
     def make(self, cursor: Any) -> None:
         """Makes the temporary tables, which last as long as the session."""
+        kinds = self._kinds(cursor)
+        self._make_temporary(cursor, self._rows, kinds)
+        keys = {name: kinds[name] for name in self._key_names}
+        self._make_temporary(cursor, self._keys, keys)
+
+    def _kinds(self, cursor: Any) -> dict[str, str]:
+        """The type of each staged column: the destination's; under expressions, and where it has
+        none, the source's."""
+        own = {} if self.mapping.has_expressions else self.destination.columns
+        kinds = {
+            column.name: own[column.name] if column.name in own.keys() & self.written
+            else self._type_at(cursor, column)
+            for column in self.relation.columns
+        }  # fmt: skip
+        if self.mapping.has_expressions:
+            name = literal(self.mapping.source).as_string(None)
+            kinds[OWN_SID.name] = f"{OWN_SID.type} DEFAULT {name}"
+        return kinds
+
+    @abstractmethod
+    def _type_at(self, cursor: Any, column: RelationColumn) -> str:
+        """The type of a source's column in this database."""
+
+    @abstractmethod
+    def _make_temporary(
+        self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
+    ) -> None:
+        """Makes a table with these columns and their types."""
 
     @abstractmethod
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
@@ -163,13 +202,194 @@ class StagedRows(ABC):
         """All rows go: those of the source, where there are several."""
 
     @abstractmethod
-    def _merge(self, cursor: Any, step: Merge) -> None: ...
+    def _copy_pieces(
+        self, cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
+    ) -> int:
+        """Adds lines to a table; returns how many there were."""
 
     @abstractmethod
-    def _move(self, cursor: Any, old: Any, row: Any) -> None: ...
+    def _delete(self, staged: sql.Identifier, condition: sql.Composable) -> sql.Composable:
+        """Rows of the destination go whose keys are staged, where the condition is true."""
 
     @abstractmethod
-    def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None: ...
+    def _remove(self, cursor: Any) -> None:
+        """For each staged row one row goes that equals it."""
+
+    def has_rows(self, cursor: Any) -> bool:
+        """Whether there are rows: of the source, where there are several."""
+        query = _SQL("SELECT EXISTS (SELECT 1 FROM {} AS _t WHERE true{})")
+        found = cursor.execute(query.format(self.target, self._mine)).fetchone()
+        return bool(found[0])
+
+    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
+        """Adds rows of the source: where it `merges`, instead of those with their keys, or without
+        a key of as many that equal them. Returns how many there were."""
+        if not merges and not self.mapping.has_expressions:
+            columns, _ = self.form(merges=False)
+            return self._copy_pieces(cursor, self.target, [*self.fixed, *columns], pieces)
+        self.stage(cursor, ())
+        count = self._copy_pieces(cursor, self._rows, self.relation.names, pieces)
+        if merges:
+            if not self.key:
+                self._remove(cursor)
+            self._put(cursor)
+            return count
+        values = map(literal, self.fixed.values())
+        written = sorted(self.written)
+        cursor.execute(
+            _SQL("INSERT INTO {} ({}) {} SELECT {} FROM {} WHERE {}").format(
+                self.target, joined_names([*self.fixed, *written]), self._overriding,
+                _COMMA.join([*values, *map(self._value, written)]), self._rows, self._filtered,
+            )
+        )  # fmt: skip
+        return count
+
+    def made_rows(self) -> sql.Composable:
+        """The staged rows as they are to be in the destination, for FROM."""
+        return _SQL("(SELECT {} FROM {} WHERE {}) AS _m").format(
+            self._selected(sorted(self.written)), self._rows, self._filtered
+        )
+
+    def _merge(self, cursor: Any, step: Merge) -> None:
+        if step.gone:
+            self.stage(cursor, (), step.gone)
+            cursor.execute(self._delete(self._keys, _SQL("true")))
+        for unsent, lines in step.parts.items():
+            self.stage(cursor, lines)
+            if self.mapping.has_expressions:
+                self._fill(cursor, self._names_of(unsent))
+                self._put(cursor)
+            else:
+                self._update(cursor, unsent)
+        if step.whole:
+            self.stage(cursor, step.whole)
+            self._put(cursor)
+
+    def _move(self, cursor: Any, old: Any, row: Any) -> None:
+        form = form_of(row)
+        unsent = form.unsent(row)
+        self.stage(cursor, [form.nulled(row)], keys=[old])
+        if not self.mapping.has_expressions:
+            self._update(cursor, unsent, moves=True)
+            return
+        self._fill(cursor, self._names_of(unsent), moves=True)
+        cursor.execute(self._delete(self._keys, _SQL("true")))
+        self._put(cursor)
+
+    def _put(self, cursor: Any) -> None:
+        """The staged rows are new, or replace those with their keys; those that the filter leaves
+        out go."""
+        if self.mapping.filter and self.key:
+            outside = _SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter))
+            cursor.execute(self._delete(self._rows, outside))
+        names = [*self.written, *([] if self.mapping.sid is None else [SID])]
+        rest = [name for name in self.written if name not in self.key]
+        sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
+        then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
+        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _SQL("")
+        cursor.execute(
+            _SQL("INSERT INTO {} ({}) {} SELECT {} FROM {} WHERE {} {}").format(
+                self.target, joined_names(names), self._overriding, self._selected(names),
+                self._rows, self._filtered, conflict.format(joined_names(self.unique), then),
+            )
+        )  # fmt: skip
+
+    @property
+    def _filtered(self) -> sql.Composable:
+        condition = self.mapping.filter
+        return _SQL("({})").format(sql.SQL(condition)) if condition else _SQL("true")
+
+    def _selected(self, names: Iterable[str]) -> sql.Composable:
+        """The values of columns of the destination, over a staged row."""
+        return _COMMA.join(_SQL("{} AS {}").format(self._value(name), sql.Identifier(name))
+                           for name in names)  # fmt: skip
+
+    def _value(self, name: str) -> sql.Composable:
+        if name == SID and self.mapping.sid is not None:
+            return literal(self.mapping.sid)
+        computed = self.mapping.computed.get(name)
+        return sql.Identifier(name) if computed is None else _SQL("({})").format(sql.SQL(computed))
+
+    def _update(self, cursor: Any, unsent: Sequence[int], *, moves: bool = False) -> None:
+        """Rows get the values that were sent; with `moves`, by their old keys."""
+        names, gone = self.relation.names, {self.relation.names[number] for number in unsent}
+        sent = [
+            name for name in names
+            if name in self.written and name not in gone and (moves or name not in self.key)
+        ]  # fmt: skip
+        if not sent:
+            return
+        sets = [_SQL("{0} = _s.{0}").format(sql.Identifier(name)) for name in sent]
+        key = self._selected(self.unique)
+        values = [joined_names(sent)] if moves else [joined_names(sent), key]
+        tables = [self._fenced(_COMMA.join(values), self._rows, "_s")]
+        if moves:
+            tables.append(self._fenced(key, self._keys, "_k"))
+        statement = _SQL("UPDATE {} AS _t SET {} FROM {} WHERE {}").format(
+            self.target, _COMMA.join(sets), _COMMA.join(tables),
+            same(self.unique, "_t", "_k" if moves else "_s"),
+        )  # fmt: skip
+        cursor.execute(statement)
+
+    def _fenced(self, values: sql.Composable, table: sql.Identifier, name: str) -> sql.Composable:
+        return _SQL("(SELECT {} FROM {}{}) AS {}").format(
+            values, table, self._fence, sql.Identifier(name)
+        )
+
+    def _fill(self, cursor: Any, unsent: Sequence[str], *, moves: bool = False) -> None:
+        """Staged rows get the values that were not sent from the destination, as expressions may
+        need them. Those that the destination does not have stay out, where the filter says so;
+        raises UnsentValue for one that would enter."""
+        self.refuse_unsent(unsent)
+        kept = [(name, self.kept[name]) for name in unsent if name in self.kept]
+        # By the key that the destination's row has now.
+        staged, key = self._keys if moves else self._rows, self._selected(self.unique)
+        place = _SQL("{}" if moves else "{}, {} AS _place").format(key, sql.Identifier(self._place))
+        found = _SQL("{}, {} AS _t WHERE {}").format(
+            self._fenced(place, staged, "_k"), self.target, same(self.unique, "_t", "_k")
+        )
+        mine = _SQL("" if moves else " AND _s.{} = _k._place").format(sql.Identifier(self._place))
+        sets = [
+            _SQL("{} = _t.{}").format(sql.Identifier(name), sql.Identifier(own))
+            for name, own in kept
+        ]
+        if sets:
+            cursor.execute(
+                _SQL("UPDATE {} AS _s SET {} FROM {}{}").format(
+                    self._rows, _COMMA.join(sets), found, mine
+                )
+            )
+        absent = _SQL("NOT EXISTS (SELECT 1 FROM {}{})").format(found, mine)
+        condition = self.mapping.filter
+        used = {name for name in self.relation.names if mentions(condition, name)}
+        if used <= set(unsent):  # what decides has not changed: they were outside, and are
+            cursor.execute(_SQL("DELETE FROM {} AS _s WHERE {}").format(self._rows, absent))
+            return
+        # A value that nobody knows may decide; else those are refused that the filter lets in.
+        enters = _SQL("true") if used & set(unsent) else sql.SQL(condition)
+        query = _SQL("SELECT EXISTS (SELECT 1 FROM {} AS _s WHERE ({}) AND {})")
+        if cursor.execute(query.format(self._rows, enters, absent)).fetchone()[0]:
+            raise UnsentValue("a row enters the target, and lacks a value", hint=SENDS_ALL)
+
+    def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None:
+        fewer = [line for line, count in counts.items() for _ in range(-count)]
+        if fewer:
+            self.stage(cursor, fewer)
+            self._remove(cursor)
+        if more := [line for line, count in counts.items() for _ in range(count)]:
+            if self.takes_lines:
+                self.copy(cursor, more)
+            else:
+                self.stage(cursor, more)
+                self._put(cursor)
+
+    @property
+    def _mine(self) -> sql.Composable:
+        sid = self.mapping.sid
+        return _SQL("") if sid is None else _SQL(" AND _t.sid = {}").format(literal(sid))
+
+
+_SQL, _COMMA = sql.SQL, sql.SQL(", ")
 
 
 class UnsentValue(Rejected):
@@ -216,3 +436,23 @@ def escaped(text: str) -> str:
     for character, written in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r")):
         text = text.replace(character, written)
     return text
+
+
+def joined_names(names: Iterable[str]) -> sql.Composable:
+    """Names with commas."""
+    return _COMMA.join(map(sql.Identifier, names))
+
+
+def same(names: Iterable[str], left: str, right: str) -> sql.Composable:
+    """Whether two rows have the same values in these columns."""
+    return sql.SQL(" AND ").join(
+        _SQL("{}.{} = {}.{}").format(
+            sql.Identifier(left), sql.Identifier(name), sql.Identifier(right), sql.Identifier(name)
+        )
+        for name in names
+    )
+
+
+def literal(text: str) -> sql.SQL:
+    """A text as any database reads it."""
+    return _SQL("'{}'".format(text.replace("'", "''")))

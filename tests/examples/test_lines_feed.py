@@ -117,7 +117,7 @@ def test_a_pipeline_of_both_stores_every_line_once_over_a_kill(tmp_path: Path) -
     pipeline = {
         "name": "lines",
         "backends": [{"type": "lines", "folder": str(source)}],
-        "sink": {"type": "sqlite", "file": str(target)},
+        "sink": {"type": "sqlite-changes", "file": str(target)},
     }
 
     def stored() -> int:

@@ -1,6 +1,9 @@
 """Databases into one, by `penstock run`, on real servers."""
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from click.testing import CliRunner
 
@@ -161,3 +164,62 @@ def _has(database: Database, column: str) -> bool:
 def _verify(file: Path, *arguments: str) -> tuple[int, list[str]]:
     done = CliRunner().invoke(command, [str(file), *arguments])
     return done.exit_code, [line.partition(" public")[0] for line in done.output.splitlines()]
+
+
+def test_a_sqlite_file_has_each_change_once_also_after_a_kill(
+    database: Database, tmp_path: Path
+) -> None:
+    file = tmp_path / "target.db"
+    database.execute("CREATE TABLE items (id bigint PRIMARY KEY, price numeric, note text)")
+    database.execute("CREATE TABLE loose (n int)")
+    database.execute("ALTER TABLE loose REPLICA IDENTITY FULL")
+    database.execute(
+        "INSERT INTO items SELECT n, n / 3.0, repeat(n::text, 1000) FROM generate_series(1, 9000) n"
+    )
+    database.execute("INSERT INTO loose SELECT 1 FROM generate_series(1, 500)")
+    tables = {"items": {"create": True}, "loose": {"create": True}}
+    pipeline = {
+        "name": "test",
+        "backends": [{
+            "name": database.name, "type": "postgres",
+            "sources": [{"sid": "eu", "connection": database.url}],
+        }],
+        "sink": {
+            "type": "sqlite", "file": str(file), "commit": {"rows": 500, "wait": "20ms"},
+            "map": [{"backend": database.name, "tables": tables}],
+        },
+        "state": str(tmp_path / "state"),
+        "ops": {"port": 0},
+        **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
+    }  # fmt: skip
+    queries = (
+        "SELECT id, CAST(price AS text), note FROM items ORDER BY id", "SELECT n FROM loose"
+    )  # fmt: skip
+
+    def rows() -> list[list[tuple[Any, ...]]]:
+        with closing(sqlite3.connect(file)) as connection:
+            return [connection.execute(query).fetchall() for query in queries]
+
+    def change(first: int) -> None:
+        for n in range(first, first + 400, 4):
+            database.execute(f"UPDATE items SET price = price + {n} WHERE id % 400 = {n % 400}")
+            database.execute(f"UPDATE items SET id = -id WHERE id = {n + 1}")
+            database.execute(f"DELETE FROM items WHERE id = {n + 2}")
+            database.execute(f"INSERT INTO loose SELECT {n} FROM generate_series(1, 3)")
+
+    with running(tmp_path, pipeline) as run:
+        eventually(lambda: run.get("/ready")[0] == 200, run=run)
+        change(1)
+        run.kill_and_wait()
+    change(401)
+    with running(tmp_path, pipeline) as run:
+        change(801)
+        expected = [database.execute(query) for query in queries]
+        eventually(lambda: [*map(sorted, rows())] == [*map(sorted, expected)], run=run)
+        eventually(lambda: {each["state"] for each in run.status()["tables"]} == {"live"}, run=run)
+        assert 'penstock_sink_commits_total{sink="sqlite",worker="0"}' in run.get("/metrics")[1]
+        assert "Traceback" not in run.log
+    found = CliRunner().invoke(command, [str(tmp_path / "pipeline.yaml")])
+    assert "a sink of type sqlite" in str(found.exception)
+    database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+                     " WHERE database = current_database()")  # fmt: skip

@@ -4,23 +4,31 @@ import pickle
 import sqlite3
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pyarrow as pa
 import pytest
 
-from examples.sqlite_sink import SqliteSink, SqliteSinkSettings
+from examples.sqlite_sink import SqliteSink as ExampleSink
+from examples.sqlite_sink import SqliteSinkSettings as ExampleSettings
 from penstock.consumer.tail.bodies import changes_of
+from penstock.model.change import WHOLE, schema
+from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId, Place, Position
-from penstock.sinks import Receipt, Record, ReportsPositions, Sink, ignore
+from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink, ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
+from penstock.sinks.postgres import PostgresSink
+from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.sqlite import SqliteSink, SqliteSinkSettings
 from tests.progress import Noted
-from tests.servers import Nats
+from tests.servers import Database, Nats
 from tests.sinks.changes import batch_of, ids_of, read
 
 # The ways in which messages differ, all stored exactly once.
@@ -31,7 +39,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "debezium": {"layout": "debezium", "encoding": "json"},
     "cloudevents-batch": {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
 }
-EXACT = ["memory", "folder", "example", "exactly-once", "deduplicated", "auto", *SHAPES]
+TABLES = ["postgres", "sqlite"]
+EXACT = ["memory", "folder", "example", "exactly-once", "deduplicated", "auto", *SHAPES, *TABLES]
 
 SHOP = PartitionId("shop")
 
@@ -58,7 +67,7 @@ def case(request: pytest.FixtureRequest) -> Case:
     return _case(request, request.param)
 
 
-@pytest.fixture(params=[kind for kind in EXACT if kind != "example"])
+@pytest.fixture(params=[kind for kind in EXACT if kind not in ("example", *TABLES)])
 def telling_case(request: pytest.FixtureRequest) -> Case:
     """A sink that knows how far it is."""
     return _case(request, request.param)
@@ -71,7 +80,9 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
         return Case(MemorySink(settings), lambda: [row["event_id"] for row in stored(settings)])
     if kind == "example":
         file: Path = request.getfixturevalue("tmp_path") / "changes.db"
-        return Case(SqliteSink(SqliteSinkSettings(file=file)), lambda: _in_sqlite(file))
+        return Case(ExampleSink(ExampleSettings(file=file)), lambda: _in_sqlite(file))
+    if kind in TABLES:
+        return _tables_case(request, kind)
     nats: Nats = request.getfixturevalue("nats")
     stream = request.getfixturevalue("stream")
     delivery = "exactly-once" if kind in SHAPES else kind
@@ -91,9 +102,58 @@ def _case(request: pytest.FixtureRequest, kind: str) -> Case:
     return Case(sink, ids)
 
 
-def _in_sqlite(file: Path) -> list[str]:
-    with sqlite3.connect(file) as connection:
-        return [row[0] for row in connection.execute("SELECT event_id FROM change ORDER BY rowid")]
+def _in_sqlite(file: Path, query: str = "SELECT event_id FROM change ORDER BY rowid") -> list[str]:
+    with closing(sqlite3.connect(file)) as connection:
+        return [row[0] for row in connection.execute(query)]
+
+
+@dataclass
+class LineSink:
+    """A sink of tables, which is given changes of the suite as rows of one column: event ids."""
+
+    sink: Any
+
+    def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
+        return self.sink.write(map(_as_lines, changes), progress)  # type: ignore[no-any-return]
+
+    def prepare(self) -> None:
+        self.sink.prepare()
+
+    def check(self) -> Sequence[Finding]:
+        return self.sink.check()  # type: ignore[no-any-return]
+
+
+RELATION = orjson.dumps({
+    "schema": "public", "table": "items", "version": "1",
+    "columns": [{"name": "id", "type": 25, "modifier": -1, "key": True}],
+}).decode()  # fmt: skip
+
+
+def _as_lines(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if not len(batch):
+        return batch
+    columns = {name: batch.column(name).to_pylist() for name in batch.schema.names}
+    columns["key"] = columns["after"] = columns["event_id"]
+    columns["delta"] = [RELATION, *[None] * (len(batch) - 1)]
+    return pa.RecordBatch.from_pydict(columns, schema("text").with_metadata(WHOLE))
+
+
+def _tables_case(request: pytest.FixtureRequest, kind: str) -> Case:
+    create = "CREATE TABLE items (id text PRIMARY KEY)"
+    entries: Any = [{"backend": "default", "tables": {"items": None}}]
+    commit: Any = {"wait": "20ms"}
+    if kind == "sqlite":
+        file: Path = request.getfixturevalue("tmp_path") / "tables.db"
+        _in_sqlite(file, create)
+        sink: Any = SqliteSink(SqliteSinkSettings(file=file, map=entries, commit=commit))
+        return Case(LineSink(sink), lambda: _in_sqlite(file, "SELECT id FROM items ORDER BY rowid"))
+    database: Database = request.getfixturevalue("database")
+    database.execute(create)
+    found = PostgresSinkSettings(connection=database.url, map=entries, commit=commit)  # type: ignore[arg-type]
+    return Case(
+        LineSink(PostgresSink(found)),
+        lambda: [row[0] for row in database.execute("SELECT id FROM items ORDER BY ctid")],
+    )
 
 
 def test_what_was_written_is_stored_in_order(any_case: Case) -> None:

@@ -9,8 +9,8 @@ from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import Part
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.snapshots.job import Job, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.loading import LoadStore

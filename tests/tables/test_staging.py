@@ -1,6 +1,9 @@
-"""Lines become rows of a table in PostgreSQL: each step, on a real server."""
+"""Lines become rows of a table: each step, in PostgreSQL and in SQLite."""
 
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -8,7 +11,9 @@ import pytest
 
 from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep
 from penstock.tables.lines import UNSENT, RelationColumn, SourceRelation
-from penstock.tables.staged import RowMapping, UnsentValue, widened
+from penstock.tables.sqlite_staging import SqliteConnection, SqliteStagedTable
+from penstock.tables.sqlite_staging import find_destination as find_in_sqlite
+from penstock.tables.staged import RowMapping, StagedRows, UnsentValue, widened
 from penstock.tables.staging import SESSION, StagedTable, find_destination
 from tests.servers import Database
 
@@ -27,28 +32,45 @@ LOG = SourceRelation(
 
 
 @pytest.fixture
-def connection(database: Database) -> Iterator[Any]:
+def postgres(database: Database) -> Iterator[Any]:
     with psycopg.connect(database.url, autocommit=True) as opened:
         for name, value in SESSION.items():
             opened.execute(f"SET {name} = {value}".encode())
         yield opened
 
 
+@pytest.fixture(params=["postgres", "sqlite"])
+def connection(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    if request.param == "postgres":
+        yield request.getfixturevalue("postgres")
+        return
+    options: Any = {"isolation_level": None, "factory": SqliteConnection}
+    with closing(sqlite3.connect(tmp_path / "target.db", **options)) as opened:
+        yield opened
+
+
 def staged(
     connection: Any, create: str, relation: SourceRelation = ITEM, **mapping: Any
-) -> StagedTable:
-    connection.execute(create.encode())
-    found = find_destination(connection, "public", "Target")
-    assert found is not None
-    table = StagedTable(relation, found, RowMapping(**mapping), 0)
+) -> StagedRows:
+    table: StagedRows
+    if isinstance(connection, SqliteConnection):
+        connection.execute(create)
+        found = find_in_sqlite(connection, "main", "Target")
+        assert found is not None
+        table = SqliteStagedTable(relation, found, RowMapping(**mapping), 0, "_rowid_")
+    else:
+        connection.execute(create.encode())
+        found = find_destination(connection, "public", "Target")
+        assert found is not None
+        table = StagedTable(relation, found, RowMapping(**mapping), 0)
     table.make(connection.cursor())
     return table
 
 
-def apply(connection: Any, table: StagedTable, *steps: RowStep) -> list[tuple[Any, ...]]:
+def apply(connection: Any, table: StagedRows, *steps: RowStep) -> list[tuple[Any, ...]]:
     with connection.transaction():
         table.apply(connection.cursor(), steps)
-    return list(connection.execute('SELECT * FROM "Target" ORDER BY 1'))
+    return list(connection.execute('SELECT * FROM "Target" ORDER BY 1 NULLS LAST'))
 
 
 PLAIN = 'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text)'
@@ -101,7 +123,7 @@ def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
         ("a'\\", 2, "c", "y"), other,
     ]  # fmt: skip
     apply(connection, table, Merge(whole=["n\t1\tx"], parts={(2,): ["m\t2\t\\N"]}))
-    assert apply(connection, table, Move("2", f"k\t3\t{UNSENT}")) == [
+    assert sorted(apply(connection, table, Move("2", f"k\t3\t{UNSENT}"))) == [
         ("a'\\", 1, "n", "x"), ("a'\\", 3, "k", "y"), other,
     ]  # fmt: skip
     assert apply(connection, table, Clear()) == [other]
@@ -208,35 +230,33 @@ def test_names_are_quoted(connection: Any) -> None:
     assert apply(connection, table, whole, Merge(parts={(1,): ["1\t\\N\t9\t9"]})) == [(1, 2, 9, 9)]
 
 
-def test_a_batch_costs_what_it_changes_and_not_what_the_target_has(connection: Any) -> None:
-    table = staged(connection, PLAIN)
-    connection.execute(
-        """INSERT INTO "Target" SELECT n, 'a', 'b' FROM generate_series(1, 50000) n"""
-    )
-    connection.execute('ANALYZE "Target"')
-    before = _scans(connection)
-    with connection.transaction():
+def test_a_batch_costs_what_it_changes_and_not_what_the_target_has(postgres: Any) -> None:
+    table = staged(postgres, PLAIN)
+    postgres.execute("""INSERT INTO "Target" SELECT n, 'a', 'b' FROM generate_series(1, 50000) n""")
+    postgres.execute('ANALYZE "Target"')
+    before = _scans(postgres)
+    with postgres.transaction():
         step = Merge(gone=["1"], whole=["x\t2\ty"], parts={(2,): ["x\t3\t\\N"]})
-        table.apply(connection.cursor(), [step])
-    assert _scans(connection) == before, "the whole target was read"
+        table.apply(postgres.cursor(), [step])
+    assert _scans(postgres) == before, "the whole target was read"
 
 
-def test_statistics_that_do_not_know_a_source_do_not_make_its_batches_slow(connection: Any) -> None:
+def test_statistics_that_do_not_know_a_source_do_not_make_its_batches_slow(postgres: Any) -> None:
     create = (
         'CREATE TABLE "Target" (sid text, id int, name text, large text, PRIMARY KEY (sid, id))'
     )
-    table = staged(connection, create, sid="new")
-    connection.execute('ALTER TABLE "Target" SET (autovacuum_enabled = off)')
-    connection.execute(
+    table = staged(postgres, create, sid="new")
+    postgres.execute('ALTER TABLE "Target" SET (autovacuum_enabled = off)')
+    postgres.execute(
         """INSERT INTO "Target" SELECT 'old', n, '', '' FROM generate_series(1, 5000) n"""
     )
-    connection.execute('ANALYZE "Target"')
-    apply(connection, table, Merge(whole=[f"a\t{n}\tx" for n in range(5000)]))
-    before = _tuples(connection)
+    postgres.execute('ANALYZE "Target"')
+    apply(postgres, table, Merge(whole=[f"a\t{n}\tx" for n in range(5000)]))
+    before = _tuples(postgres)
     step = Merge([f"{n}" for n in range(200)], {(2,): ["b\t300\t\\N"] * 9})
-    with connection.transaction():
-        table.apply(connection.cursor(), [step])
-    assert _tuples(connection) - before < 1000
+    with postgres.transaction():
+        table.apply(postgres.cursor(), [step])
+    assert _tuples(postgres) - before < 1000
 
 
 def _tuples(connection: Any) -> int:

@@ -5,10 +5,19 @@ thread with a connection that applies them (`penstock/tables`), each commit with
 """
 
 from penstock.sinks import SinkPlugin
+from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.map_store import map_store
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.tables.settings import wanted
+from penstock.sinks.tables.sink import TableSink
+
+
+class PostgresSink(TableSink):
+    """See `TableSink`."""
+
+    def __init__(self, settings: PostgresSinkSettings) -> None:
+        super().__init__(PostgresDatabase(settings))
+
 
 PLUGIN = SinkPlugin(
     settings=PostgresSinkSettings, build=PostgresSink, tables=wanted, map_store=map_store

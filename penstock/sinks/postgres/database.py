@@ -1,18 +1,19 @@
 """The destination: connections, what its errors mean, how its tables are made and altered."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import psycopg
 from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.finding import Finding, finding
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.database import TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
-from penstock.tables.lines import SourceRelation
+from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import MADE, Destination, RowMapping
 from penstock.tables.staging import SESSION, StagedTable, find_destination, type_at
 
@@ -31,18 +32,36 @@ _CONFLICTS = ("23505", "23P01")  # another row is in the way
 _REFUSED = re.compile("55|22|23|42|2B|0A")
 _OF_SETUP = re.compile("28...|3D...|3F...|42...|0A...|2B...|55000")
 
+_NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
+_LEDGER = """
+SELECT CASE WHEN to_regnamespace(%s) IS NULL
+            THEN has_database_privilege(current_database(), 'CREATE')
+            ELSE has_schema_privilege(%s, 'CREATE') OR to_regclass(%s) IS NOT NULL END
+"""
+_MAY_BE_LARGE = "SELECT typstorage <> 'p' FROM pg_catalog.pg_type WHERE oid = to_regtype(%s)"
+_LACKING = """
+SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
+"""
+# Foreign keys are triggers of the system's.
+_RUNS = """
+SELECT coalesce(string_agg(DISTINCT CASE WHEN t.tgisinternal THEN 'a foreign key'
+                                         ELSE 'the trigger ' || t.tgname END, ', '), '')
+FROM pg_catalog.pg_trigger t
+WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
+"""
+
 
 class PostgresDatabase(TableDatabase):
     """See `TableDatabase`."""
 
+    settings: PostgresSinkSettings
     error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
 
     def __init__(self, settings: PostgresSinkSettings) -> None:
-        self._settings, self.ledger = settings, TargetLedger(settings.ledger)
+        super().__init__(settings, TargetLedger(settings.ledger))
 
     def connect(self) -> Any:
-        """See `TableDatabase`."""
-        settings = self._settings
+        settings = self.settings
         session = {**READS, **SESSION}
         if settings.replica_role:
             session["session_replication_role"] = "replica"
@@ -65,7 +84,6 @@ class PostgresDatabase(TableDatabase):
         return connection
 
     def translation(self, error: Any, doing: str) -> PenstockError:
-        """See `TableDatabase`."""
         state, diagnosis = error.sqlstate or "", error.diag
         if _OF_ROWS.fullmatch(state):
             said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
@@ -87,14 +105,12 @@ class PostgresDatabase(TableDatabase):
         return Unavailable(message)
 
     def is_conflict(self, error: Any) -> bool:
-        """See `TableDatabase`."""
         return error.sqlstate in _CONFLICTS
 
-    def staged_rows(
-        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int,
-        periods: HistoryColumns | None,
+    def staged(
+        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
+        periods: HistoryColumns | None = None,
     ) -> StagedTable:  # fmt: skip
-        """See `TableDatabase`."""
         if periods is None:
             return StagedTable(relation, found, mapping, number)
         return StagedHistory(relation, found, mapping, number, periods)
@@ -103,13 +119,37 @@ class PostgresDatabase(TableDatabase):
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
         periods: HistoryColumns | None = None, has_sid: bool = False,
     ) -> None:  # fmt: skip
-        """See `TableDatabase`. A comment says later that penstock made it."""
+        """A comment says later that penstock made it."""
         super().create(cursor, relation, name, periods=periods, has_sid=has_sid)
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(sql.Identifier(*name), sql.Literal(MADE)))
 
+    def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
+        return bool(cursor.execute(_MAY_BE_LARGE, [type_at(cursor, column)]).fetchone()[0])
+
+    def check(self, connection: Any, found: Destination | None) -> Iterator[Finding]:
+        if found is None:
+            schema = self.settings.ledger
+            name = sql.Identifier(schema).as_string(None)
+            if not connection.execute(_LEDGER, [name, schema, f"{name}.ledger"]).fetchone()[0]:
+                yield finding(
+                    "error", f"schema {schema}", "the role may not make the ledger",
+                    f"CREATE SCHEMA {name} AUTHORIZATION <role>;",
+                )  # fmt: skip
+            return
+        subject = f"target {found.schema}.{found.table}"
+        name = sql.Identifier(found.schema, found.table).as_string(None)
+        if lacking := [row[0] for row in connection.execute(_LACKING, [list(_NEEDED), name])]:
+            remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
+            yield finding("error", subject, f"the role may not {', '.join(lacking)}", remedy)
+        runs = connection.execute(_RUNS, [name]).fetchone()[0]
+        if runs and not self.settings.replica_role:
+            yield finding(
+                "warning", subject, f"changes run {runs}",
+                "sink.replica_role: true leaves triggers and foreign keys out",
+            )  # fmt: skip
+
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
-        """See `TableDatabase`."""
         # All that comes after us waits as well, and other tables do.
         cursor.execute("SET LOCAL lock_timeout = '5s'")
         for statement in statements:

@@ -27,7 +27,6 @@ class PostgresSinkSettings(TableSinkSettings):
 
     @property
     def default_schema(self) -> str:
-        """See `TableSinkSettings`."""
         return self.schema
 
     def _mapped(self, entry: MapEntry) -> Iterator[MappedTable]:

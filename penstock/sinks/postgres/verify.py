@@ -15,9 +15,9 @@ from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres.database import PostgresDatabase, set_session
 from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
-from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import META, SID
 from penstock.tables.verify import CompareSide, Difference, differences, row_text
 
@@ -62,20 +62,16 @@ class TableComparison:
                 for each in schemas
             )
         )
-        relation = SourceRelation(
-            schema=schema.schema, table=schema.table,
-            columns=tuple(
-                RelationColumn(each["name"], each["data_type"], bool(each["key"]))
-                for each in schema.columns
-            ),
-        )  # fmt: skip
+        relation = relation_of(schema)
         found = database.find(target, table.target_schema, table.target)
         if found is None:
             raise SettingsError(
                 f"there is no table {table.target_schema}.{table.target} at the destination",
                 hint="start the pipeline first, or create it",
             )
-        self._staged = database.staged(table, sid, relation, found)
+        self._staged = database.staged(
+            relation, found, table.mapping(sid, found), periods=table.periods
+        )
         self._mapping = self._staged.mapping
         order = found.columns if self._mapping.computed else relation.names
         self._names = [name for name in order if name in self._staged.written]

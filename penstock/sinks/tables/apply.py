@@ -14,7 +14,7 @@ from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.sinks.tables.table_map import LETTER
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
-from penstock.tables.staging import StagedTable
+from penstock.tables.staged import StagedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Applier:
     def __init__(self, database: TableDatabase, on_error: OnError) -> None:
         self.connection = database.connect()
         self._database, self._on_error = database, on_error
-        self._staged: dict[tuple[int, SourceRelation, str], StagedTable] = {}
+        self._staged: dict[tuple[int, SourceRelation, str], StagedRows] = {}
         self._made = 0  # of these, ever
 
     def apply(
@@ -68,7 +68,7 @@ class Applier:
 
     def _stage(
         self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation
-    ) -> StagedTable:
+    ) -> StagedRows:
         key = table.id, relation, row.columns
         found = self._staged.get(key)
         if found is None:
@@ -85,7 +85,7 @@ class Applier:
         self,
         cursor: Any,
         table: SourceTable,
-        staged: StagedTable,
+        staged: StagedRows,
         of: tuple[SourceRelation, Sequence[LineChange]],
         *,
         is_between: bool,

@@ -8,12 +8,12 @@ from typing import Any
 from psycopg import sql
 
 from penstock.model.errors import PenstockError
-from penstock.sinks.tables.settings import MappedTable
+from penstock.model.finding import Finding
+from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping
-from penstock.tables.staging import StagedTable
+from penstock.tables.staged import SID, Destination, RowMapping, StagedRows
 
 
 class TableDatabase(ABC):
@@ -22,7 +22,11 @@ class TableDatabase(ABC):
 
     error: type[Exception]
     """What the driver raises."""
-    ledger: TargetLedger
+    alters_columns = True
+    """Whether the default and the type of a column can be changed."""
+
+    def __init__(self, settings: TableSinkSettings, ledger: TargetLedger) -> None:
+        self.settings, self.ledger = settings, ledger
 
     @abstractmethod
     def connect(self) -> Any:
@@ -49,6 +53,15 @@ class TableDatabase(ABC):
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
         """Alters a table. Raises SettingsError where that does not come right by being tried
         again."""
+
+    @abstractmethod
+    def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
+        """Whether values of a source's column may be so large that they are not always sent."""
+
+    def check(self, connection: Any, found: Destination | None) -> Iterator[Finding]:
+        """What would keep rows out of a table, or make them different; without one, what would keep
+        the ledger from being made."""
+        yield from ()
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
@@ -78,25 +91,12 @@ class TableDatabase(ABC):
             cursor.execute(open_index(*name, key[:-1], periods))
 
     @abstractmethod
-    def staged_rows(
-        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int,
-        periods: HistoryColumns | None,
-    ) -> StagedTable:  # fmt: skip
+    def staged(
+        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
+        periods: HistoryColumns | None = None,
+    ) -> StagedRows:  # fmt: skip
         """How lines of a relation are written to a table; `number` tells those of a session
         apart."""
-
-    def staged(
-        self, mapped: MappedTable, sid: str, relation: SourceRelation, found: Destination, *,
-        number: int = 0, columns: Sequence[str] | None = None,
-    ) -> StagedTable:  # fmt: skip
-        """The same for a table of the map, of a source; to these of its target's columns, if not
-        to those of the map."""
-        mapping = RowMapping(
-            sid=sid if SID in found.columns else None, source=sid,
-            columns=mapped.options.columns if columns is None else columns,
-            computed=mapped.options.set, filter=mapped.options.filter,
-        )  # fmt: skip
-        return self.staged_rows(relation, found, mapping, number, mapped.periods)
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

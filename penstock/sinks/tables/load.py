@@ -21,59 +21,45 @@ from penstock.sinks import Part, Progress, RowsPoint, ignore
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.row_writer import LoadedRows, TableRowWriter
-from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
-from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.ledger import LedgerRow, TableRecord
-from penstock.tables.lines import (
-    CatalogColumn,
-    RelationColumn,
-    SourceCatalog,
-    SourceRelation,
-    own_type,
-)
-from penstock.tables.staging import StagedTable
+from penstock.tables.staged import StagedRows
 
 
 class LedgerLoad:
     """See `TableLoad`."""
 
     def __init__(
-        self, settings: TableSinkSettings, database: TableDatabase, mapped: MappedTable,
-        record: TableRecord, row: LedgerRow,
+        self, database: TableDatabase, mapped: MappedTable, record: TableRecord, row: LedgerRow,
     ) -> None:  # fmt: skip
         self.described, self.loaded = record.described(), 0
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=row.id)
-        self._settings, self._database, self._row = settings, database, row
+        self._database, self._row = database, row
         self._ledger = database.ledger
-        self._map = TableMap(settings, database)
+        self._map = TableMap(database)
 
     @property
     def backend(self) -> str:
-        """See `TableLoad`."""
         return self._table.mapped.backend
 
     @property
     def partition(self) -> PartitionId:
-        """See `TableLoad`."""
         return PartitionId(self._table.sid)
 
     @property
     def name(self) -> str:
-        """See `TableLoad`."""
         return self._table.name
 
     @property
     def has_rows(self) -> bool:
-        """See `TableLoad`."""
         return self._row.has_rows
 
     def covers(self, schema: str, table: str) -> bool:
-        """See `TableLoad`."""
         return self._map.mapped(self.backend, schema, table) == self._table.mapped
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
-        """See `TableLoad`."""
         with self._database.transaction("reading the ledger") as cursor:
             row = self._locked(cursor)
             parts = self._ledger.parts(cursor, row.id)
@@ -91,7 +77,6 @@ class LedgerLoad:
             return left
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
-        """See `TableLoad`."""
         is_keyed, keeps = point.is_by_key and _has_key(point), self._keeps
         # What was read at another point would be in the way, or there twice.
         is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
@@ -134,7 +119,6 @@ class LedgerLoad:
     def writer(
         self, point: RowsPoint, on_error: OnError = "stop", progress: Progress = ignore
     ) -> Iterator[TableRowWriter]:
-        """See `TableLoad`."""
         # A history that is not ours gets rows beside its own.
         merges = self._keeps and (self._row.is_ours or self._table.mapped.periods is None)
         with closing(self._database.connect()) as connection:
@@ -148,7 +132,7 @@ class LedgerLoad:
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
             loaded = LoadedRows(
-                table=self._table, row=row, staged=staged, relation=_relation(point),
+                table=self._table, row=row, staged=staged, relation=relation_of(point.schema),
                 cursor=point.cursor, identity=identity, merges=merges,
             )  # fmt: skip
             try:
@@ -158,12 +142,10 @@ class LedgerLoad:
                 raise Unavailable(f"the load of {self.name} begins anew") from None
 
     def discard(self) -> None:
-        """See `TableLoad`."""
         with self._database.transaction("beginning anew") as cursor:
             self._ledger.load_anew(cursor, self._row.id)
 
     def finish(self) -> bool:
-        """See `TableLoad`."""
         with self._database.transaction("ending a load") as cursor:
             row = self._locked(cursor)
             parts = self._ledger.parts(cursor, row.id)
@@ -174,7 +156,6 @@ class LedgerLoad:
             return is_whole
 
     def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
-        """See `TableLoad`."""
         applier = Applier(self._database, on_error)
         with closing(applier.connection):
             try:
@@ -196,7 +177,7 @@ class LedgerLoad:
             if row.state == "live" or not row.has_rows:
                 return False
             for relation, changes in self._ledger.take_held(
-                cursor, row, self._settings.commit.rows
+                cursor, row, self._database.settings.commit.rows
             ):
                 done = applier.apply(cursor, self._table, row, relation, changes)
                 if done.error is not None:
@@ -212,19 +193,18 @@ class LedgerLoad:
         return has_more
 
     def wait(self, error: PenstockError) -> None:
-        """See `TableLoad`."""
         with self._database.transaction("storing why a table waits") as cursor:
             row = self._locked(cursor)
             if row.state != "live":
                 self._ledger.enter_state(cursor, row.id, "waiting", error)
 
-    def _staged(self, cursor: Any, point: RowsPoint) -> StagedTable:
-        relation = _relation(point)
+    def _staged(self, cursor: Any, point: RowsPoint) -> StagedRows:
+        relation = relation_of(point.schema)
         if self._table.mapped.options.partitions:  # each has numbers of its own
             relation = replace(relation, catalog=None)
         return self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
 
-    def _clear(self, cursor: Any, staged: StagedTable) -> None:
+    def _clear(self, cursor: Any, staged: StagedRows) -> None:
         if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
             raise self._table.occupied
         staged.clear(cursor)
@@ -236,13 +216,11 @@ class LedgerLoad:
         return found[self._row.id]
 
 
-def unfinished(
-    settings: TableSinkSettings, database: TableDatabase, cursor: Any
-) -> Sequence[LedgerLoad]:
+def unfinished(database: TableDatabase, cursor: Any) -> Sequence[LedgerLoad]:
     """The tables of the map that are not live. Raises the driver's errors."""
-    tables = {(each.backend, each.source): each for each in settings.tables()}
+    tables = {(each.backend, each.source): each for each in database.settings.tables()}
     return [
-        LedgerLoad(settings, database, mapped, record, row)
+        LedgerLoad(database, mapped, record, row)
         for record, row in database.ledger.unfinished(cursor)
         if (mapped := tables.get((record.backend, record.table))) is not None
     ]
@@ -254,20 +232,3 @@ def _has_key(point: RowsPoint) -> bool:
 
 def _source(point: RowsPoint) -> str:
     return f"{point.schema.schema}.{point.schema.table}"
-
-
-def _relation(point: RowsPoint) -> SourceRelation:
-    schema = point.schema
-    numbers = [CatalogColumn(each.get("number", 0), each["name"]) for each in schema.columns]
-    state = schema.state
-    return SourceRelation(
-        schema=schema.schema, table=schema.table, version=schema.version,
-        columns=tuple(
-            RelationColumn(
-                each["name"], each["data_type"], bool(each["key"]), own_type(each.get("type", 0))
-            )
-            for each in schema.columns
-        ),
-        catalog=SourceCatalog(state["last_number"], str(state["file"] or ""), tuple(numbers))
-        if state else None,
-    )  # fmt: skip

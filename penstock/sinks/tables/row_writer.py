@@ -17,7 +17,7 @@ from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.sinks.tables.table_map import LETTER
 from penstock.tables.ledger import LedgerRow, LoadPart
 from penstock.tables.lines import LineChange, SourceRelation
-from penstock.tables.staging import StagedTable
+from penstock.tables.staged import StagedRows
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
 
@@ -29,7 +29,7 @@ class LoadedRows:
 
     table: SourceTable
     row: LedgerRow
-    staged: StagedTable
+    staged: StagedRows
     relation: SourceRelation
     cursor: str
     identity: str

@@ -18,7 +18,6 @@ from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BY_HAND
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.lines import SourceRelation, changes_of
@@ -28,8 +27,8 @@ class TableLetters:
     """The `StoredLetters` of a destination; all that is done is in the transaction of `cursor`, and
     raises the driver's errors."""
 
-    def __init__(self, settings: TableSinkSettings, database: TableDatabase, cursor: Any) -> None:
-        self._settings, self._database, self._cursor = settings, database, cursor
+    def __init__(self, database: TableDatabase, cursor: Any) -> None:
+        self._database, self._cursor = database, cursor
         self._ledger = database.ledger
         self.name = self._ledger.letters_table
 
@@ -50,7 +49,7 @@ class TableLetters:
         Rejected and SettingsError."""
         kept = find_letter(self, id)
         batch, letter = kept.change(decode).batch, kept.letter
-        with TableMap(self._settings, self._database) as tables:
+        with TableMap(self._database) as tables:
             table = tables.find(
                 letter.backend, PartitionId(letter.partition), letter.schema, letter.collection
             )
@@ -75,7 +74,7 @@ class TableLetters:
 
     def tables(self) -> list[dict[str, Any]]:
         """Every table of the map, of each source, as plain JSON."""
-        known = {(each.backend, each.source) for each in self._settings.tables()}
+        known = {(each.backend, each.source) for each in self._database.settings.tables()}
         return [
             each.described() for each in self._ledger.tables(self._cursor)
             if (each.backend, each.table) in known

@@ -13,6 +13,7 @@ from penstock.process.sqlite_file import path_of
 from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import LedgerRow, State, TargetLedger
+from penstock.tables.staged import SID, Destination, RowMapping
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
 warnings.filterwarnings("ignore", message='Field name "schema" in "(PostgresSinkSettings|_Table)"')
@@ -98,6 +99,18 @@ class MappedTable(Settings):
         """`schema.table` at the destination."""
         return f"{self.target_schema}.{self.target}"
 
+    def mapping(
+        self, sid: str, found: Destination, columns: Sequence[str] | None = None
+    ) -> RowMapping:
+        """How rows of a source become those of its target; only these columns of it, if not those
+        of the map."""
+        options = self.options
+        return RowMapping(
+            sid=sid if SID in found.columns else None, source=sid,
+            columns=options.columns if columns is None else columns,
+            computed=options.set, filter=options.filter,
+        )  # fmt: skip
+
     def enter(self, ledger: TargetLedger, cursor: Any, sid: str, *, initial: bool) -> LedgerRow:
         """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
         source = self.backend, sid, self.schema_name, self.table
@@ -110,6 +123,8 @@ class TableSinkSettings(Settings):
 
     images: ClassVar[Images] = "text"
 
+    type: str
+    """The kind of sink."""
     map_file: str = ""
     """The path of `map: sqlite:///FILE`; `map` is then what the file says, as it was read last."""
     map: tuple[MapEntry, ...] = ()

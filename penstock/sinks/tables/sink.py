@@ -7,26 +7,28 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.model.errors import SettingsError
+from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
+from penstock.model.table_schema import TableSchema
 from penstock.sinks import Decode, Progress, Receipt, Record
 from penstock.sinks.poison.stored_letters import find_letter
+from penstock.sinks.tables.check import check, check_tables
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.load import LedgerLoad, unfinished
 from penstock.sinks.tables.set_aside import TableLetters
-from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.ledger import TableRecord, TargetLedger
 
 
 class TableSink:
-    """All of a `penstock.sinks.Sink` of rows but its checks."""
+    """A `penstock.sinks.Sink` of rows; see its settings for what it can do."""
 
-    def __init__(self, settings: TableSinkSettings, database: TableDatabase) -> None:
-        self.settings, self._database = settings, database
+    def __init__(self, database: TableDatabase) -> None:
+        self.settings, self._database = database.settings, database
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
-        return TableWrite(self.settings, self._database, progress).run(changes)
+        return TableWrite(self._database, progress).run(changes)
 
     def prepare(self) -> None:
         """Makes the ledger. Raises SettingsError, Unavailable."""
@@ -45,28 +47,34 @@ class TableSink:
     def last(self, backend: str) -> None:
         """See `ReportsPositions`: databases do not come and go."""
 
+    def check(self) -> Sequence[Finding]:
+        return list(check(self._database))
+
+    def check_tables(
+        self,
+        backend: str,
+        schemas: Sequence[TableSchema],
+        partitions: Sequence[PartitionId] = (),
+    ) -> Sequence[Finding]:
+        return list(check_tables(self._database, backend, schemas, partitions))
+
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             yield from (kept.listed() for kept in aside.stored())
 
     def dead_letter(self, id: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return find_letter(aside, id).whole()
 
     def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.replay(id, decode)
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
-        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.tables()
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
         with self._set_aside() as aside:
             return aside.resume(backend, table)
 
@@ -80,12 +88,11 @@ class TableSink:
     @contextmanager
     def _set_aside(self) -> Iterator[TableLetters]:
         with self._ledger() as (_, cursor):
-            yield TableLetters(self.settings, self._database, cursor)
+            yield TableLetters(self._database, cursor)
 
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool
     ) -> Sequence[Mapping[str, Any]]:
-        """See `LoadsTables`."""
         with self._ledger() as (ledger, cursor):
             for table in self.settings.tables(backend):
                 table.enter(ledger, cursor, str(partition), initial=initial)
@@ -98,7 +105,6 @@ class TableSink:
         return [each for each in found if each.table in known]
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
-        """See `LoadsTables`."""
         with self._ledger() as (ledger, cursor):
             tables = [each.id for each in self._mapped(cursor, backend, partition)]
             return ledger.load_after(cursor, tables, losses)
@@ -106,7 +112,6 @@ class TableSink:
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
     ) -> Sequence[Mapping[str, Any]]:
-        """See `LoadsTables`."""
         with self._ledger() as (ledger, cursor):
             tables = self.settings.tables(backend)
             kept = [(each.schema_name, each.table, each.full_target) for each in tables]
@@ -114,14 +119,12 @@ class TableSink:
             return [each.described() for each in ledger.tables(cursor) if each.id in gone]
 
     def unfinished(self) -> Sequence[LedgerLoad]:
-        """See `LoadsTables`."""
         with self._ledger() as (_, cursor):
-            return unfinished(self.settings, self._database, cursor)
+            return unfinished(self._database, cursor)
 
     def reload(
         self, table: str, partition: str | None, backend: str | None = None
     ) -> Sequence[str]:
-        """See `LoadsTables`."""
         with self._ledger() as (ledger, cursor):
             found = {
                 id: f"{schema}.{name} of {db}/{sid}"

@@ -9,6 +9,7 @@ from zlib import crc32
 from psycopg import sql
 
 from penstock.model.errors import Rejected, SettingsError
+from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.settings import MappedTable
@@ -16,9 +17,17 @@ from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Move, RowFold
 from penstock.tables.history import LAST, StagedHistory
 from penstock.tables.ledger import reason_of
-from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
-from penstock.tables.staged import META, SID, Destination, prefix
-from penstock.tables.staging import StagedTable
+from penstock.tables.lines import (
+    NULL,
+    UNSENT,
+    CatalogColumn,
+    LineChange,
+    RelationColumn,
+    SourceCatalog,
+    SourceRelation,
+    own_type,
+)
+from penstock.tables.staged import META, SID, Destination, StagedRows, prefix
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
@@ -67,7 +76,7 @@ class SourceTable:
     def staged(
         self, cursor: Any, database: TableDatabase, relation: SourceRelation, number: int, *,
         lines_are: Literal["changes", "rows", "letters"] = "changes",
-    ) -> StagedTable:  # fmt: skip
+    ) -> StagedRows:  # fmt: skip
         """How lines of the relation are written. The target follows the source's columns before:
         changes come after those with the columns that the ledger has; all rows of the source come
         as they are now; letters may be of any time. Raises SettingsError, and the driver's
@@ -97,9 +106,8 @@ class SourceTable:
                 known = now
             relation = known.labelled(relation)
         columns = [each.target for each in known.columns if each.target is not None]
-        staged = database.staged(
-            mapped, self.sid, relation, found, number=number, columns=columns or None
-        )
+        mapping = mapped.mapping(self.sid, found, columns or None)
+        staged = database.staged(relation, found, mapping, number, mapped.periods)
         if problem := unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
         return staged
@@ -124,7 +132,8 @@ class SourceTable:
             relation=relation, known=known, destination=found, policy=policy,
             types={column.name: database.type_at(cursor, column) for column in relation.columns},
             wanted=mapped.options.columns, reserved=reserved,
-            is_shared=is_shared, is_trusted=is_all or known.is_resumed,
+            is_shared=is_shared or not database.alters_columns,
+            is_trusted=is_all or known.is_resumed,
             is_emptied=is_all and not is_shared and mapped.options.type == "clone",
         )  # fmt: skip
         try:
@@ -165,7 +174,7 @@ class SourceTable:
         self,
         cursor: Any,
         database: TableDatabase,
-        staged: StagedTable,
+        staged: StagedRows,
         changes: Sequence[LineChange],
         *,
         is_between: bool = False,
@@ -237,7 +246,24 @@ class SourceTable:
         return row_letter(values, "text", reason_of(error), error.message)
 
 
-def unfit(staged: StagedTable) -> SettingsError | None:
+def relation_of(schema: TableSchema) -> SourceRelation:
+    """What rows of a table are of, as its source has it now."""
+    numbers = [CatalogColumn(each.get("number", 0), each["name"]) for each in schema.columns]
+    state = schema.state
+    return SourceRelation(
+        schema=schema.schema, table=schema.table, version=schema.version,
+        columns=tuple(
+            RelationColumn(
+                each["name"], each["data_type"], bool(each["key"]), own_type(each.get("type", 0))
+            )
+            for each in schema.columns
+        ),
+        catalog=SourceCatalog(state["last_number"], str(state["file"] or ""), tuple(numbers))
+        if state else None,
+    )  # fmt: skip
+
+
+def unfit(staged: StagedRows) -> SettingsError | None:
     """What is wrong where the source's key is not one of the target, or a history's columns are
     missing; None for nothing."""
     found, key = staged.destination, staged.unique
@@ -262,7 +288,7 @@ def unfit(staged: StagedTable) -> SettingsError | None:
     return SettingsError(
         f"no unique index of {target} has exactly ({names})",
         code="no-unique-index",
-        hint=f"ALTER TABLE {target} ADD PRIMARY KEY ({names});",
+        hint=staged.add_key.format(target=target, table=found.table, names=names),
     )
 
 

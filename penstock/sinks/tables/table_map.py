@@ -8,7 +8,7 @@ from penstock.model.position import PartitionId
 from penstock.process.closing import Closes
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
+from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import SourceTable
 
 LETTER = 1 << 20  # bytes of a dead letter at most
@@ -17,12 +17,12 @@ LETTER = 1 << 20  # bytes of a dead letter at most
 class TableMap(Closes):
     """Finds tables; one that comes for the first time gets its row of the ledger."""
 
-    def __init__(self, settings: TableSinkSettings, database: TableDatabase) -> None:
-        self._settings, self._database = settings, database
+    def __init__(self, database: TableDatabase) -> None:
+        self._database = database
         self._named: dict[tuple[str, str, str], MappedTable] = {}
         self._patterns: defaultdict[str, list[tuple[re.Pattern[str], MappedTable]]]
         self._patterns = defaultdict(list)
-        for table in settings.tables():
+        for table in database.settings.tables():
             if table.options.partitions:
                 pattern = re.compile(table.options.partitions)
                 self._patterns[table.backend].append((pattern, table))
@@ -74,7 +74,7 @@ class TableMap(Closes):
         if key not in self._entered:
             with self._database.translated("reading the ledger"), self._opened().transaction():
                 cursor = self._connection.cursor()
-                ledger, initial = self._database.ledger, self._settings.initial
+                ledger, initial = self._database.ledger, self._database.settings.initial
                 ledger.make(cursor)
                 row = mapped.enter(ledger, cursor, sid, initial=initial)
             self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)

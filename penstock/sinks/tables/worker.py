@@ -20,7 +20,6 @@ from penstock.model.position import Place
 from penstock.process.backoff import delays
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.sinks.tables.tracker import HandedOver
 from penstock.tables.drift import KnownColumns
@@ -119,9 +118,9 @@ class Worker:
     `_pending`: work in its order.
     """
 
-    def __init__(self, settings: TableSinkSettings, database: TableDatabase, number: int) -> None:
+    def __init__(self, database: TableDatabase, number: int) -> None:
         self.failure: PenstockError | None = None
-        self._settings, self._database = settings, database
+        self._database, self._settings = database, database.settings
         self._pending: deque[Work] = deque()
         self._rows = 0  # that are pending
         self._report = WorkerReport()

@@ -22,7 +22,6 @@ from penstock.sinks.poison.dead_letter import error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tracker import Tracker
@@ -52,12 +51,11 @@ class _Tail:
 class TableWrite:
     """One call of `write`. `_relations`: of the partition's lines, by their table's number."""
 
-    def __init__(
-        self, settings: TableSinkSettings, database: TableDatabase, progress: Progress
-    ) -> None:
-        self._settings, self._progress = settings, progress
-        self._workers = [Worker(settings, database, number) for number in range(settings.workers)]
-        self._map = TableMap(settings, database)
+    def __init__(self, database: TableDatabase, progress: Progress) -> None:
+        settings = self._settings = database.settings
+        self._progress = progress
+        self._workers = [Worker(database, number) for number in range(settings.workers)]
+        self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._tails: dict[PartitionId, _Tail] = {}

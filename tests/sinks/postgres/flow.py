@@ -3,6 +3,7 @@ and its processes."""
 
 import threading
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ class Flow(Noted):
     def __init__(
         self,
         source: Database,
-        target: Database,
+        target: Database | Path,
         tables: Mapping[str, Any],
         *,
         initial: bool = True,
@@ -34,7 +35,9 @@ class Flow(Noted):
     ) -> None:
         super().__init__()
         self.slot = backend.get("slot", f"flow_{source.name}")
-        self._target = target
+        sink = {"type": "sqlite", "file": str(target)}
+        if isinstance(target, Database):
+            sink = {"type": "postgres", "connection": target.url}
         data = {
             "name": self.name,
             "backends": [{
@@ -42,7 +45,7 @@ class Flow(Noted):
                 **backend,
             }],
             "sink": {
-                "type": "postgres", "connection": target.url, "commit": {"wait": "20ms"},
+                **sink, "commit": {"wait": "20ms"},
                 "map": [{"backend": "shop", "tables": tables}],
             },
             "snapshot": {"initial": initial},
@@ -72,14 +75,15 @@ class Flow(Noted):
 
     def loaded(self) -> None:
         """Waits until all tables are live."""
-        states = "SELECT state, detail FROM penstock.ledger"
+
+        def states() -> list[tuple[str, str]]:
+            return [(each["state"], each["error"]) for each in self._sink.tables()]
 
         def are_live() -> bool:
             self.check()
-            found = self._target.execute(states)
-            return bool(found) and all(state == "live" for state, _ in found)
+            return {state for state, _ in states()} == {"live"}
 
-        until(are_live, 120, problem=lambda: self._target.execute(states))
+        until(are_live, 120, problem=states)
 
     def check(self) -> None:
         """Raises what ended it."""

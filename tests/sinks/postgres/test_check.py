@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from penstock.model.errors import SettingsError
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from tests.servers import Database, Postgres
 
 ITEMS = TableSchema(

@@ -14,8 +14,8 @@ import pytest
 from penstock.feeds import SnapshotWait
 from penstock.model.errors import SettingsError
 from penstock.model.position import PartitionId
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from penstock.snapshots.loading import SnapshotPoint
 from tests.chaos.shops import Entry, versions
 from tests.conftest import FAST

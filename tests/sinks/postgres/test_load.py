@@ -11,8 +11,8 @@ from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, TableLoad, ignore
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.postgres.test_write import TARGET, items, rows_of

@@ -14,8 +14,8 @@ import pytest
 
 from penstock.model.change import WHOLE
 from penstock.model.position import PartitionId, Place
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.postgres.test_write import rows_of

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from penstock.cli import main
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from penstock.sinks.postgres.verify import TableComparison, Verdict
 from penstock.tables.verify import Difference
 from tests.servers import Database, Postgres

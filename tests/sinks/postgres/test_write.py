@@ -12,8 +12,8 @@ import pytest
 from penstock.model.change import ERROR, WHOLE
 from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId, Place
+from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.sink import PostgresSink
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.changes import COMMITTED, batch_of
@@ -28,10 +28,12 @@ ITEMS: dict[str, Any] = {
 TARGET = "CREATE TABLE items (id int PRIMARY KEY, name varchar(5))"
 
 
-def rows_of(*texts: str, commit: int = 1, **columns: Any) -> pa.RecordBatch:
+def rows_of(
+    *texts: str, commit: int = 1, relation: dict[str, Any] = ITEMS, **columns: Any
+) -> pa.RecordBatch:
     """Changes of one transaction, as `INSERT 1 name`, of the table `items`."""
     found = [text.split(" ") for text in texts]
-    document: list[Any] = [orjson.dumps(ITEMS).decode(), *[None] * (len(found) - 1)]
+    document: list[Any] = [orjson.dumps(relation).decode(), *[None] * (len(found) - 1)]
     columns = {"delta": document, "key": [(*one, None)[1] for one in found], **columns}
     return batch_of(
         len(found), commit,

@@ -5,67 +5,42 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
-import psycopg
 from psycopg import sql
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.database import PostgresDatabase
-from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.settings import MappedTable
-from penstock.sinks.tables.source_table import SourceTable, unfit
+from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.history import StagedHistory
-from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import META, OWN_SID, SID, Destination, mentions
-from penstock.tables.staging import StagedTable, find_destination, type_at
-
-_NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
-_LEDGER = """
-SELECT CASE WHEN to_regnamespace(%s) IS NULL
-            THEN has_database_privilege(current_database(), 'CREATE')
-            ELSE has_schema_privilege(%s, 'CREATE') OR to_regclass(%s) IS NOT NULL END
-"""
-_MAY_BE_LARGE = "SELECT typstorage <> 'p' FROM pg_catalog.pg_type WHERE oid = to_regtype(%s)"
-_LACKING = """
-SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
-"""
-# Foreign keys are triggers of the system's.
-_RUNS = """
-SELECT coalesce(string_agg(DISTINCT CASE WHEN t.tgisinternal THEN 'a foreign key'
-                                         ELSE 'the trigger ' || t.tgname END, ', '), '')
-FROM pg_catalog.pg_trigger t
-WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
-"""
+from penstock.tables.lines import SourceRelation
+from penstock.tables.staged import META, OWN_SID, SID, Destination, StagedRows, mentions
 
 
-def check(settings: PostgresSinkSettings) -> Iterator[Finding]:
+def check(database: TableDatabase) -> Iterator[Finding]:
     """Findings about the destination, without its sources."""
-    database = PostgresDatabase(settings)
+    settings = database.settings
     try:
         with closing(database.connect()) as connection, database.translated("checking"):
-            yield finding("ok", "sink postgres", "the destination answers")
-            yield from _check_ledger(connection, settings)
+            yield finding("ok", f"sink {settings.type}", "the destination answers")
+            yield from database.check(connection, None)
             shared = Counter((each.target_schema, each.target) for each in settings.tables())
             for table in settings.tables():
                 is_shared = shared[table.target_schema, table.target] > 1
-                yield from _check_target(connection, settings, table, is_shared=is_shared)
+                yield from _check_target(connection, database, table, is_shared=is_shared)
     except PenstockError as error:
-        yield failed("sink postgres", error)
+        yield failed(f"sink {settings.type}", error)
 
 
 def check_tables(
-    settings: PostgresSinkSettings,
-    backend: str,
-    schemas: Sequence[TableSchema],
+    database: TableDatabase, backend: str, schemas: Sequence[TableSchema],
     partitions: Sequence[PartitionId],
-) -> Iterator[Finding]:
+) -> Iterator[Finding]:  # fmt: skip
     """Findings about tables of a backend, as its source has them, and their targets."""
-    database = PostgresDatabase(settings)
-    table_map = TableMap(settings, database)
+    settings, table_map = database.settings, TableMap(database)
     try:
         with closing(database.connect()) as connection, database.translated("checking"):
             for schema in schemas:
@@ -78,36 +53,25 @@ def check_tables(
                     if table.options.existing == "refuse" and (sid, table.source) not in ours:
                         yield from _check_rows(connection, database, SourceTable(table, sid, 0))
     except PenstockError as error:
-        yield failed("sink postgres", error)
+        yield failed(f"sink {settings.type}", error)
 
 
 def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:
     """Rows that would keep a table from its first load."""
     mapped, nothing = table.mapped, SourceRelation(schema="", table="", columns=())
-    found = find_destination(connection, mapped.target_schema, mapped.target)
+    found = database.find(connection, mapped.target_schema, mapped.target)
     if found is not None:
-        staged = database.staged(mapped, table.sid, nothing, found)
+        staged = database.staged(nothing, found, mapped.mapping(table.sid, found))
         if staged.has_rows(connection.cursor()):
             problem = table.occupied
             yield failed(f"target {table.target}", problem)
 
 
-def _check_ledger(connection: Any, settings: PostgresSinkSettings) -> Iterator[Finding]:
-    name = sql.Identifier(settings.ledger).as_string(None)
-    table = sql.Identifier(settings.ledger, "ledger").as_string(None)
-    if not connection.execute(_LEDGER, [name, settings.ledger, table]).fetchone()[0]:
-        yield finding(
-            "error", f"schema {settings.ledger}", "the role may not make the ledger",
-            f"CREATE SCHEMA {name} AUTHORIZATION <role>;",
-        )  # fmt: skip
-
-
 def _check_target(
-    connection: Any, settings: PostgresSinkSettings, table: MappedTable, *, is_shared: bool
+    connection: Any, database: TableDatabase, table: MappedTable, *, is_shared: bool
 ) -> Iterator[Finding]:
     subject = f"target {table.target_schema}.{table.target}"
-    name = sql.Identifier(table.target_schema, table.target).as_string(None)
-    found = find_destination(connection, table.target_schema, table.target)
+    found = database.find(connection, table.target_schema, table.target)
     if found is None:
         if not table.options.create:
             yield finding(
@@ -115,43 +79,29 @@ def _check_target(
                 "create it, or set `create: true` for the table in the map",
             )  # fmt: skip
         return
-    if lacking := [row[0] for row in connection.execute(_LACKING, [list(_NEEDED), name])]:
-        remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
-        yield finding("error", subject, f"the role may not {', '.join(lacking)}", remedy)
     if is_shared and SID not in found.columns:
         yield finding(
             "error", subject, "several tables of the map go there, and it has no column sid",
             "add a column sid to it and to its key, or give each table a target of its own",
         )  # fmt: skip
-    runs = connection.execute(_RUNS, [name]).fetchone()[0]
-    if runs and not settings.replica_role:
-        yield finding(
-            "warning", subject, f"changes run {runs}",
-            "sink.replica_role: true leaves triggers and foreign keys out",
-        )  # fmt: skip
+    yield from database.check(connection, found)
 
 
 def _check_columns(
-    connection: Any, database: PostgresDatabase, table: MappedTable, schema: TableSchema
+    connection: Any, database: TableDatabase, table: MappedTable, schema: TableSchema
 ) -> Iterator[Finding]:
     options, source = table.options, f"table {table.source} of {table.backend}"
-    found = find_destination(connection, table.target_schema, table.target)
+    found = database.find(connection, table.target_schema, table.target)
     if found is None:
         return
-    relation = SourceRelation(
-        schema=schema.schema, table=schema.table,
-        columns=tuple(
-            RelationColumn(each["name"], each["data_type"], bool(each["key"]))
-            for each in schema.columns
-        ),
-    )  # fmt: skip
+    relation = relation_of(schema)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding("error", source, f"it has no column {unknown[0]}", "correct `columns`")
     if unknown := sorted({*options.set} - found.columns.keys()):
         name = f"{found.schema}.{found.table}"
         yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
         return
-    staged = database.staged(table, "", relation, found)
+    staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
     if problem := unfit(staged):
         yield failed(source, problem)
     elif not relation.key:
@@ -163,13 +113,13 @@ def _check_columns(
         yield finding(
             "warning", source, f"{found.schema}.{found.table} has no index of its open versions:"
             " TRUNCATE, and reading what is current, take as long as there are old ones",
-            f"{staged.open_index.as_string(connection)};",
+            f"{staged.open_index.as_string(None)};",
         )  # fmt: skip
     if problem is None:
         yield from _check_left_out(connection, database, table, relation, found)
     wrong = list(_check_expressions(connection, database, source, relation, staged))
     yield from wrong
-    if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, staged):
+    if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):
         yield finding(
             "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"
             " large value that stayed as it was becomes a dead letter (unsent-value)",
@@ -177,7 +127,7 @@ def _check_columns(
         )  # fmt: skip
 
 
-def _may_be_unsent(connection: Any, staged: StagedTable) -> list[str]:
+def _may_be_unsent(connection: Any, database: TableDatabase, staged: StagedRows) -> list[str]:
     """The columns whose values expressions need, and neither each change nor the target may have:
     one that the target keeps is lacking where a row comes into the filter."""
     mapping, cursor, names = staged.mapping, connection.cursor(), staged.relation.names
@@ -186,12 +136,12 @@ def _may_be_unsent(connection: Any, staged: StagedTable) -> list[str]:
         each.name for each in staged.relation.columns
         if not each.is_key and (mapping.filter or each.name not in staged.kept)
         and any(mentions(text, each.name) for text in (*texts, mapping.filter))
-        and cursor.execute(_MAY_BE_LARGE, [type_at(cursor, each)]).fetchone()[0]
+        and database.may_be_large(cursor, each)
     ]  # fmt: skip
 
 
 def _check_left_out(
-    connection: Any, database: PostgresDatabase, table: MappedTable, relation: SourceRelation,
+    connection: Any, database: TableDatabase, table: MappedTable, relation: SourceRelation,
     found: Destination,
 ) -> Iterator[Finding]:  # fmt: skip
     """Columns that the target lacks."""
@@ -209,7 +159,7 @@ def _check_left_out(
     names = ", ".join(each.name for each in wanted)
     adds = sql.SQL(", ").join(
         sql.SQL("ADD COLUMN {} {}").format(
-            sql.Identifier(each.name), sql.SQL(type_at(cursor, each))
+            sql.Identifier(each.name), sql.SQL(database.type_at(cursor, each))
         )
         for each in wanted
     )
@@ -220,22 +170,19 @@ def _check_left_out(
     yield finding(
         "warning", f"table {table.source} of {table.backend}",
         f"{found.schema}.{found.table} lacks columns, and {waits} {names}",
-        f"{statement.as_string(connection)} or `schema_changes: add`",
+        f"{statement.as_string(None)} or `schema_changes: add`",
     )  # fmt: skip
 
 
 def _check_expressions(
-    connection: Any,
-    database: PostgresDatabase,
-    source: str,
-    relation: SourceRelation,
-    staged: StagedTable,
-) -> Iterator[Finding]:
+    connection: Any, database: TableDatabase, source: str, relation: SourceRelation,
+    staged: StagedRows,
+) -> Iterator[Finding]:  # fmt: skip
     """`set` and `filter` are SQL over a row of the source."""
     cursor, mapping = connection.cursor(), staged.mapping
     columns = sql.SQL(", ").join(
-        sql.SQL("NULL::{} AS {}").format(
-            sql.SQL(type_at(cursor, each)), sql.Identifier(each.name)
+        sql.SQL("CAST(NULL AS {}) AS {}").format(
+            sql.SQL(database.type_at(cursor, each)), sql.Identifier(each.name)
         )
         for each in (OWN_SID, *META, *relation.columns)
     )  # fmt: skip
@@ -244,12 +191,12 @@ def _check_expressions(
             continue
         kind = staged.destination.columns[name] if name in mapping.computed else "boolean"
         try:
-            connection.execute(
-                sql.SQL("SELECT ({})::{} FROM (SELECT {}) AS source LIMIT 0").format(
+            cursor.execute(
+                sql.SQL("SELECT CAST(({}) AS {}) FROM (SELECT {}) AS source LIMIT 0").format(
                     sql.SQL(expression), sql.SQL(kind), columns
                 )
             )
-        except psycopg.Error as error:
+        except database.error as error:
             what = "`filter`" if name == "filter" else f"`set` of {name}"
             said = database.translation(error, "reading").message
             yield finding("error", source, f"{what} is not SQL over its columns: {said}")

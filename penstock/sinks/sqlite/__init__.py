@@ -1,0 +1,18 @@
+"""One SQLite file that many sources flow into, table by table, as the map says: see
+`penstock/sinks/tables`."""
+
+from penstock.sinks import SinkPlugin
+from penstock.sinks.sqlite.database import SqliteDatabase
+from penstock.sinks.sqlite.settings import SqliteSinkSettings
+from penstock.sinks.tables.settings import wanted
+from penstock.sinks.tables.sink import TableSink
+
+
+class SqliteSink(TableSink):
+    """See `TableSink`."""
+
+    def __init__(self, settings: SqliteSinkSettings) -> None:
+        super().__init__(SqliteDatabase(settings))
+
+
+PLUGIN = SinkPlugin(settings=SqliteSinkSettings, build=SqliteSink, tables=wanted)

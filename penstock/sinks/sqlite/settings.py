@@ -1,0 +1,45 @@
+"""What a pipeline file may say about a SQLite file as a destination."""
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import model_validator
+
+from penstock.sinks.tables.settings import TableSinkSettings
+
+
+class SqliteSinkSettings(TableSinkSettings):
+    """One file. Constructing it does no I/O."""
+
+    type: Literal["sqlite"] = "sqlite"
+    file: Path
+    """The file, which is made if it is missing; its folder must exist."""
+    workers: int = 1
+    """SQLite has one writer."""
+
+    @property
+    def default_schema(self) -> str:
+        """See `TableSinkSettings`: what SQLite calls the file itself."""
+        return "main"
+
+    @model_validator(mode="after")
+    def _is_for_sqlite(self) -> "SqliteSinkSettings":
+        if self.workers != 1:
+            raise ValueError("workers: a SQLite file has one writer: leave it out")
+        if self.map_file:
+            raise ValueError(
+                "map: a file is for a sink of type postgres: write the list here"
+                " (penstock map FILE export prints it)"
+            )
+        for table in self.tables():
+            if table.options.type == "history":
+                raise ValueError(
+                    f"map: {table.source} has the type history, which a sink of type postgres has:"
+                    " write clone or append"
+                )
+            if table.target_schema != self.default_schema:
+                raise ValueError(
+                    f"map: the target {table.full_target}: SQLite has no schemas: write"
+                    f" {table.target_schema}_{table.target}"
+                )
+        return self
