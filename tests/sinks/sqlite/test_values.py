@@ -14,7 +14,7 @@ from tests.wire.kinds import KINDS, LIVE, LIVE_SETUP
 VERSION = 16
 TABLES = ("kinds", "keyless")
 # Of the sessions that read a source.
-SETTINGS = {**READS, "IntervalStyle": "iso_8601"}
+SETTINGS = {**READS, "IntervalStyle": "iso_8601", "search_path": ""}
 
 
 def _stored(kind: str, text: str | None) -> Any:
@@ -25,7 +25,7 @@ def _stored(kind: str, text: str | None) -> Any:
         return int(text == "t")
     if kind in ("smallint", "integer", "bigint", "oid"):
         return int(text)
-    if kind in ("real", "double precision") and text[-1] not in "Ny":
+    if kind in ("real", "float8", "double precision") and text[-1] not in "Ny":
         return float(text)
     return bytes.fromhex(text[2:]) if kind == "bytea" else text
 
@@ -50,7 +50,9 @@ def test_values_of_all_kinds_arrive_as_they_are(database: Database, tmp_path: Pa
             database.execute(f"INSERT INTO {table} (id) VALUES ({first + 1})")
 
     def here(table: str) -> list[tuple[Any, ...]]:
-        rows = database.execute(f"{settings} SELECT id::text, {names} FROM {table} ORDER BY id")
+        rows = database.execute(
+            f"{settings} SELECT id::text, {names} FROM public.{table} ORDER BY id"
+        )
         types = ["integer", *(kind.type for kind in kinds)]
         return [tuple(map(_stored, types, row)) for row in rows]
 
