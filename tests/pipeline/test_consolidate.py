@@ -188,9 +188,6 @@ def test_a_sqlite_file_has_each_change_once_also_after_a_kill(
             "type": "sqlite", "file": str(file), "commit": {"rows": 500, "wait": "20ms"},
             "map": [{"backend": database.name, "tables": tables}],
         },
-        "state": str(tmp_path / "state"),
-        "ops": {"port": 0},
-        **({"spark": {"class_archive": str(CLASSES)}} if CLASSES.exists() else {}),
     }  # fmt: skip
     queries = (
         "SELECT id, CAST(price AS text), note FROM items ORDER BY id", "SELECT n FROM loose"
