@@ -1,5 +1,6 @@
 """The site builds without a warning, its links lead somewhere, and it loads nothing from others."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,10 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_the_site_builds_and_holds_together(tmp_path: Path) -> None:
-    config = (ROOT / "mkdocs.yml").read_text().replace("build/site/latest", str(tmp_path / "site"))
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
     for name in ("docs", "penstock"):
-        (tmp_path / name).symlink_to(ROOT / name)
-    (tmp_path / "mkdocs.yml").write_text(config)
+        shutil.copytree(ROOT / name, tmp_path / name)
     built = subprocess.run(
         [Path(sys.executable).with_name("zensical"), "build", "--strict"],
         cwd=tmp_path,
@@ -25,7 +25,7 @@ def test_the_site_builds_and_holds_together(tmp_path: Path) -> None:
         check=False,
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    assert list(problems(tmp_path / "site")) == []
+    assert list(problems(tmp_path / "build/site/latest")) == []
 
 
 def test_a_link_that_leads_nowhere_and_a_foreign_font_are_found(tmp_path: Path) -> None:
