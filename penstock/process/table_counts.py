@@ -29,7 +29,10 @@ class TableCounts:
 
     def add(self, batches: Sequence[pa.RecordBatch]) -> None:
         """These changes are stored; batches have at least the columns COUNTED."""
-        table = pa.Table.from_batches([batch.select(COUNTED) for batch in batches])
+        # By columns: schemas of batches may differ in what is nullable.
+        table = pa.table({
+            name: pa.chunked_array([batch.column(name) for batch in batches]) for name in COUNTED
+        })  # fmt: skip
         grouped = table.group_by(COUNTED, use_threads=False)
         self._counted.append(grouped.aggregate([([], "count_all")]))
 

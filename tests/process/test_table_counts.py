@@ -37,3 +37,11 @@ def test_the_busiest_are_named_and_none_is_counted_twice() -> None:
     assert total.total() == 300 * 305
     assert {f"s.t{number}" for number in range(280, 300)} < found.keys()
     assert found[OTHER].total() >= 100
+
+
+def test_batches_may_differ_in_what_is_nullable() -> None:
+    counts, one = TableCounts(), batch(("s", "t", "INSERT"))
+    strict = pa.schema([field.with_nullable(False) for field in one.schema])
+    counts.add([one, pa.RecordBatch.from_arrays(one.columns, schema=strict)])
+    counts.add([pa.RecordBatch.from_arrays(one.columns, schema=strict)])
+    assert applied(counts) == {"s.t": {"INSERT": 3}}
