@@ -42,6 +42,10 @@ _COMMANDS = {
         "Show and replay what could not be published.",
     ),
     "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
+    "pause": ("penstock.cli.operate:pause", "Have a pipeline take no more changes for a while."),
+    "resume": ("penstock.cli.operate:resume", "End a pause."),
+    "retry": ("penstock.cli.operate:retry", "Have what stands still begin anew now."),
+    "shutdown": ("penstock.cli.operate:shutdown", "Stop a pipeline that runs on this machine."),
     "dictionaries": (
         "penstock.cli.dictionaries:command",
         "Train and show what single changes are compressed with.",

@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from penstock.cli.options import file_argument, print_list
-from penstock.cli.tables import set_aside
-from penstock.config import Pipeline, load_pipeline
+from penstock.config import load_pipeline
 from penstock.consumer.tail.reader import Since, parse_start
 from penstock.model.errors import Malformed, Rejected, SettingsError
+from penstock.service.actions import Operated
+from penstock.service.actions import replay as replay_letter
 from penstock.sinks import KeepsLetters
-from penstock.wire.hash_partitions import hashing
 
 
 @click.group("dead-letters")
@@ -36,7 +36,7 @@ def list_(
     *, file: Path, as_json: bool, table: str | None, reason: str | None, since: str | None
 ) -> None:
     """List the dead letters of the pipeline in FILE, oldest first."""
-    rows = list(_chosen(set_aside(load_pipeline(file)), table, reason, since))
+    rows = list(_chosen(Operated.by_command(load_pipeline(file)).letters, table, reason, since))
     cells = [
         (
             str(row["id"]), row["stored_at"][:19], row["backend"], row["table"] or "-",
@@ -56,7 +56,9 @@ def show(*, file: Path, id: str) -> None:
 
     Its raw bytes are base64. They are row data.
     """
-    click.echo(json.dumps(set_aside(load_pipeline(file)).dead_letter(id), indent=2))
+    click.echo(
+        json.dumps(Operated.by_command(load_pipeline(file)).letters.dead_letter(id), indent=2)
+    )
 
 
 @command.command("replay")
@@ -82,25 +84,17 @@ def replay(
     """
     if (id is None) is not everything:
         raise SettingsError("no dead letter is named", hint="name an ID, or give --all")
-    pipeline = load_pipeline(file)
-    sink = set_aside(pipeline)
-    chosen = [str(each["id"]) for each in _chosen(sink, table, reason, since)]
-    failed = sum(not _replayed(pipeline, sink, each) for each in (chosen if id is None else [id]))
+    on = Operated.by_command(load_pipeline(file))
+    chosen = [str(each["id"]) for each in _chosen(on.letters, table, reason, since)]
+    failed = sum(not _replayed(on, each) for each in (chosen if id is None else [id]))
     if failed:
         raise SystemExit(1)
 
 
-def _replayed(pipeline: Pipeline, sink: KeepsLetters, id: str) -> bool:
-    letter = sink.dead_letter(id)
+def _replayed(on: Operated, id: str) -> bool:
+    letter = on.letters.dead_letter(id)
     try:
-        if pipeline.transform and letter["kind"] == "source":
-            raise Rejected(
-                "the change was not decoded, and would be published around transform",
-                code="letter-not-decoded",
-                hint="repair the row at the source: its next change goes through the statements",
-            )
-        decoder = _decoder(pipeline, str(letter["backend"]))
-        done = sink.replay(id, decoder.decode)
+        done = replay_letter(on, id)
     except (Malformed, Rejected) as error:
         click.echo(f"{letter['id']}: {error}", err=True)
         return False
@@ -108,17 +102,6 @@ def _replayed(pipeline: Pipeline, sink: KeepsLetters, id: str) -> bool:
     where = f"message {done['sequence']}" if "sequence" in done else f"in {done['target']}"
     click.echo(f"{letter['id']}: {letter['event_id']} is {where}{known}")
     return True
-
-
-def _decoder(pipeline: Pipeline, backend: str) -> Any:
-    for each in pipeline.backends:
-        if each.name == backend:
-            decoder = each.feed().decoder(pipeline.sink.images, "stop")
-            return hashing(decoder, pipeline.hash_partitions(each))
-    known = ", ".join(each.name for each in pipeline.backends)
-    raise SettingsError(
-        f"the pipeline has no backend {backend!r}", code="no-backend", hint=f"it has: {known}"
-    )
 
 
 def _chosen(

@@ -16,6 +16,7 @@ from penstock.config import Deployment
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import SettingsError
+from penstock.service.actions import mend
 
 
 @click.command("gaps")
@@ -58,15 +59,11 @@ def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
             "gaps are kept with the positions, which are in memory: ask /status while it runs",
             hint="write positions: sqlite:///FILE to keep them",
         )
+    if mended is not None:
+        mend(pipeline, mended)
     store = open_store(pipeline.positions)
     try:
         gaps = Gaps(store, pipeline.name)
-        if mended is not None:
-            known = gaps.rows()
-            if mended not in known:
-                listed = ", ".join(known) or "none"
-                raise SettingsError(f"{mended} has no gaps", hint=f"those that have: {listed}")
-            gaps.clear(mended)
         return [
             {"backend": name.partition("/")[0], "partition": name.partition("/")[2], **row}
             for name, row in gaps.rows().items()

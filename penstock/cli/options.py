@@ -94,12 +94,19 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def ask_ops(bind: str, port: int, path: str) -> dict[str, Any]:
-    """The JSON object it answers with; empty where nothing answers, or something else."""
+def ask_ops(
+    bind: str, port: int, path: str, body: Mapping[str, Any] | None = None, *, token: str = ""
+) -> dict[str, Any]:
+    """The JSON object it answers with; empty where nothing answers, or something else. With a
+    `body` it is a POST."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
     connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
     try:
-        connection.request("GET", path)
+        if body is None:
+            connection.request("GET", path)
+        else:
+            headers = {"Authorization": f"Bearer {token}"}
+            connection.request("POST", path, json.dumps(body), headers)
         answer = json.loads(connection.getresponse().read(_LONGEST))
     except (OSError, http.client.HTTPException, ValueError):
         return {}

@@ -1,7 +1,7 @@
 """`penstock snapshot`: asks the running service for snapshots, and watches them."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +13,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from penstock.cli.options import columns, file_argument, overrides, state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.nats.services import asked
-from penstock.nats.subjects import escape
+from penstock.snapshots.asking import cancel_snapshot, request_snapshot
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
-from penstock.snapshots.records import Records, RunRecord, is_id
+from penstock.snapshots.records import Records, RunRecord
 
 _EVERY = 0.3  # seconds
 _SILENT = 60.0  # seconds without a change of a record until the service counts as gone
-_TIMEOUT = 90.0  # seconds for an answer
 
 
 @click.command("snapshot")
@@ -72,46 +70,15 @@ def command(
             case () | ("list",):
                 _list(Records(stream.connection, pipeline.name).all(), as_json=as_json)
             case ("cancel", snapshot_id):
-                _cancel(stream, pipeline, snapshot_id)
+                cancel_snapshot(stream, pipeline, snapshot_id)
+                click.echo(f"{snapshot_id} is being cancelled")
             case _:
                 SnapshotOptions.read(wanted)
-                ids = [_request(stream, pipeline, table, wanted) for table in words]
+                ids = [request_snapshot(stream, pipeline, table, wanted) for table in words]
                 if not no_wait:
                     _watch(stream, pipeline, ids, shown=not as_json)
                 records = Records(stream.connection, pipeline.name)
                 _report([record for one in ids if (record := records.get(one))], as_json=as_json)
-
-
-def _request(stream: InitStream, pipeline: Pipeline, table: str, options: Mapping[str, Any]) -> str:
-    subject = "snapshot.request." + ".".join(map(escape, table.split(".")))
-    return str(_asked(stream, pipeline, subject, options)["snapshot_id"])
-
-
-def _cancel(stream: InitStream, pipeline: Pipeline, snapshot_id: str) -> None:
-    if not is_id(snapshot_id):
-        raise SettingsError(
-            f"{snapshot_id} is no id of a snapshot", hint="`penstock snapshot FILE list` has them"
-        )
-    _asked(stream, pipeline, f"snapshot.cancel.{snapshot_id}")
-    click.echo(f"{snapshot_id} is being cancelled")
-
-
-def _asked(
-    stream: InitStream, pipeline: Pipeline, subject: str, options: Mapping[str, Any] | None = None
-) -> Any:
-    payload = orjson.dumps({"pipeline": pipeline.name, **(options or {})})
-    try:
-        answer = asked(stream.connection, subject, payload, _TIMEOUT)
-    except Unavailable as error:
-        raise Unavailable(
-            f"{error.message}",
-            code="no-answer",
-            hint=f"is the pipeline {pipeline.name} running? start it first",
-        ) from None
-    found = orjson.loads(answer.payload)
-    if "error" in found:
-        raise SettingsError(found["error"], hint=found.get("hint", ""))
-    return found
 
 
 def _watch(stream: InitStream, pipeline: Pipeline, ids: list[str], *, shown: bool) -> None:

@@ -8,8 +8,8 @@ import click
 
 from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.model.errors import PenstockError, SettingsError
-from penstock.sinks import KeepsLetters
+from penstock.model.errors import PenstockError
+from penstock.service.actions import Operated, ResumeTableAction, SuspendTableAction
 
 
 @click.group("tables")
@@ -39,12 +39,14 @@ def list_(*, file: Path, as_json: bool) -> None:
 @file_argument
 @click.argument("table")
 @click.option("--backend", help="Where several backends have such a table.")
-def resume(*, file: Path, table: str, backend: str | None) -> None:
+@click.option("--snapshot", is_flag=True, help="And take its rows anew, which mends the hole.")
+def resume(*, file: Path, table: str, backend: str | None, snapshot: bool) -> None:
     """Follow a suspended TABLE (schema.table) again, from its next change on.
 
     What was skipped stays missing in the stream; `penstock tables list` says from where to where.
     """
-    done = set_aside(load_pipeline(file)).resume_table(backend, table)
+    action = ResumeTableAction(table=table, backend=backend, snapshot=snapshot)
+    done = action.run(Operated.by_command(load_pipeline(file)))
     count, fate = done["skipped"], "were skipped"
     if "held" in done:
         count, fate = done["held"], "were held and are applied"
@@ -54,20 +56,25 @@ def resume(*, file: Path, table: str, backend: str | None) -> None:
     )
 
 
-def set_aside(pipeline: Pipeline) -> KeepsLetters:
-    """The pipeline's sink; raises SettingsError if it sets nothing aside."""
-    sink = pipeline.sink.sink()
-    if not isinstance(sink, KeepsLetters):
-        raise SettingsError(
-            f"the sink {pipeline.sink.type} keeps no dead letters and suspends no tables",
-            hint="they are in the stream itself there, with the operation ERROR",
-        )
-    return sink
+@command.command("suspend")
+@file_argument
+@click.argument("table")
+@click.option("--backend", help="Where there are several backends.")
+def suspend(*, file: Path, table: str, backend: str | None) -> None:
+    """Do not follow TABLE (schema.table) from its next change on, until `resume`.
+
+    Its changes are counted and are missing in a stream; a sink of tables holds them.
+    """
+    action = SuspendTableAction(table=table, backend=backend)
+    done = action.run(Operated.by_command(load_pipeline(file)))
+    click.echo(f"{table} is {done['state']}")
 
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     known: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in set_aside(pipeline).tables():  # of a sink of tables: one for each source
+    for each in Operated.by_command(
+        pipeline
+    ).letters.tables():  # of a sink of tables: one for each source
         known.setdefault((each["backend"], each["table"]), []).append(each)
     keeps_all = any("sid" in each for same in known.values() for each in same)
     for backend in () if keeps_all else pipeline.backends:

@@ -208,7 +208,9 @@ class Ops(Settings):
     # Names that requests may ask for besides loopback and `bind`: a web page must not read the
     # status by giving its own name our address.
     hosts: tuple[HostName, ...] = ()
-    token: Secret | None = Field(default=None, min_length=1)  # its owner may write
+    token: Secret | None = Field(default=None, min_length=1)  # its owner may act
+    # With it, nobody reads without one of both, but for whether it is healthy and ready.
+    read_token: Secret | None = Field(default=None, min_length=1)
     # Behind and not moving, or disconnected, for longer than this is unhealthy.
     stalled_after: Duration = Field(default=30.0, gt=0)
     # More unconfirmed log than this counts as "behind".

@@ -11,7 +11,7 @@ from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PAUSE, Pages, PageServer
-from penstock.microbatch.run_folder import is_stopping
+from penstock.microbatch.run_folder import is_paused, is_stopping
 from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Request, Ticket
 from penstock.model.errors import PenstockError
@@ -33,7 +33,7 @@ def buffered(
     """Pages are read here, and written by one task, so that one chain orders the sink's writes."""
     reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
     epochs = BufferedEpochs(reservoir, Roster(feed), positions, Lengths(options))
-    return OpenReading(options, epochs, report)
+    return OpenReading(options, epochs, report, feed.backend)
 
 
 def assigned(
@@ -43,7 +43,9 @@ def assigned(
     assignments = Assignments(options.buffer)
     lengths = Lengths(options, is_spread=True)
     epochs = AssignedEpochs(assignments, Roster(feed), positions, lengths, gaps=gaps)
-    return OpenReading(options, epochs, report, feed=pickle.dumps(feed), buffer=options.buffer)
+    return OpenReading(
+        options, epochs, report, feed.backend, feed=pickle.dumps(feed), buffer=options.buffer
+    )
 
 
 class OpenReading(Pages, Reading):
@@ -55,6 +57,7 @@ class OpenReading(Pages, Reading):
         options: SourceOptions,
         epochs: Epochs,
         report: Notify,
+        backend: str,
         *,
         feed: bytes = b"",
         buffer: int = 0,
@@ -63,7 +66,7 @@ class OpenReading(Pages, Reading):
         self._epochs = epochs
         self._report = report
         self._feed, self._buffer = feed, buffer
-        self._runtime, self._query = options.runtime, options.query
+        self._runtime, self._query, self._backend = options.runtime, options.query, backend
         self._server = PageServer.of(options, self)
         # Saves what is durable, from the first ticket on, so that no page waits for a disk.
         self._watching: threading.Thread | None = None
@@ -79,7 +82,8 @@ class OpenReading(Pages, Reading):
     def is_over(self) -> bool:
         if self._failure is not None:
             raise self._failure
-        return is_stopping(self._runtime, self._query) or self._epochs.is_cut_short()
+        ends = is_stopping(self._runtime, self._query) or is_paused(self._runtime, self._backend)
+        return ends or self._epochs.is_cut_short()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():

@@ -19,6 +19,9 @@ BOARD = "board"
 # `stop-QUERY` is the same for the reader of one query.
 STOP = "stop"
 
+# `paused-BACKEND`: its reader takes no more changes while the file is there.
+_PAUSED = "paused"
+
 # The name of the instance.
 _OWNER = "owner"
 
@@ -53,6 +56,20 @@ def query_name(backend: str, attempt: int) -> str:
 def stop_query(folder: Path, query: str) -> None:
     """Makes the stop file of one query."""
     (folder / f"{STOP}-{query}").touch()
+
+
+def pause_reader(folder: Path, backend: str, *, is_paused: bool) -> None:
+    """Has the reader of a backend pause, or go on."""
+    file = folder / f"{_PAUSED}-{backend}"
+    if is_paused:
+        file.touch()
+    else:
+        file.unlink(missing_ok=True)
+
+
+def is_paused(folder: str | None, backend: str) -> bool:
+    """What `pause_reader` said last."""
+    return folder is not None and (Path(folder) / f"{_PAUSED}-{backend}").exists()
 
 
 def write_owner(folder: Path, owner: str) -> None:

@@ -9,6 +9,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +18,7 @@ from penstock.feeds import Feed
 from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
-from penstock.microbatch.run_folder import BOARD, is_stopping, read_owner
+from penstock.microbatch.run_folder import BOARD, is_paused, is_stopping, read_owner
 from penstock.microbatch.source_reports import Json, Reading, SourceReports
 from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.errors import Unavailable
@@ -33,6 +34,8 @@ log = logging.getLogger("penstock")
 
 # Seconds: for how long a stop tries to save positions, and how long it waits for the source.
 LAST_SAVE = STOPPING = 5.0
+# Seconds between two looks whether a pause is over.
+_PAUSED = 0.5
 
 
 class Source:
@@ -102,6 +105,12 @@ class Source:
         self._reports.batch_ended(start)
         if is_stopping(self._runtime, self._query):
             self._finish(start)
+            return start
+        if is_paused(self._runtime, self._feed.backend):
+            with suppress(Unavailable):  # tried again
+                self._reading.save(start)
+            self._reports.report()
+            time.sleep(_PAUSED)
             return start
         end = self._reading.next(start)
         self._reports.batches += end != start

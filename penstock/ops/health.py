@@ -143,6 +143,14 @@ def _backend_complaints(
             "unhealthy" if silent >= limits.stalled_after else "degraded",
             f"backend {name}: has not reported for {silent:.0f} s",
         )
+    if query is not None and (paused := query.report.paused):
+        # Behind on purpose, and after a restart not connected.
+        until = paused["until"] or "it is resumed"
+        yield Complaint(
+            "degraded",
+            f"backend {name}: paused since {paused['since']} by {paused['by']}, until {until}",
+        )
+        return
     yield from _disconnected(f"backend {name}", entry, now, limits)
     yield from _partitions_disconnected(backend, now, limits)
     yield from _behind(backend, entry, now, limits)
@@ -377,7 +385,7 @@ def _cannot_read(snapshot: Snapshot, backend: str) -> str:
         return f"stands still: {query.blocked}"
     if source.stopped:
         return "has stopped"
-    if not _is_connected(source):  # it has begun, and its reader may start
+    if not _is_connected(source) and not query.paused:  # it has begun, and its reader may start
         return "is disconnected" + (f": {source.last_error}" if source.last_error else "")
     return ""
 

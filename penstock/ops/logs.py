@@ -7,9 +7,11 @@ import logging
 import re
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, Self, TextIO
 
+import orjson
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
@@ -21,6 +23,7 @@ Format = Literal["logfmt", "json", "console"]
 
 _USERINFO = re.compile(r"(?<=://)([^/@\s:]*):[^@\s/]+@")
 _SHORTEST_SECRET = 3
+_LINES = 500  # that are kept
 
 
 def configure(
@@ -39,6 +42,7 @@ def configure(
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             Blot(secrets),
+            LastLines(),
             *_renderers(chosen, colors=out.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -110,6 +114,33 @@ class _Forward(logging.Handler):
             structlog.get_logger().log(record.levelno, record.getMessage(), **known)
         except Exception:
             self.handleError(record)
+
+
+class LastLines:
+    """The last lines of the log of this process, without secrets; a processor of structlog."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lines: deque[bytes] = deque(maxlen=_LINES)
+        self._count = 0
+
+    def __call__(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
+        with self._lock:
+            self._lines.append(orjson.dumps(event, str))
+            self._count += 1
+        return event
+
+    def after(self, number: int) -> tuple[int, list[bytes]]:
+        """The lines after this number, as JSON, and the number of the last one."""
+        with self._lock:
+            kept = min(max(self._count - number, 0), len(self._lines))
+            return self._count, list(self._lines)[len(self._lines) - kept :]
+
+
+def last_lines() -> LastLines:
+    """Those of this process; of a process that did not `configure` its log: none."""
+    processors = structlog.get_config()["processors"]
+    return next((each for each in processors if isinstance(each, LastLines)), LastLines())
 
 
 def metrics_fields(status: Status) -> dict[str, Any]:

@@ -115,6 +115,9 @@ class QueryReport(StatusReport):
 
     begun: bool = told(False, "Its start succeeded, and its query may run.")
     blocked: str = told("", "Why it stands still until somebody acts.")
+    paused: Mapping[str, str | None] | None = told(
+        None, "Since when, by whom and until when it takes no more changes; null while it does."
+    )
     restarts: int = told(0, "Restarts of the backend's query.", series="restarts", counter=True)
     last_error: str = told("", "What failed last.")
 

@@ -46,16 +46,15 @@ class _Asked(NamedTuple):
 def _health(asked: _Asked) -> Response:
     status = asked.status
     code = 503 if status.health == "unhealthy" else 200
-    return as_json(
-        code,
-        {
-            "health": status.health,
-            "reasons": status.reasons,
-            "uptime_seconds": status.uptime_seconds,
-            "version": status.version,
-            "backends": [asdict(each) for each in status.backends],
-        },
-    )
+    found = {
+        "health": status.health,
+        "reasons": status.reasons,
+        "uptime_seconds": status.uptime_seconds,
+        "version": status.version,
+    }
+    if asked.access.refusal_to_read(asked.request) is None:
+        found["backends"] = [asdict(each) for each in status.backends]
+    return as_json(code, found)
 
 
 def _ready(asked: _Asked) -> Response:

@@ -18,9 +18,11 @@ from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response as Sent
-from starlette.routing import Mount, Route
+from starlette.responses import StreamingResponse
+from starlette.routing import BaseRoute, Mount, Route
 
 from penstock.model.errors import SettingsError
+from penstock.ops.events import EventStream
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, Response, refused
 from penstock.process.closing import Closes
 
@@ -35,9 +37,10 @@ log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path, and
-    `answer` for all others; `shutdown` is called after a response that asks for it was sent. Port 0
-    takes a free one: see `.port`. `extra_ports` serve the same."""
+    """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path (""
+    is none), and `answer` for all others; `shutdown` is called after a response that asks for it
+    was sent. `events` is what `/events` streams. Port 0 takes a free one: see `.port`.
+    `extra_ports` serve the same."""
 
     def __init__(
         self,
@@ -48,12 +51,13 @@ class OpsServer(Closes):
         answer: Answer,
         shutdown: Callable[[], None],
         endpoints: Mapping[str, Sequence[Endpoint]] = _NONE,
+        events: EventStream | None = None,
     ) -> None:
         self.bind = access.bind
         self.port = port
         self._extra_ports = extra_ports
         self._answer = answer
-        self._endpoints = endpoints
+        self._endpoints, self._events = endpoints, events
         self._shutdown = shutdown
         self._access = access
         self._server: uvicorn.Server | None = None
@@ -108,12 +112,16 @@ class OpsServer(Closes):
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        mounts = [
-            Mount(path, routes=[self._route(each.path, each.answer, each.method) for each in some])
-            for path, some in self._endpoints.items()
-        ]
+        routes: list[BaseRoute] = []
+        for path, some in self._endpoints.items():
+            own = [self._route(each.path, each.answer, each.method) for each in some]
+            routes += [Mount(path, routes=own)] if path else own
+        if self._events is not None:
+            routes.append(Route("/events", self._stream))
+        for each in self._endpoints.get("", ()):  # no other method than theirs
+            routes.append(self._route(each.path, partial(_not_allowed, each.method), *_METHODS))
         return Starlette(
-            routes=[*mounts, self._route("/{path:path}", self._answer, *_METHODS)],
+            routes=[*routes, self._route("/{path:path}", self._answer, *_METHODS)],
             exception_handlers={HTTPException: _http_error},
             max_body_size=_LONGEST,
         )
@@ -121,19 +129,22 @@ class OpsServer(Closes):
     def _route(self, path: str, answer: Answer, *methods: str) -> Route:
         return Route(path, partial(self._serve, answer), methods=methods)
 
+    async def _stream(self, asked: http.Request) -> Sent:
+        assert self._events is not None
+        request = _request(asked, b"")
+        found = self._access.refusal(request) or self._events.refusal()
+        if found is not None:
+            return _sent(found)
+        events = self._events.events(request.headers.get("last-event-id", ""))
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
+
     async def _serve(self, answer: Answer, asked: http.Request) -> Sent:
         try:
             body = await asked.body()
         except http.ClientDisconnect:
             return Sent(status_code=400)
-        request = OpsRequest(
-            method=asked.method,
-            path=asked.url.path,
-            query=dict(asked.query_params),
-            headers=dict(asked.headers),
-            body=body,
-            ids=asked.path_params,
-        )
+        request = _request(asked, body)
         found = self._access.refusal(request)
         if found is None:
             try:
@@ -160,6 +171,23 @@ def _listener(bind: str, port: int) -> socket.socket:
             hint="choose another ops.port or other ops.extra_ports; ops.port: 0 takes a free one",
         ) from error
     return listener
+
+
+def _request(asked: http.Request, body: bytes) -> OpsRequest:
+    return OpsRequest(
+        method=asked.method,
+        path=asked.url.path,
+        query=dict(asked.query_params),
+        headers=dict(asked.headers),
+        body=body,
+        ids=asked.path_params,
+        client=asked.client.host if asked.client else "",
+    )
+
+
+def _not_allowed(method: str, request: OpsRequest) -> Response:
+    text = f"{request.path} takes {method}"
+    return refused(405, "not_allowed", text, headers={"Allow": method})
 
 
 async def _http_error(_: http.Request, error: Exception) -> Sent:

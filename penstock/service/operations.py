@@ -13,9 +13,10 @@ from penstock.microbatch.run_folder import BOARD
 from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
 from penstock.ops.board import Board
+from penstock.ops.events import EventStream
 from penstock.ops.health import Thresholds
 from penstock.ops.history import History
-from penstock.ops.logs import Repeated, log_metrics
+from penstock.ops.logs import Repeated, last_lines, log_metrics
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
@@ -55,7 +56,9 @@ class Operations(Closes):
     ) -> None:
         self._pipeline = pipeline
         ops = pipeline.ops
-        self.access = Access(bind=ops.bind, hosts=ops.hosts, token=ops.token)
+        self.access = Access(
+            bind=ops.bind, hosts=ops.hosts, token=ops.token, read_token=ops.read_token
+        )
         self._board = board
         self._history = History()
         self._stop = stop
@@ -132,6 +135,7 @@ class Operations(Closes):
             answer=self._answer,
             shutdown=self._stop,
             endpoints=self.endpoints,
+            events=EventStream(self.status, last_lines()),
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)

@@ -7,7 +7,7 @@ stored position.
 
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -19,16 +19,20 @@ from penstock.leases import open_store
 from penstock.leases.holder import instance_name
 from penstock.microbatch.run_folder import STOP, run_folder, write_owner
 from penstock.model.errors import LeaseLost
+from penstock.model.finding import Finding
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.reports import QueryReport, SourceReport
 from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
+from penstock.service.action_api import ActionApi
+from penstock.service.actions import Actions, Operated
 from penstock.service.beginning import Beginnings
 from penstock.service.live_map import LiveMap, changes
 from penstock.service.operations import Operations, open_board
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.ownership import Ownership
+from penstock.service.pauses import PausedReaders, Pauses
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
@@ -48,12 +52,18 @@ log = structlog.get_logger("penstock")
 
 class Service:
     """Runs one pipeline until it is stopped: `pipeline`, as its map has it now. `live` follows the
-    map; None while another instance runs it."""
+    map; None while another instance runs it. `findings`: what `penstock check` looks at."""
 
-    def __init__(self, pipeline: Pipeline, *, more_metrics: MoreMetrics = no_more_metrics) -> None:
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        *,
+        findings: Callable[[Pipeline], Iterator[Finding]],
+        more_metrics: MoreMetrics = no_more_metrics,
+    ) -> None:
         self.pipeline = pipeline
         self.live: LiveMap | None = None
-        self._more_metrics = more_metrics
+        self._findings, self._more_metrics = findings, more_metrics
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -90,12 +100,15 @@ class Service:
                     stream_info=_stream_info(pipeline),
                 )
             )
+            actions = stack.enter_context(Actions())
+            ops.endpoints[""] = ActionApi(actions, ops.access, self._operated).endpoints()
             if pipeline.sink.plug_in.map_store is not None:
                 # (It has psycopg, which a pipeline without PostgreSQL may lack.)
                 from penstock.service.map_api import MapApi
 
                 api = MapApi(self, ops.access, partial(ops.status, None))
                 ops.endpoints |= api.endpoints()
+            paused = PausedReaders(pipeline, stack.enter_context(Pauses(pipeline)), run, board)
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
 
             def meanwhile() -> None:
@@ -110,7 +123,7 @@ class Service:
                 # Another instance may have followed edits while this one waited.
                 pipeline = self.pipeline.renewed()
                 changed = changes(self.pipeline, pipeline)
-                for part in (engine, standby, ops, self):
+                for part in (engine, standby, ops, paused, self):
                     part.follow(pipeline, changed)
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
@@ -124,13 +137,14 @@ class Service:
                     if not pipeline.transform:
                         snapshots.start()
                     supervision = Supervision(pipeline, engine.queries, beginnings, board)
-                    parts = (engine, standby, ops, owned, loader, beginnings, self)
+                    parts = (engine, standby, ops, owned, loader, beginnings, paused, self)
                     with LiveMap(pipeline, run, supervision, parts) as self.live:
                         self._own(
                             engine,
                             supervision,
                             snapshots,
                             self.live,
+                            paused,
                             board=board,
                             run=run,
                             leases=standby,
@@ -149,12 +163,14 @@ class Service:
         supervision: Supervision,
         snapshots: Snapshots,
         live: LiveMap,
+        paused: PausedReaders,
         *,
         board: Board,
         run: Path,
         leases: Standby,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
+        paused.tick(time.monotonic())
         with self._ending_with_spark():
             try:
                 engine.own()
@@ -165,6 +181,7 @@ class Service:
                         if leases.lost:
                             raise LeaseLost(leases.lost)
                         engine.count_task_slots()
+                        paused.tick(time.monotonic())
                         live.tick(time.monotonic())
                         supervision.tick(time.monotonic())
                     (run / STOP).touch()
@@ -186,6 +203,13 @@ class Service:
             log.warning(
                 "Spark is gone; the next start delivers what was in flight", error=str(error)
             )
+
+    def _operated(self, by: str) -> Operated:
+        live = self.live
+        return Operated(
+            pipeline=self.pipeline, by=by, findings=self._findings, stop=self.stop,
+            restart=None if live is None else live.restart,
+        )  # fmt: skip
 
     def _ownership(self, board: Board) -> Ownership:
         def readers() -> Mapping[str, str]:

@@ -128,6 +128,11 @@ class KeepsLetters(Protocol):
     def tables(self) -> Sequence[Mapping[str, Any]]:
         """Every table that is or was suspended."""
 
+    def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
+        """The table (`schema.table`) is not followed from its next change on, until it is
+        resumed by hand."""
+        ...
+
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """The table (`schema.table`) is followed again from its next change on."""
 

@@ -22,7 +22,7 @@ from penstock.sinks.jetstream.session import Session
 from penstock.sinks.messages.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
 from penstock.sinks.poison.quarantine import now, summary
 from penstock.sinks.poison.stored_letters import find_letter, find_suspended
-from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState
+from penstock.sinks.poison.suspension import BY_HAND, Event, Suspension, SuspensionState, Table
 
 _ATTEMPTS = 20
 # Before every place of every feed: a stream that lost its last message is still nowhere.
@@ -69,6 +69,19 @@ class Replays:
     def tables(self) -> list[dict[str, Any]]:
         """Every table that is or was suspended, as plain JSON."""
         return list(map(summary, self._session.poison.suspensions.all(within=0).values()))
+
+    def suspend(self, backend: str, table: str) -> dict[str, Any]:
+        """Has a table not be followed from its next change on, whatever that is."""
+
+        def step(record: Suspension) -> Suspension:
+            if record.state is SuspensionState.SUSPENDED:
+                return record
+            return record.after(Event.POISONED, now(), reason=BY_HAND, error="", columns=())
+
+        schema, _, collection = table.rpartition(".")
+        suspensions = self._session.poison.suspensions
+        suspensions.all(within=0)
+        return summary(suspensions.change(Table(backend, schema, collection), step))
 
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Asks for a suspended table to be followed from its next change on; SettingsError when

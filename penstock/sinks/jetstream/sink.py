@@ -90,6 +90,11 @@ class JetStreamSink(Sink, ReportsPositions, KeepsLetters):
         with self._replays() as replays:
             return replays.tables()
 
+    def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
+        """See `KeepsLetters`."""
+        with self._replays() as replays:
+            return replays.suspend(backend, table)
+
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         with self._replays() as replays:
             return replays.resume(backend, table)

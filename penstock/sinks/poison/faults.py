@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from penstock.model.change import Operation, images_of
 from penstock.model.errors import Rejected
-from penstock.sinks.poison.suspension import Suspension, Table
+from penstock.sinks.poison.suspension import BY_HAND, Suspension, Table
 
 TOO_LARGE = "too-large"
 UNENCODABLE = "not-encodable"
@@ -153,7 +153,7 @@ def columns_of(row: Mapping[str, Any]) -> tuple[str, ...]:
 def is_mended(record: Suspension, row: Mapping[str, Any], limit: int) -> bool:
     """Whether the change in `row` shows that what a table was suspended for is gone; `limit` is
     what the server takes, in bytes."""
-    if row["operation"] not in _ROWS:
+    if row["operation"] not in _ROWS or record.reason == BY_HAND:
         return False
     if len({row["relation_id"], record.relation_id} - {None}) > 1:
         return True  # dropped, and made again

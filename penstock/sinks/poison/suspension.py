@@ -15,6 +15,8 @@ from penstock.model.errors import Malformed
 from penstock.model.machine import step
 from penstock.model.position import Place
 
+# The reason where an operator asked for it.
+BY_HAND = "by-hand"
 # Holes that a record remembers, the oldest forgotten first.
 _HOLES = 50
 
@@ -39,6 +41,7 @@ class Event(StrEnum):
 # (state, event) -> state; what is not here cannot happen.
 TRANSITIONS: Mapping[tuple[SuspensionState, Event], SuspensionState] = {
     (SuspensionState.FOLLOWING, Event.POISONED): SuspensionState.SUSPENDED,
+    (SuspensionState.RESUMING, Event.POISONED): SuspensionState.SUSPENDED,
     (SuspensionState.SUSPENDED, Event.ASKED): SuspensionState.RESUMING,
     (SuspensionState.RESUMING, Event.ASKED): SuspensionState.RESUMING,
     (SuspensionState.SUSPENDED, Event.MENDED): SuspensionState.FOLLOWING,

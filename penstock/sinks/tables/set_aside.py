@@ -80,6 +80,21 @@ class TableLetters:
             if (each.backend, each.table) in known
         ]  # fmt: skip
 
+    def suspend(self, backend: str, table: str) -> dict[str, Any]:
+        """Has a table wait, of all sources of the backend: its changes are held. Raises
+        SettingsError where there is none of that name."""
+        found = [
+            each for each in self._ledger.tables(self._cursor)
+            if (each.backend, each.table) == (backend, table)
+        ]  # fmt: skip
+        if not found:
+            raise SettingsError(f"{backend} has no table {table} in the map")
+        for each in found:
+            self._ledger.enter_state(
+                self._cursor, each.id, "waiting", Rejected("suspended by hand")
+            )
+        return found[0].described() | {"state": "waiting"}
+
     def resume(self, backend: str | None, table: str) -> dict[str, Any]:
         """Sets a suspended table going, of all its sources; raises SettingsError where there is
         none of that name."""

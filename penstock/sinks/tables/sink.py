@@ -74,6 +74,11 @@ class TableSink:
         with self._set_aside() as aside:
             return aside.tables()
 
+    def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
+        """See `KeepsLetters`."""
+        with self._set_aside() as aside:
+            return aside.suspend(backend, table)
+
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         with self._set_aside() as aside:
             return aside.resume(backend, table)

@@ -1,0 +1,91 @@
+"""`penstock pause`, `resume`, `retry`, `shutdown`: what operators do to a pipeline that runs."""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from penstock.cli.options import ask_ops, file_argument, overrides, state_option
+from penstock.config import Pipeline, load_pipeline
+from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.service.actions import Operated, PauseAction, ResumeAction, read_action
+
+_backend = click.argument("backend", required=False)
+
+
+@click.command("pause")
+@file_argument
+@_backend
+@click.option("--for", "seconds", metavar="TIME", help="Until then, such as 30m; else `resume`.")
+@state_option
+def pause(*, file: Path, backend: str | None, seconds: str | None, state: Path | None) -> None:
+    """Have BACKEND of the pipeline in FILE, or all, take no more changes.
+
+    What is in flight is stored and acknowledged, and connections are kept. A restart, and another
+    instance, stay paused. A pause ends by itself before the source would drop changes that were
+    not read.
+    """
+    given = {"backend": backend, **({"for": seconds} if seconds else {})}
+    action = read_action(PauseAction.title(), given)
+    _print(action.run(_reachable(file, state)))
+
+
+@click.command("resume")
+@file_argument
+@_backend
+@state_option
+def resume(*, file: Path, backend: str | None, state: Path | None) -> None:
+    """Have BACKEND of the pipeline in FILE, or all, take changes again."""
+    on, action = _reachable(file, state), ResumeAction(backend=backend)
+    if why := action.refusal(on):
+        raise SettingsError(why)
+    _print(action.run(on))
+
+
+@click.command("retry")
+@file_argument
+@_backend
+def retry(*, file: Path, backend: str | None) -> None:
+    """Have BACKEND of the pipeline in FILE, or all, begin anew now.
+
+    One that stands still is tried now and then by itself. Asks the ops server on this machine, and
+    needs `ops.token`.
+    """
+    _asked(load_pipeline(file), "retry", {"backend": backend})
+
+
+@click.command("shutdown")
+@file_argument
+def shutdown(*, file: Path) -> None:
+    """Stop the pipeline in FILE that runs on this machine, in order.
+
+    Asks its ops server, and needs `ops.token`.
+    """
+    _asked(load_pipeline(file), "shutdown", {})
+
+
+def _reachable(file: Path, state: Path | None) -> Operated:
+    return Operated.by_command(load_pipeline(file, overrides=overrides(state)))
+
+
+def _print(done: Any) -> None:
+    for what, names in done.items():
+        click.echo(f"{what}: {', '.join(names)}")
+
+
+def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
+    ops = pipeline.ops
+    if ops.token is None:
+        raise SettingsError(
+            f"{action} needs ops.token", hint="set it in the file, and start the pipeline again"
+        )
+    found = ask_ops(
+        ops.bind, ops.port, f"/actions/{action}", arguments, token=ops.token.get_secret_value()
+    )
+    if not found:
+        raise Unavailable(
+            f"no ops server answers on {ops.bind}:{ops.port}", hint="does the pipeline run here?"
+        )
+    if "error" in found:
+        raise Rejected(str(found["error"]), hint=str(found.get("info", "")))
+    click.echo(f"{action} has begun")

@@ -1,0 +1,146 @@
+"""Actions over HTTP: which there are, which are refused, and what became of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.config import Pipeline, build_pipeline
+from penstock.model.settings import Secret
+from penstock.ops.requests import Access, OpsRequest, Response
+from penstock.service.action_api import ActionApi, described
+from penstock.service.actions import ACTIONS, Actions, Operated, PauseAction
+from penstock.service.pauses import Pauses
+from tests.waiting import until
+
+
+class Asked:
+    """The API of a pipeline of two memory feeds, as HTTP would ask it."""
+
+    def __init__(self, pipeline: Pipeline, **access: Any) -> None:
+        self.actions, self.restarted = Actions(), list[str]()
+        self.on = Operated(pipeline=pipeline, by="", restart=self.restarted.extend)
+        api = ActionApi(self.actions, Access(**access), lambda _: self.on)
+        self._endpoints = {each.path: each.answer for each in api.endpoints()}
+
+    def __call__(self, path: str, given: Any = None, token: str = "key") -> tuple[int, Any]:
+        answer = self._endpoints.get(path, self._endpoints["/actions/{name}"])
+        body = (
+            given
+            if isinstance(given, bytes)
+            else json.dumps({} if given is None else given).encode()
+        )
+        request = OpsRequest(
+            method="POST", path=path, body=body, ids={"name": path.rpartition("/")[2]},
+            headers={"authorization": f"Bearer {token}"},
+        )  # fmt: skip
+        found: Response = answer(request)
+        return found.status, json.loads(found.body)
+
+    def ended(self) -> Any:
+        until(lambda: self.actions.recent[0]["state"] != "running")
+        return self.actions.recent[0]
+
+
+@pytest.fixture
+def pipeline(tmp_path: Path) -> Pipeline:
+    backends = [{"name": name, "type": "memory"} for name in "ab"]
+    return build_pipeline(
+        {"name": "shop", "backends": backends, "sink": {"type": "memory"},
+         "state": str(tmp_path)},
+        name="test", secrets=[],
+    )  # fmt: skip
+
+
+@pytest.fixture
+def ask(pipeline: Pipeline) -> Asked:
+    return Asked(pipeline, token=Secret("key"))
+
+
+def test_an_action_runs_and_is_remembered(ask: Asked) -> None:
+    code, begun = ask("/actions/pause", {"backend": "a", "for": "30m"})
+    assert (code, begun["action"]) == (202, "pause")
+    found = ask.ended()
+    assert (found["id"], found["state"], found["result"]) == (
+        begun["id"],
+        "done",
+        {"paused": ["a"]},
+    )
+    assert ask("/actions")[1]["recent"][0] == found
+    with Pauses(ask.on.pipeline) as pauses:
+        assert list(pauses.all()) == ["a"]
+        assert pauses.all()["a"]["until"]
+
+
+def test_one_that_fails_says_why(ask: Asked) -> None:
+    assert ask("/actions/replay", {})[0] == 202
+    found = ask.ended()
+    assert found["state"] == "failed"
+    assert "keeps no dead letters" in found["error"]
+    assert found["hint"]
+
+
+@pytest.mark.parametrize(
+    ("path", "given", "code", "field"),
+    [
+        ("/actions/nothing", {}, 404, None),
+        ("/actions/resume", {}, 409, None),
+        ("/actions/shutdown", {}, 409, None),
+        ("/actions/pause", {"backend": 1}, 422, "backend"),
+        ("/actions/pause", {"for": "soon"}, 422, "for"),
+        ("/actions/pause", {"bakend": "a"}, 422, "bakend"),
+        ("/actions/mend", {"backend": "a"}, 422, "partition"),
+        ("/actions/pause", b"{", 422, None),
+        ("/actions/pause", [], 422, None),
+    ],
+)
+def test_what_is_refused(ask: Asked, path: str, given: Any, code: int, field: str | None) -> None:
+    found = ask(path, given)
+    assert (found[0], found[1].get("field")) == (code, field)
+    assert not ask.actions.recent
+
+
+def test_without_a_token_in_the_file_there_are_none_and_the_list_says_how(
+    pipeline: Pipeline,
+) -> None:
+    ask = Asked(pipeline)
+    assert ask("/actions/pause")[0] == 403
+    listed = ask("/actions")[1]["actions"]
+    assert {each["action"] for each in listed} == set(ACTIONS)
+    assert all("ops.token" in each["why"] and not each["allowed"] for each in listed)
+
+
+def test_each_says_whether_it_can_be_done_now(ask: Asked) -> None:
+    allowed = {each["action"]: each["allowed"] for each in ask("/actions")[1]["actions"]}
+    assert (allowed["pause"], allowed["retry"], allowed["shutdown"]) == (True, True, False)
+
+
+def test_retry_begins_all_anew(ask: Asked) -> None:
+    ask("/actions/retry")
+    assert ask.ended()["result"] == {"restarted": ["a", "b"]}
+    assert ask.restarted == ["a", "b"]
+
+
+def test_a_pause_is_ended_by_another_process_and_kept_by_a_second_pause(
+    pipeline: Pipeline,
+) -> None:
+    on = Operated.by_command(pipeline)
+    PauseAction(backend="a").run(on)
+    with Pauses(pipeline) as pauses:
+        first = pauses.all()["a"]
+        pauses.pause(["a", "b"], "me", 60)
+        assert pauses.all()["a"]["since"] == first["since"]
+        assert pauses.resume(["a"]) == ["a"]
+        assert pauses.resume(["a"]) == []
+        assert list(pauses.all()) == ["b"]
+
+
+def test_openapi_has_every_action_with_its_arguments() -> None:
+    paths = described()["paths"]
+    for name, kind in ACTIONS.items():
+        schema = paths[f"/actions/{name}"]["post"]["requestBody"]["content"]["application/json"]
+        assert set(schema["schema"].get("properties", {})) == {
+            field.alias or key for key, field in kind.model_fields.items()
+        }
+    assert {"/status", "/metrics", "/events", "/actions"} <= set(paths)
