@@ -51,7 +51,7 @@ def test_values_of_all_kinds_arrive_as_they_are(database: Database, tmp_path: Pa
 
     def here(table: str) -> list[tuple[Any, ...]]:
         rows = database.execute(
-            f"{settings} SELECT id::text, {names} FROM public.{table} ORDER BY id"
+            f"{settings} SELECT id::text, {names} FROM public.{table} AS t ORDER BY t.id"
         )
         types = ["integer", *(kind.type for kind in kinds)]
         return [tuple(map(_stored, types, row)) for row in rows]
