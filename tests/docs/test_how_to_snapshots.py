@@ -61,7 +61,7 @@ def test_a_role_and_an_account_with_what_the_page_says_take_a_snapshot(tmp_path:
         run.run()
         connection = Connection(sink)
         connection.open()
-        connection.subscribe("snapshot.>", "")
+        connection.subscribe("snapshot.>")
         meta = JetStream(connection).last("INIT", "init.meta.customers")
         assert meta is not None
         assert orjson.loads(meta.payload)["row_count"] == 2
