@@ -111,6 +111,8 @@ def _shutdown(asked: _Asked) -> Response:
 
 
 def _index(asked: _Asked) -> Response:
+    if "text/html" in asked.request.headers.get("accept", ""):
+        return Response(status=302, content_type="text/html", body=b"", headers={"Location": "ui/"})
     status = asked.status
     about = {"penstock": status.version, "pipeline": status.name, "health": status.health}
     listed = [{"path": p, "method": m, "what": what} for p, m, what in ENDPOINTS]

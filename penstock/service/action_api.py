@@ -1,24 +1,31 @@
-"""What the ops server answers about actions: which there are, the last ones, and a new one; and the
-description of all that it answers, as OpenAPI."""
+"""What the ops server answers to operators: which actions there are, the last ones, and a new one;
+dead letters; the configuration; and the description of all that it answers, as OpenAPI."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import orjson
 
+from penstock.config import secrets_of
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.version import __version__
+from penstock.ops.logs import Blot
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
 from penstock.ops.respond import ENDPOINTS
 from penstock.service.actions import ACTIONS, Action, Actions, BadArgument, Operated, read_action
 
+_LETTERS = 500  # that are listed
 _HOW = "set ops.token in the pipeline file: who has it may act"
 # Besides those of `ENDPOINTS`: (path, method, what for).
 MORE = (
     ("/actions", "GET", "what may be done, and the last actions"),
     ("/events", "GET", "server-sent events: the status each second, and the log"),
     ("/actions/NAME", "POST", "an action"),
+    ("/configuration", "GET", "the pipeline file with all defaults, without secrets"),
+    ("/letters", "GET", "the oldest dead letters, without their content"),
+    ("/letters/ID", "GET", "one, with its content: row data"),
     ("/openapi.json", "GET", "this description"),
 )
 
@@ -37,6 +44,9 @@ class ActionApi:
             Endpoint("/actions", "GET", self._list),
             *(Endpoint(f"/actions/{name}", "POST", partial(self._act, name)) for name in ACTIONS),
             Endpoint("/actions/{name}", "POST", self._unknown),
+            Endpoint("/configuration", "GET", self._configuration),
+            Endpoint("/letters", "GET", self._letters),
+            Endpoint("/letters/{id}", "GET", self._letters),
             Endpoint("/openapi.json", "GET", lambda _: as_json(200, described())),
         ]
 
@@ -71,6 +81,25 @@ class ActionApi:
         done = self._actions.begin(action, on)
         return as_json(202, {"id": done.id, "action": done.action, "state": done.state})
 
+    def _letters(self, request: OpsRequest) -> Response:
+        """Row data, so it takes the operator's token."""
+        if denied := self._access.refusal_to_write(request):
+            return denied
+        id = request.ids.get("id")
+        try:
+            letters = self._operated(request.client).letters
+            if id is not None:
+                return as_json(200, letters.dead_letter(str(id)))
+            return as_json(200, list(islice(letters.dead_letters(), _LETTERS)))
+        except PenstockError as error:
+            status = 404 if isinstance(error, SettingsError) else 503
+            return refused(status, "not_found", error.message, error.hint)
+
+    def _configuration(self, request: OpsRequest) -> Response:
+        pipeline = self._operated(request.client).pipeline
+        shown = pipeline.model_dump(mode="json")
+        return as_json(200, Blot(secrets_of(pipeline))(None, "", shown))
+
     def _unknown(self, request: OpsRequest) -> Response:
         name = str(request.ids["name"])[:40]
         return refused(404, "not_found", f"there is no action {name!r}", ", ".join(ACTIONS))
@@ -91,9 +120,11 @@ def described() -> dict[str, Any]:
     """OpenAPI 3.1 of the ops server."""
     paths: dict[str, Any] = {}
     for path, method, what in (*ENDPOINTS, *MORE):
-        if "NAME" in path:
+        if path.endswith("NAME"):
             continue
-        paths[path] = {method.lower(): _operation(what, {"200": {"description": "the answer"}})}
+        paths[path.replace("ID", "{id}")] = {
+            method.lower(): _operation(what, {"200": {"description": "the answer"}})
+        }
     answers = {
         "202": "it has begun; see /actions", "401": "no token", "403": "another token, or none set",
         "409": "the pipeline's state forbids it", "422": "an argument is wrong",

@@ -1,5 +1,5 @@
 """REST for the map of tables, as kuvasz-streamer has it: backends (`db`), their sources (`url`),
-their tables (`tbl`), and the map of both sides; and the page `/ui/map`.
+their tables (`tbl`), and the map of both sides, for the page `/ui/map`.
 
 Errors are `{code, error, info}`. Everybody may read what the ops server shows; passwords are not
 shown. Writing takes `ops.token`, and a map in a file of its own.
@@ -7,7 +7,6 @@ shown. Writing takes `ops.token`, and a map in a file of its own.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
 from typing import Any
 
 import orjson
@@ -31,15 +30,6 @@ _NEEDED_ANEW: Mapping[Kind, Collection[str]] = {"tbl": ("schema", "type", "targe
 _SHOWN = ("up", "status", "error", "lag_seconds")
 _STATUS = {"not found": 404, "in use": 409}
 _DIGITS = 18  # of an id, which is a number of 64 bits
-# The files of the page.
-_PAGE = {
-    "map.html": "text/html; charset=utf-8", "map.css": "text/css; charset=utf-8",
-    "map.js": "text/javascript; charset=utf-8", "map.svg": "image/svg+xml",
-}  # fmt: skip
-_OF_PAGES = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
-}  # fmt: skip
 
 
 log = structlog.get_logger("penstock.ops")
@@ -76,7 +66,7 @@ class MapApi:
                 Endpoint(f"/{kind}/{{id}}", "PUT", self._writing(partial(self._replace, kind))),
                 Endpoint(f"/{kind}/{{id}}", "DELETE", self._writing(partial(self._remove, kind))),
             ]
-        return {"/api": found, "/ui": [Endpoint("/{name}", "GET", _page)]}
+        return {"/api": found}
 
     def _writing(
         self, answer: Callable[[OpsRequest], Response], *, edits: bool = True
@@ -203,15 +193,6 @@ class MapApi:
     def _edited(self) -> MapStore:
         assert self._survey.store is not None
         return self._survey.store
-
-
-def _page(request: OpsRequest) -> Response:
-    """A file of the page `/ui/map`, which asks `/api` for all that it shows."""
-    name = "map.html" if request.ids["name"] == "map" else request.ids["name"]
-    if name not in _PAGE:
-        return refused(404, "not_found", f"there is no page {name[:40]}")
-    body = files("penstock.ops").joinpath("ui", name).read_bytes()
-    return Response(status=200, content_type=_PAGE[name], body=body, headers=_OF_PAGES)
 
 
 def _guarded(answer: Callable[[OpsRequest], Response]) -> Callable[[OpsRequest], Response]:

@@ -18,6 +18,7 @@ from penstock.ops.health import Thresholds
 from penstock.ops.history import History
 from penstock.ops.logs import Repeated, last_lines, log_metrics
 from penstock.ops.metrics import MoreMetrics
+from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
 from penstock.ops.respond import StreamInfo, respond
@@ -69,7 +70,7 @@ class Operations(Closes):
         self._server: OpsServer | None = None
         self._refused = ""
         # By the path that they are below.
-        self.endpoints: dict[str, Sequence[Endpoint]] = {}
+        self.endpoints: dict[str, Sequence[Endpoint]] = {**PAGES}
 
     def __enter__(self) -> Self:
         for step, seconds in (

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
+from penstock.ops.pages import PAGES
 from penstock.ops.requests import Access, as_json
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
@@ -55,7 +56,7 @@ class Api:
         self.api = MapApi(self, self.access, self.status)
         self.server = OpsServer(
             port=0, access=self.access, answer=lambda _: as_json(404, {}),
-            shutdown=lambda: None, endpoints=self.api.endpoints(),
+            shutdown=lambda: None, endpoints={**PAGES, **self.api.endpoints()},
         )  # fmt: skip
         self.client = TestClient(self.server.app(), base_url="http://localhost")
 

@@ -1,0 +1,220 @@
+"""The dashboard in a browser: it shows what the ops server says, and acts on it."""
+
+import hashlib
+import json
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from penstock.config import Pipeline, build_pipeline
+from penstock.model.settings import Secret
+from penstock.ops.board import Board
+from penstock.ops.events import EventStream
+from penstock.ops.history import History
+from penstock.ops.logs import configure, last_lines
+from penstock.ops.pages import PAGES
+from penstock.ops.reports import QueryReport, SinkReport, SourceReport, TableStatus
+from penstock.ops.requests import Access, OpsRequest, Response
+from penstock.ops.respond import respond
+from penstock.ops.server import OpsServer
+from penstock.ops.status import assess
+from penstock.service.action_api import ActionApi
+from penstock.service.actions import ACTIONS, Actions, Operated
+from penstock.service.pauses import Pauses
+from tests.waiting import until
+
+UI = files("penstock.ops").joinpath("ui")
+
+
+class Served:
+    """An ops server of a pipeline with one memory feed; its board has what a test posts."""
+
+    def __init__(self, folder: Path, **access: Any) -> None:
+        self.pipeline: Pipeline = build_pipeline(
+            {"name": "shop", "backends": [{"name": "a", "type": "memory"}],
+             "sink": {"type": "memory"}, "state": str(folder)},
+            name="test", secrets=[],
+        )  # fmt: skip
+        self.board, self.history = Board("/nowhere"), History()
+        self.access = Access(**access)
+        self.actions = Actions()
+        api = ActionApi(self.actions, self.access, self.operated)
+        self.server = OpsServer(
+            port=0, access=self.access, answer=self.answer, shutdown=lambda: None,
+            endpoints={**PAGES, "": api.endpoints()},
+            events=EventStream(self.status, last_lines()),
+        )  # fmt: skip
+        self.post(0)
+
+    def operated(self, by: str) -> Operated:
+        return Operated(pipeline=self.pipeline, by=by, restart=lambda _: None)
+
+    def post(self, events: int, **query: Any) -> None:
+        self.board.post("a", QueryReport(begun=True, **query))
+        self.board.post("a", SourceReport(connected=True, events=events, lag_seconds=0.5))
+        self.board.post("memory", SinkReport(connected=True, acknowledged=events))
+        self.history.record(self.board.snapshot(), time.time())
+
+    def status(self) -> Any:
+        return assess(
+            self.board.snapshot(), name="shop", version="1", backends=["a"],
+            started=self.board.started, now=time.monotonic(),
+        )  # fmt: skip
+
+    def answer(self, request: OpsRequest) -> Response:
+        return respond(request, self.status(), access=self.access, history=self.history)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    configure("json")
+    found = Served(tmp_path, token=Secret("key"))
+    with found.server:
+        yield found
+    found.actions.close()
+    structlog.reset_defaults()
+
+
+@pytest.fixture
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no chromium")
+    with (
+        playwright.sync_playwright() as driver,
+        driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as found,
+    ):
+        yield found
+
+
+@pytest.fixture
+def page(served: Served, browser: Any) -> Iterator[Any]:
+    """The dashboard; whatever it says on its console is a failure."""
+    said: list[str] = []
+    page = browser.new_page()
+    page.on("console", lambda each: said.append(each.text) if each.type == "error" else None)
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto(f"{served.server.url}/ui/")
+    page.wait_for_selector("body[data-connection=live]")
+    yield page
+    # The browser says itself that a response is an error.
+    assert [each for each in said if not each.startswith("Failed to load resource")] == []
+
+
+def value(page: Any, name: str) -> str:
+    return str(page.inner_text(f"[data-value={name}]"))
+
+
+def test_the_overview_follows_the_status(served: Served, page: Any) -> None:
+    assert value(page, "health") == "ok"
+    served.post(1234)
+    until(lambda: value(page, "read") == "1,234" and value(page, "stored") == "1,234")
+    assert value(page, "lag") == "0.5 s"
+    page.wait_for_selector("figure[data-chart=throughput] canvas")
+    served.post(1234, blocked="the slot is gone")
+    until(lambda: value(page, "health") == "unhealthy")
+    assert "the slot is gone" in page.inner_text("#reasons")
+
+
+def test_each_screen_is_shown_alone(page: Any) -> None:
+    names = re.findall(r'data-screen="([a-z]+)"', UI.joinpath("index.html").read_text())
+    assert len(names) == 7
+    for name in names:
+        page.click(f"nav a[href='#/{name}']")
+        page.wait_for_selector(f"section[data-screen={name}]", state="visible")
+        assert page.locator("section[data-screen]:visible").count() == 1
+    assert page.get_attribute("nav a[aria-current]", "href") == f"#/{names[-1]}"
+
+
+def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> None:
+    page.click("nav a[href='#/sources']")
+    pause = "#backends [data-action=pause]"
+    page.click(pause)
+    page.click("dialog button[value=confirm]")
+    until(lambda: "needs a token" in page.inner_text("#message"))
+    page.fill("[name=token]", "key")
+    page.press("[name=token]", "Enter")
+    page.click(pause)
+    page.click("dialog button:not([value=confirm])")
+    assert not served.actions.recent
+    page.click(pause)
+    page.click("dialog button[value=confirm]")
+    until(lambda: "pause is done" in page.inner_text("#message"))
+    with Pauses(served.pipeline) as pauses:
+        served.post(0, paused=pauses.all()["a"])
+    page.wait_for_selector("#backends [data-action=resume]")
+    assert "paused since" in page.inner_text("#backends")
+    page.click("nav a[href='#/events']")
+    until(lambda: "pause" in page.inner_text("#actions"))
+    until(lambda: "an operator acts" in page.inner_text("#log"))
+
+
+def test_a_service_that_goes_is_said_and_comes_back_by_itself(served: Served, page: Any) -> None:
+    port = served.server.port
+    served.server.close()
+    page.wait_for_selector("body[data-connection=lost]")
+    again = Served(served.pipeline.state)
+    again.server.port = port
+    with again.server:
+        page.wait_for_selector("body[data-connection=live]")
+
+
+def test_names_are_text_and_tables_are_searched(served: Served, page: Any) -> None:
+    for number in range(3):
+        name = f"public.<b>t{number}</b>"
+        table = TableStatus(backend="a", table=name, state="suspended", error="<img src=x>")
+        served.board.post(f"a/{name}", table)
+    page.click("nav a[href='#/tables']")
+    page.wait_for_selector("#tables tbody tr:nth-child(3)")
+    assert "<b>t1</b>" in page.inner_text("#tables")
+    page.fill("[name=tables]", "t1")
+    until(lambda: page.locator("#tables tbody tr").count() == 1)
+    assert value(page, "suspended") == "3"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1400])
+def test_no_screen_is_wider_than_the_window(
+    served: Served, browser: Any, scheme: str, width: int
+) -> None:
+    page = browser.new_page(color_scheme=scheme, viewport={"width": width, "height": 800})
+    page.goto(f"{served.server.url}/ui/")
+    page.wait_for_selector("body[data-connection=live]")
+    for name in ("overview", "sources", "tables", "events"):
+        page.click(f"nav a[href='#/{name}']")
+        page.wait_for_selector(f"section[data-screen={name}]", state="visible")
+        wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert page.evaluate(wide) <= 0, name
+
+
+def test_its_files_load_nothing_from_elsewhere_and_are_small() -> None:
+    own = 0
+    for each in UI.iterdir():
+        text = each.read_text()
+        if not each.name.startswith("uplot"):
+            assert "http" not in text.replace("http://www.w3.org/2000/svg", ""), each.name
+            own += text.count("\n")
+    assert own < 1600
+
+
+def test_the_library_of_charts_is_the_one_that_was_taken() -> None:
+    for line in UI.joinpath("uplot.sha256").read_text().splitlines():
+        digest, name = line.split()
+        assert hashlib.sha256(UI.joinpath(name).read_bytes()).hexdigest() == digest
+
+
+def test_every_action_of_the_page_is_one(served: Served) -> None:
+    text = "".join(UI.joinpath(name).read_text() for name in ("index.html", "app.js"))
+    used = set(re.findall(r'data-action="([a-z-]+)"', text))
+    used |= set(re.findall(r'\["[A-Za-z ]+", "([a-z-]+)", ', text))
+    assert used <= set(ACTIONS)
+    assert set(ACTIONS) - used == set()
+    assert json.loads(served.answer(OpsRequest(method="GET", path="/history")).body)
