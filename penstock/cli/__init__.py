@@ -42,6 +42,8 @@ _COMMANDS = {
         "Show and replay what could not be published.",
     ),
     "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
+    "status": ("penstock.cli.status:status", "Show how a running pipeline is."),
+    "top": ("penstock.cli.status:top", "Watch a running pipeline in a terminal."),
     "pause": ("penstock.cli.operate:pause", "Have a pipeline take no more changes for a while."),
     "resume": ("penstock.cli.operate:resume", "End a pause."),
     "retry": ("penstock.cli.operate:retry", "Have what stands still begin anew now."),

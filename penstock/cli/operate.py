@@ -5,7 +5,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import ask_ops, file_argument, overrides, state_option
+from penstock.cli.options import ask_ops, file_argument, ops_token, overrides, state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.service.actions import Operated, PauseAction, ResumeAction, read_action
@@ -79,9 +79,7 @@ def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
         raise SettingsError(
             f"{action} needs ops.token", hint="set it in the file, and start the pipeline again"
         )
-    found = ask_ops(
-        ops.bind, ops.port, f"/actions/{action}", arguments, token=ops.token.get_secret_value()
-    )
+    found = ask_ops(ops.bind, ops.port, f"/actions/{action}", arguments, token=ops_token(ops))
     if not found:
         raise Unavailable(
             f"no ops server answers on {ops.bind}:{ops.port}", hint="does the pipeline run here?"

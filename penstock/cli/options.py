@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from penstock.config import Deployment, Pipeline, keys_of, load_file
+from penstock.config import Deployment, Ops, Pipeline, keys_of, load_file
 from penstock.nats.settings import NatsSettings
 from penstock.processor.settings import ProcessorFile
 
@@ -94,6 +94,12 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
+def ops_token(ops: Ops) -> str:
+    """The token that reads and, where there is one, acts; "" without one."""
+    token = ops.token or ops.read_token
+    return "" if token is None else token.get_secret_value()
+
+
 def ask_ops(
     bind: str, port: int, path: str, body: Mapping[str, Any] | None = None, *, token: str = ""
 ) -> dict[str, Any]:
@@ -102,10 +108,10 @@ def ask_ops(
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
     connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
     try:
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         if body is None:
-            connection.request("GET", path)
+            connection.request("GET", path, headers=headers)
         else:
-            headers = {"Authorization": f"Bearer {token}"}
             connection.request("POST", path, json.dumps(body), headers)
         answer = json.loads(connection.getresponse().read(_LONGEST))
     except (OSError, http.client.HTTPException, ValueError):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.cli.options import ask_ops
-from penstock.config import Deployment, Pipeline
+from penstock.config import Deployment, Ops, Pipeline
 from penstock.feeds import KnowsReader
 from penstock.leases import Lease, open_store
 from penstock.leases.kinds import NameCheck, verify_kind
@@ -59,6 +59,18 @@ def check_host(pipeline: Deployment) -> Iterator[Finding]:
     yield from check_followed_positions(pipeline)
     for port in (pipeline.ops.port, *pipeline.ops.extra_ports):
         yield check_port(pipeline.ops.bind, port, pipeline.name)
+    yield from check_access(pipeline.ops)
+
+
+def check_access(ops: Ops) -> Iterator[Finding]:
+    """Who may ask from other machines."""
+    if ops.bind not in ("127.0.0.1", "::1", "localhost") and ops.read_token is None:
+        may = "read what the ops server shows"
+        may += "" if ops.token else ", and stop the pipeline"
+        yield _warning(
+            "ops", f"bound to {ops.bind}: whoever reaches it may {may}",
+            "set ops.token and ops.read_token, or let a proxy ask who it is",
+        )  # fmt: skip
 
 
 def check_package() -> Iterator[Finding]:
