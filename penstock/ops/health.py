@@ -116,7 +116,7 @@ def _backend_complaints(
         yield Complaint("unhealthy", f"backend {name}: stands still: {query.report.blocked}")
         return
     if query is not None and not query.report.begun:
-        waited = now - query.changed["begun"]
+        waited = now - query.changed.get("begun", query.since)
         why = query.report.last_error
         yield Complaint(
             "unhealthy" if why and waited >= limits.stalled_after else "degraded",

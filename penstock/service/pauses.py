@@ -122,7 +122,7 @@ class PausedReaders:
                 pause_reader(self._run, each.name, is_paused=found is not None)
                 what = "paused" if found is not None else "resumed"
                 log.warning(f"the backend is {what}", backend=each.name, **(found or {}))
-            self._board.post(each.name, QueryReport(paused=found))
+                self._board.post(each.name, QueryReport(paused=found))
         self._known = paused
 
     def _kept(self) -> dict[str, dict[str, Any]]:

@@ -56,9 +56,9 @@ def test_a_wrong_connection_url_is_not_repeated(file: Path) -> None:
     assert SECRET not in done.stderr
 
 
-def test_a_file_that_is_missing_is_one_line(tmp_path: Path) -> None:
+def test_a_file_that_is_missing_is_one_line_and_where_to_read_more(tmp_path: Path) -> None:
     done = penstock("run", str(tmp_path / "none.yaml"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 2)
     assert "no such file" in done.stderr
 
 

@@ -11,7 +11,7 @@ class Opened(OpenReading):
     """With the first epoch planned, and its page server open at `address` and `key`."""
 
     def __init__(self, epochs: Epochs) -> None:
-        super().__init__(SourceOptions(backend="memory"), epochs, lambda: None)
+        super().__init__(SourceOptions(backend="memory"), epochs, lambda: None, "memory")
         self.over = threading.Event()
         (ticket, *_) = self.parts({"epoch": "0"}, {"epoch": "1"})
         self.address, self.key = ticket.address, ticket.key

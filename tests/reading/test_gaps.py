@@ -161,5 +161,9 @@ def test_a_lost_history_pickles_with_its_gap() -> None:
 
     gap = Gap(cause="slot_lost", after="0A:1", to="0B", detail="gone", policy="continue")
     copy = pickle.loads(pickle.dumps(HistoryLost(gap, hint="load it anew")))
-    assert (copy.gap, copy.hint, str(copy)) == (gap, "load it anew", "gone (load it anew)")
+    assert (copy.gap, copy.hint, str(copy)) == (
+        gap,
+        "load it anew",
+        "gone (load it anew) [gap.slot-lost]",
+    )
     assert isinstance(copy, PenstockError)

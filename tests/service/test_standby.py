@@ -203,7 +203,10 @@ def test_without_its_store_an_instance_is_no_standby_that_could_take_over(tmp_pa
         assert "another instance owns the pipeline: there" in waiting.waits_for()
         store.away = True
         until(lambda: waiting.standby.error)
-        assert (waiting.standby.reason, waiting.standby.error) == (None, "the store is away")
+        assert (waiting.standby.reason, waiting.standby.error) == (
+            None,
+            "the store is away [tests.unavailable]",
+        )
         store.away = False
         assert "there" in waiting.waits_for()
         assert waiting.standby.error == ""

@@ -84,6 +84,10 @@ def start_query(
     )
 
 
+# The text of an error of ours, and its code.
+_CODED = re.compile(r"(.*?)(?: \[([a-z0-9-]+\.[a-z0-9-]+)\])?", re.DOTALL)
+
+
 def failure(query_error: Exception | None) -> PenstockError:
     """Why a query ended, as one of our errors; anything we did not raise is Unavailable: the
     query is started again from the stored position (a worker or a task died)."""
@@ -92,7 +96,9 @@ def failure(query_error: Exception | None) -> PenstockError:
     text = str(query_error)
     for module, name, message in reversed(_ERROR.findall(text)):
         if (kind := _kind(module, name)) is not None:
-            return kind(message.strip())
+            told = _CODED.fullmatch(message.strip())
+            assert told is not None  # it takes any text
+            return kind(told[1], code=told[2] or "")
     return Unavailable(f"the Spark query failed: {_first_line(text)}", code="query-failed")
 
 

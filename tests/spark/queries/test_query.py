@@ -80,13 +80,13 @@ def test_micro_batches_stay_open_unless_rows_or_an_interval_are_wanted(
         (MaybeDone("m", hint="h"), Unavailable),
     ],
 )
-def test_an_error_of_a_task_keeps_its_meaning_and_its_hint(
+def test_an_error_of_a_task_keeps_its_meaning_its_hint_and_its_code(
     met: PenstockError, kind: type[PenstockError]
 ) -> None:
     cause = "org.apache.spark.api.python.PythonException: Traceback (most recent call last):"
     line = traceback.format_exception_only(met)[-1]
     found = failure(RuntimeError(f"Job aborted\n{cause}\n{line}\n at penstock.x.Y: of Java"))
-    assert (type(found), str(found)) == (kind, "m (h)")
+    assert (type(found), str(found), found.code) == (kind, str(met), met.code)
 
 
 def test_what_we_did_not_raise_is_tried_again() -> None:
