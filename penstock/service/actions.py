@@ -8,6 +8,7 @@ sink that all processes reach.
 import re
 import secrets
 import socket
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -99,9 +100,9 @@ class Action(Settings):
         """Why this one cannot be done to the pipeline as it is now; "" if it can."""
         return ""
 
+    @abstractmethod
     def run(self, on: Operated) -> Mapping[str, Any]:
         """Does it."""
-        raise NotImplementedError
 
 
 class OfBackend(Action):
@@ -161,16 +162,18 @@ class SnapshotAction(Action):
 
     what: ClassVar[str] = "take a table's rows; a sink of tables loads it anew"
     table: str
+    backend: str | None = None
     sid: str | None = None
     reload: bool = True
 
     def run(self, on: Operated) -> Mapping[str, Any]:
         sink: object = on.pipeline.sink.sink()
         if isinstance(sink, LoadsTables):
-            return {"reloaded": list(sink.reload(self.table, self.sid))}
+            return {"reloaded": list(sink.reload(self.table, self.sid, self.backend))}
         with init_stream(on.pipeline) as stream:
             wanted = {"reload": True} if self.reload else {}
-            return {"snapshot": request_snapshot(stream, on.pipeline, self.table, wanted)}
+            name = f"{self.backend}.{self.table}" if self.backend else self.table
+            return {"snapshot": request_snapshot(stream, on.pipeline, name, wanted)}
 
 
 class CancelSnapshotAction(Action):
@@ -212,7 +215,7 @@ class ResumeTableAction(Action):
     def run(self, on: Operated) -> Mapping[str, Any]:
         found = dict(on.letters.resume_table(self.backend, self.table))
         if self.snapshot:
-            found |= SnapshotAction(table=self.table).run(on)
+            found |= SnapshotAction(table=self.table, backend=self.backend).run(on)
         return found
 
 

@@ -194,7 +194,7 @@ function tables() {
       [each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : ""]
         .filter(Boolean).join("; "),
       stands ? [["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }]]
-        : [["Snapshot", "snapshot", { table: each.table }], ["Suspend", "suspend-table", whose]],
+        : [["Snapshot", "snapshot", whose], ["Suspend", "suspend-table", whose]],
     ];
   }));
 }
