@@ -31,6 +31,7 @@ _SERVER = {
     "shared_buffers": "512MB", "max_wal_size": "8GB", "track_commit_timestamp": True,
     "max_connections": 300, "max_wal_senders": 100, "max_replication_slots": 100,
 }  # fmt: skip
+_SOURCE = {"track_commit_timestamp": True, "max_wal_size": "1GB"}
 _FIRST, _LAST = 0.15, 0.95
 _LOOK = 0.05  # seconds between two looks at how far it is
 _PATIENCE = 1800.0
@@ -44,6 +45,9 @@ _COMMITTED = (
 # Changes a second and their transactions: of one source whose delay is measured, and of many.
 _RATE, _SIZE = 1000, 1
 _SOURCES, _EACH, _EACH_SIZE = 50, 200, 10
+# A server decodes its whole log once for each database that is followed: fifty in one server are
+# 1.5 cores for that alone.
+_SERVERS = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,7 +240,7 @@ def consolidate(
                 yield pair.drain("mix", rows, size)
                 if size == rows:
                     yield pair.delay(seconds, warm_up)
-        yield _many(folder, servers, seconds, warm_up)
+        yield _many(folder, servers[1], seconds, warm_up)
 
 
 @contextmanager
@@ -249,11 +253,16 @@ def _pair(folder: Path, servers: list[Postgres], *, is_history: bool) -> Iterato
         pair.close()
 
 
-def _many(folder: Path, servers: list[Postgres], seconds: int, warm_up: int) -> Delay:
+def _many(folder: Path, target: Postgres, seconds: int, warm_up: int) -> Delay:
     """Many sources into one table."""
-    source, target = servers
     with ExitStack() as stack:
-        shops = [stack.enter_context(source.database()) for _ in range(_SOURCES)]
+        sources = [
+            stack.enter_context(Postgres(version=target.version, settings=_SOURCE))
+            for _ in range(_SERVERS)
+        ]
+        shops = [
+            stack.enter_context(sources[number % _SERVERS].database()) for number in range(_SOURCES)
+        ]
         ours = stack.enter_context(target.database())
         for database in (*shops, ours):
             table.create(database)
@@ -280,13 +289,11 @@ def _many(folder: Path, servers: list[Postgres], seconds: int, warm_up: int) -> 
             writers = [table.Writer(shop, rate=_EACH, per_transaction=_EACH_SIZE) for shop in shops]
             _written(writers, warm_up)
             since = max(shop.execute("SELECT max(id) FROM bench")[0][0] for shop in shops)
-            with _Busy(source.pid, target.pid, running.pid) as busy:
+            _mark(shops, ours, -2, running.check)  # how it begins is left out
+            with _Busy(*(each.pid for each in sources), target.pid, running.pid) as busy:
                 _written(writers, seconds)
                 ended = time.monotonic()
-                for shop in shops:
-                    shop.execute("INSERT INTO bench (id) VALUES (-1)")
-                last = "SELECT count(*) FROM bench WHERE id = -1"
-                _wait(lambda: ours.execute(last) == [(_SOURCES,)], running.check)
+                _mark(shops, ours, -1, running.check)
         there = {(sid, id): at for sid, id, at in ours.execute(_COMMITTED.format("sid,", since))}
         taken = [
             there[str(number), id] - at
@@ -295,6 +302,14 @@ def _many(folder: Path, servers: list[Postgres], seconds: int, warm_up: int) -> 
         ]
     what = f"{_SOURCES} sources of {_EACH} rows/s in transactions of {_EACH_SIZE}"
     return _delay(what, taken, writers, busy, ended)
+
+
+def _mark(shops: list[Database], ours: Database, id: int, alive: Callable[[], None]) -> None:
+    """Writes one row more in each, and waits until it has all of them."""
+    for shop in shops:
+        shop.execute("INSERT INTO bench (id) VALUES (%s)", (id,))
+    found = f"SELECT count(*) FROM bench WHERE id = {id}"
+    _wait(lambda: ours.execute(found) == [(len(shops),)], alive)
 
 
 def _written(writers: list[table.Writer], seconds: int) -> None:

@@ -153,7 +153,7 @@ static struct text transaction(const struct build *b, int64_t row, uint8_t *spac
     return (struct text){space, pk_digits(space, unit->xid) - space};
 }
 
-/* What follows `backend:`. */
+/* What follows the setup's `events:`. */
 static struct text event(const struct build *b, int64_t row, uint8_t *space) {
     uint8_t *at = write_cursor(space, unit_of(b, row)->lsn);
     *at++ = ':';
@@ -280,7 +280,7 @@ static void columns(struct build *b) {
     struct page *p = b->page;
     struct buffer start = {0};
     struct text prefix = nothing;
-    if (put(&start, p->setup.backend.at, p->setup.backend.size) || put8(&start, ':')) b->failed = FULL;
+    if (put(&start, p->setup.events.at, p->setup.events.size) || put8(&start, ':')) b->failed = FULL;
     else prefix = (struct text){start.data, start.size};
     texts(b, backend, nothing);
     texts(b, partition, nothing);

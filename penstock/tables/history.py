@@ -353,7 +353,8 @@ WITH _v AS MATERIALIZED (
                AS __base FROM (
           SELECT *, row_number() OVER _w = 1 AS __first, lag(__gone) OVER _w AS __was FROM (
             SELECT DISTINCT ON ({key}, __transaction) * FROM (
-              SELECT *, CASE WHEN __operation = 'D' THEN true ELSE {gone} END AS __gone, {values}
+              SELECT ctid AS __place, __transaction, __at,
+                     CASE WHEN __operation = 'D' THEN true ELSE {gone} END AS __gone, {values}
               FROM {rows}) AS _r
             ORDER BY {key}, __transaction, __gone) AS _r
           WINDOW _w AS (PARTITION BY {key} ORDER BY __transaction)) AS _r
@@ -370,7 +371,8 @@ _ended AS (
   WHERE _v.__until = {last} AND {of_version} AND _t.{start} = _v.__since RETURNING 1)
 INSERT INTO {target} ({names}) OVERRIDING SYSTEM VALUE
 SELECT {selected}, __time, coalesce(__next, {last}), coalesce(__ends, false)
-FROM _v WHERE NOT __gone AND (SELECT count(*) FROM _ended) >= 0
+FROM (SELECT __place, __time, __next, __ends FROM _v WHERE NOT __gone) AS _v
+JOIN {rows} AS _s ON _s.ctid = _v.__place WHERE (SELECT count(*) FROM _ended) >= 0
 """  # the count: versions end before new ones are there, as a unique index may ask for
 # The UPDATE takes `sid` from _v: as a constant it is said to select one row by old statistics, and
 # the whole source's rows are joined in the other order then.

@@ -24,7 +24,7 @@ from penstock.tables.staged import (
 )
 
 # Of a session that applies steps: keys are looked up by the target's index.
-SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off"}
+SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off", "work_mem": "32MB"}
 _LINES = 20_000  # that are sent at once
 
 _TABLE = """

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import Malformed
-from penstock.model.page import Decoder, DecoderAround, Page
+from penstock.model.page import DecoderAround, Page
 from penstock.model.position import Place
 
 _ERA = re.compile(r"e(\d{4})-")
@@ -38,8 +38,8 @@ def next_era(era: str) -> str:
 
 
 class EraDecoder(DecoderAround):
-    """A `page.Decoder` for a feed with eras, around one without them: of a feed whose
-    event ids are `backend:cursor:ordinal`.
+    """A `page.Decoder` for a feed with eras, around one without them: of a feed whose event ids end
+    with `cursor:ordinal`.
 
     A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the
     first era, which are nearly all, pass as they are.
@@ -53,43 +53,19 @@ class EraDecoder(DecoderAround):
         return [_renamed(batch, era) for batch in self.decoder.decode(plain)]
 
 
-class SourceDecoder(DecoderAround):
-    """A `page.Decoder` of one source of several: its event ids are `backend:SID:cursor:ordinal`, as
-    the sources' cursors do not tell them apart."""
-
-    def __init__(self, decoder: Decoder, sid: str) -> None:
-        super().__init__(decoder)
-        self._sid = sid
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.decoder, self._sid)
-
-    def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        return [self._named(batch) for batch in self.decoder.decode(page)]
-
-    def _named(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        text, column = pa.string(), batch.column
-        sid: Any = pa.scalar(self._sid, text)
-        colon: Any = pa.scalar(":", text)
-        ids = pc.binary_join_element_wise(
-            column("backend"), sid, column("cursor"), column("ordinal").cast(text), colon
-        )
-        columns = list(batch.columns)
-        columns[batch.schema.names.index("event_id")] = ids
-        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
-
-
 def _plain(place: Place) -> Place:
     return place._replace(cursor=place.cursor.removeprefix(era_of(place.cursor)))
 
 
 def _renamed(batch: pa.RecordBatch, era: str) -> pa.RecordBatch:
     text = pa.string()
-    colon, prefix = pa.scalar(":", text), pa.scalar(era, text)
-    empty: Any = pa.scalar("", text)
-    cursor = pc.binary_join_element_wise(prefix, batch.column("cursor"), empty)
-    ordinal = batch.column("ordinal").cast(text)
-    event_id = pc.binary_join_element_wise(batch.column("backend"), cursor, ordinal, colon)
+    first, place = (batch.column(name)[0].as_py() for name in ("event_id", "cursor"))
+    texts: list[Any] = [pa.scalar(each, text) for each in (first[: first.rindex(place)], era, "")]
+    source, prefix, empty = texts
+    colon: Any = pa.scalar(":", text)
+    join, ordinal = pc.binary_join_element_wise, batch.column("ordinal").cast(text)
+    cursor = join(prefix, batch.column("cursor"), empty)
+    event_id = join(join(source, cursor, empty), ordinal, colon)
     names = batch.schema.names
     columns = list(batch.columns)
     columns[names.index("cursor")] = cursor

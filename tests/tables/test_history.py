@@ -40,7 +40,7 @@ Changes = list[LineChange]
 def opened(url: str) -> Any:
     connection = psycopg.connect(url, autocommit=True)
     for name, value in (SESSION | {"TimeZone": "UTC"}).items():
-        connection.execute(f"SET {name} = {value}".encode())
+        connection.execute(f"SET {name} = '{value}'".encode())
     return connection
 
 

@@ -35,7 +35,7 @@ LOG = SourceRelation(
 def postgres(database: Database) -> Iterator[Any]:
     with psycopg.connect(database.url, autocommit=True) as opened:
         for name, value in SESSION.items():
-            opened.execute(f"SET {name} = {value}".encode())
+            opened.execute(f"SET {name} = '{value}'".encode())
         yield opened
 
 

@@ -49,7 +49,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
-from penstock.wire.eras import EraDecoder, SourceDecoder
+from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
@@ -267,7 +267,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         settings = self.settings
         # Penstock's own publication has no other tables, and a pattern may match any.
         is_open = settings.is_managed or any(map(pattern_of, settings.tables))
-        decoder = EraDecoder(
+        return EraDecoder(
             PgoutputDecoder(
                 DecoderSettings(
                     backend=settings.name,
@@ -276,10 +276,10 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                     tables=None if is_open else settings.table_names or None,
                     images=images,
                     on_error=on_error,
+                    sid=settings.sid,
                 )
             )
         )
-        return SourceDecoder(decoder, settings.sid) if settings.sid else decoder
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: what the publication covers, narrowed by our settings."""

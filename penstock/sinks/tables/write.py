@@ -31,6 +31,7 @@ from penstock.tables.lines import SourceRelation
 T = TypeVar("T")
 
 _PART = 8000  # rows that are divided at once
+_GATHERED = 2000  # and of a partition, for which it does not wait
 # Seconds after which the rest of a transaction is not waited for: a page that ends exactly with the
 # transaction's last change may not say so.
 _PATIENCE = 5.0
@@ -48,8 +49,29 @@ class _Tail:
     since: float = 0.0
 
 
+@dataclass(slots=True)
+class _Gathered:
+    """Batches of a partition that are divided together: what a small one costs is not its rows.
+    `since` when (monotonic)."""
+
+    since: float
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+
+    def together(self) -> pa.RecordBatch:
+        """One batch, which ends as the last one does."""
+        if len(self.batches) == 1:
+            return self.batches[0]
+        metadata = self.batches[-1].schema.metadata
+        whole = pa.Table.from_batches(
+            [each.replace_schema_metadata(metadata) for each in self.batches]
+        )
+        return whole.combine_chunks().to_batches()[0]
+
+
 class TableWrite:
-    """One call of `write`. `_relations`: of the partition's lines, by their table's number."""
+    """One call of `write`. `_relations`: of the partition's lines, by their table's number;
+    `_documents`: what they were read from."""
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
         settings = self._settings = database.settings
@@ -58,6 +80,8 @@ class TableWrite:
         self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
+        self._documents: dict[tuple[str, int], str] = {}
+        self._gathered: dict[PartitionId, _Gathered] = {}
         self._tails: dict[PartitionId, _Tail] = {}
         self._position: dict[PartitionId, Place] = {}
         self._applied = self._known = self._size = 0
@@ -76,7 +100,7 @@ class TableWrite:
                     now = time.monotonic()
                     for batch in batches:
                         if len(batch):
-                            self._take(batch, now)
+                            self._gather(batch, now)
                     self._release(now)
                     self._report()
             self._release(float("inf"))
@@ -94,37 +118,58 @@ class TableWrite:
 
     def _until(self) -> float | None:
         """How long to wait for the source at most."""
+        if self._gathered:
+            due = min(each.since for each in self._gathered.values()) + self._settings.commit.wait
+            return min(max(due - time.monotonic(), 0.0), _LOOK)
         if not self._tracker.is_idle or self._tails:
             return _LOOK
         return _REPORT if any(each.commits for each in self._done) else None
 
-    def _take(self, batch: pa.RecordBatch, now: float) -> None:
+    def _gather(self, batch: pa.RecordBatch, now: float) -> None:
+        """Batches wait for one another as long as their commit would."""
         if images_of(batch.schema) != "text":
             raise SettingsError(
                 "a sink of tables takes rows as lines of COPY, and these are not",
                 hint="use it in a pipeline file, without a transform, with a backend of type"
                 " postgres",
             )
+        partition = PartitionId(batch.column("partition")[0].as_py())
+        self._learn(partition, batch)
+        gathered = self._gathered.setdefault(partition, _Gathered(now))
+        gathered.batches.append(batch)
+        gathered.rows += len(batch)
+        if gathered.rows >= _GATHERED:
+            self._take(partition)
+
+    def _take(self, partition: PartitionId) -> None:
+        """Divides what was gathered of a partition."""
+        gathered = self._gathered.pop(partition, None)
+        if gathered is None:
+            return
+        batch = gathered.together()
         for part in self._order.arrange(batch):
             self._size += part.weight or 0
             for run in part.runs:
                 rows = part.batch.slice(run.start, run.stop - run.start)
-                self._learn(run.origin.partition, rows)
-                self._divide(run.origin.partition, rows, now)
+                self._divide(run.origin.partition, rows, gathered.since)
         if batch.schema.metadata == WHOLE:
-            self._flush(PartitionId(batch.column("partition")[len(batch) - 1].as_py()))
+            self._flush(partition)
 
-    def _learn(self, partition: PartitionId, rows: pa.RecordBatch) -> None:
+    def _learn(self, partition: PartitionId, batch: pa.RecordBatch) -> None:
         """The first change of a relation in a page says what its lines are of."""
-        documents = rows.column("delta")
-        if documents.null_count == len(rows):
+        documents = batch.column("delta")
+        if documents.null_count == len(batch):
             return
-        ids = rows.column("relation_id")
+        ids = batch.column("relation_id")
         for row in np.flatnonzero(np.asarray(documents.is_valid())).tolist():
-            relation = SourceRelation.of(orjson.loads(documents[row].as_py()))
-            key = partition, ids[row].as_py() or 0
+            key, document = (partition, ids[row].as_py() or 0), documents[row].as_py()
+            if self._documents.get(key) == document:
+                continue
+            self._documents[key] = document
+            relation = SourceRelation.of(orjson.loads(document))
             if self._relations.get(key) != relation:
-                self._flush(partition)  # lines before it are of the relation before
+                self._take(partition)  # lines before it are of the relation before
+                self._flush(partition)
                 self._relations[key] = relation
 
     def _divide(self, partition: PartitionId, rows: pa.RecordBatch, now: float) -> None:
@@ -149,7 +194,10 @@ class TableWrite:
             self._flush(partition)
 
     def _release(self, now: float) -> None:
-        """Hands over transactions that have waited: their end comes without a change."""
+        """Hands over what has waited, and transactions whose end comes without a change."""
+        for partition, gathered in list(self._gathered.items()):
+            if now - gathered.since >= self._settings.commit.wait:
+                self._take(partition)
         for partition, tail in list(self._tails.items()):
             if now - tail.since >= _PATIENCE:
                 self._flush(partition)

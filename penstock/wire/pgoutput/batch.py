@@ -109,6 +109,7 @@ def _batch(
     lines = settings.images == "text"
     cursor = _gather(constants.cursors, unit, text)
     backends = pa.repeat(pa.scalar(settings.backend, text), size)
+    events: Any = pa.scalar(settings.events, text)
     colon = pa.repeat(pa.scalar(":", text), size)
     collection = _gather([layout and layout.relation.name for layout in layouts], relation, text)
     if NO_RELATION in relation:
@@ -118,7 +119,7 @@ def _batch(
         pa.repeat(pa.scalar(str(page.partition), text), size),
         cursor,
         ordinal,
-        pc.binary_join_element_wise(backends, cursor, ordinal.cast(text), colon),
+        pc.binary_join_element_wise(events, cursor, ordinal.cast(text), colon),
         pa.array(columns["operation"], text),
         pa.array(columns["tenant"], text),
         pa.repeat(pa.scalar(settings.database, text), size),

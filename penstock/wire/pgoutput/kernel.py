@@ -71,9 +71,9 @@ class _Plan(ctypes.Structure):
 class _Setup(ctypes.Structure):
     _fields_ = (
         ("payload", _Text), ("backend", _Text), ("partition", _Text), ("database", _Text),
-        ("tenant", _Text), ("operations", ctypes.POINTER(_Text)), ("captured_at", ctypes.c_int64),
-        ("streamed", ctypes.c_int32), ("json", ctypes.c_int32), ("tenant_rule", ctypes.c_int32),
-        ("lines", ctypes.c_int32),
+        ("tenant", _Text), ("events", _Text), ("operations", ctypes.POINTER(_Text)),
+        ("captured_at", ctypes.c_int64), ("streamed", ctypes.c_int32), ("json", ctypes.c_int32),
+        ("tenant_rule", ctypes.c_int32), ("lines", ctypes.c_int32),
     )  # fmt: skip
 
 
@@ -182,6 +182,7 @@ class Kernel:
         # Copies share the texts, which live as long as this.
         self._setup = _Setup(
             backend=_text(settings.backend),
+            events=_text(settings.events),
             database=_text(settings.database),
             tenant=_text(settings.database if settings.tenant == "database" else None),
             operations=self._operations,

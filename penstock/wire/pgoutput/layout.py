@@ -30,7 +30,8 @@ class DecoderSettings:
     `tenant` is a rule: `none`, `database`, or `field:<column>` (that column of the new row, of the
     old one for a delete; null where there is none). `tables` narrows to these (schema, table).
     `on_error`: with `stop` a change that can't be read makes its page Malformed; else it is a
-    change of its own, with the operation ERROR, and all others are as ever.
+    change of its own, with the operation ERROR, and all others are as ever. `sid`: of one source of
+    several, whose cursors do not tell them apart: event ids are `backend:SID:cursor:ordinal`.
     """
 
     backend: str
@@ -39,12 +40,18 @@ class DecoderSettings:
     tables: frozenset[tuple[str, str]] | None = None
     images: Images = "json"
     on_error: OnError = "stop"
+    sid: str = ""
 
     def __post_init__(self) -> None:
         if self.tenant not in ("none", "database") and not self.tenant_column:
             raise SettingsError(
                 f"{self.tenant!r} is no rule for tenants", hint="none, database or field:<column>"
             )
+
+    @property
+    def events(self) -> str:
+        """What event ids begin with."""
+        return f"{self.backend}:{self.sid}" if self.sid else self.backend
 
     @property
     def tenant_column(self) -> str | None:
