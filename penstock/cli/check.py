@@ -15,7 +15,7 @@ from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
 from penstock.model.errors import PenstockError
-from penstock.model.finding import Finding, Level, failed
+from penstock.model.finding import Finding, Level, failed, finding
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.sinks import LoadsTables
 from penstock.snapshots.retention import check_snapshots
@@ -39,15 +39,15 @@ def command(*, file: Path, as_json: bool, state: Path | None) -> None:
     """
     pipeline = load_deployment(file, state)
     shown: list[Finding] = []
-    for finding in _clean(findings(pipeline), secrets_of(pipeline)):
-        shown.append(finding)
+    for each in _clean(findings(pipeline), secrets_of(pipeline)):
+        shown.append(each)
         if not as_json:
-            _print(finding)
+            _print(each)
     if as_json:
-        click.echo(json.dumps([asdict(finding) for finding in shown], indent=2))
+        click.echo(json.dumps([asdict(each) for each in shown], indent=2))
     else:
         _summary(shown)
-    if any(finding.level == "error" for finding in shown):
+    if any(each.level == "error" for each in shown):
         raise SystemExit(1)
 
 
@@ -64,7 +64,7 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
         sink = pipeline.sink
         for problem in pipeline.map_problems:
             remedy = "correct it; until then it is left out"
-            yield Finding(level="error", subject="sink.map", message=problem, remedy=remedy)
+            yield finding("error", "sink.map", problem, remedy)
         yield from _of(f"sink {sink.type}", _sink(pipeline))
         yield from _sizes(pipeline)
         with suppress(PenstockError):  # the sink's own findings say it
@@ -85,12 +85,13 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
         room = server.largest_message()
         for name, size in sizes.items():
             if size > room:
-                yield Finding(
-                    level="warning",
-                    subject=f"backend {name}: document size",
-                    message=f"documents of up to {size:,} bytes, and room for {room:,} in a"
+                yield finding(
+                    "warning",
+                    f"backend {name}: document size",
+                    f"documents of up to {size:,} bytes, and room for {room:,} in a"
                     " message: a larger change becomes a dead letter",
-                    remedy=_LARGER,
+                    _LARGER,
+                    code="document-size",
                 )
 
 
@@ -130,25 +131,21 @@ def _saved(pipeline: Deployment, backend: Backend) -> Bookmarks:
 
 def _of(owner: str, found: Iterator[Finding]) -> Iterator[Finding]:
     try:
-        for finding in found:
-            yield replace(finding, subject=f"{owner}: {finding.subject}")
+        for each in found:
+            yield replace(each, subject=f"{owner}: {each.subject}")
     except PenstockError as error:
         yield failed(owner, error)
 
 
 def _clean(found: Iterable[Finding], secrets: set[str]) -> Iterator[Finding]:
-    for finding in found:
-        yield replace(
-            finding,
-            message=blot(finding.message, secrets),
-            remedy=blot(finding.remedy, secrets),
-        )
+    for each in found:
+        yield replace(each, message=blot(each.message, secrets), remedy=blot(each.remedy, secrets))
 
 
-def _print(finding: Finding) -> None:
-    click.secho(f"{finding.level:<8}", fg=_COLORS[finding.level], bold=True, nl=False)
-    click.echo(f"{finding.subject}: {finding.message}")
-    for line in finding.remedy.splitlines():
+def _print(found: Finding) -> None:
+    click.secho(f"{found.level:<8}", fg=_COLORS[found.level], bold=True, nl=False)
+    click.echo(f"{found.subject}: {found.message}{f' [{found.code}]' if found.code else ''}")
+    for line in found.remedy.splitlines():
         click.echo(f"{'':<8}  {line}")
 
 

@@ -20,7 +20,7 @@ from penstock.feeds import KnowsReader
 from penstock.leases import Lease, open_store
 from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.model.errors import LeaseLost, PenstockError
-from penstock.model.finding import Finding, failed
+from penstock.model.finding import Finding, failed, finding
 from penstock.native import describe, library
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks.subject import parse_template
@@ -67,16 +67,18 @@ def check_access(ops: Ops) -> Iterator[Finding]:
     if ops.bind not in ("127.0.0.1", "::1", "localhost") and ops.read_token is None:
         may = "read what the ops server shows"
         may += "" if ops.token else ", and stop the pipeline"
-        yield _warning(
+        yield finding(
+            "warning",
             "ops", f"bound to {ops.bind}: whoever reaches it may {may}",
-            "set ops.token and ops.read_token, or let a proxy ask who it is",
+            "set ops.token and ops.read_token, or let a proxy ask who it is", code="ops-open",
         )  # fmt: skip
 
 
 def check_package() -> Iterator[Finding]:
     """The package index has another project named penstock, whose modules have our names."""
     with suppress(PackageNotFoundError):
-        yield _warning(
+        yield finding(
+            "warning",
             "package",
             f"penstock {version('penstock')} is installed besides penstock-cdc: files of one have"
             " replaced files of the other",
@@ -91,20 +93,22 @@ def check_java(environment: Mapping[str, str]) -> Finding:
         str(Path(home, "bin", "java")) if home else shutil.which("java", path=_path(environment))
     )
     if not found:
-        return _error("java", "there is no java on the PATH", _GET_JAVA)
+        return finding("error", "java", "there is no java on the PATH", _GET_JAVA)
     try:
         answer = subprocess.run(  # noqa: S603 - the java that Spark will run
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         remedy = f"correct JAVA_HOME, or {_GET_JAVA}" if home else _GET_JAVA
-        return _error("java", f"{found} does not run: {type(error).__name__}", remedy)
+        return finding("error", "java", f"{found} does not run: {type(error).__name__}", remedy)
     version = _VERSION.search(answer.stderr + answer.stdout)
     if version is None:
-        return _error("java", f"{found} does not say its version", _GET_JAVA)
+        return finding("error", "java", f"{found} does not say its version", _GET_JAVA)
     if int(version[1]) < _JAVA:
-        return _error("java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA)
-    return _ok("java", f"version {version[1]}, {found}")
+        return finding(
+            "error", "java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA
+        )
+    return finding("ok", "java", f"version {version[1]}, {found}")
 
 
 def _path(environment: Mapping[str, str]) -> str:
@@ -114,8 +118,10 @@ def _path(environment: Mapping[str, str]) -> str:
 def check_spark() -> Finding:
     """PySpark is an extra; nothing is imported."""
     if find_spec("pyspark") is None:
-        return _error("spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'")
-    return _ok("spark", "PySpark is installed")
+        return finding(
+            "error", "spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'"
+        )
+    return finding("ok", "spark", "PySpark is installed")
 
 
 def check_master(master: str) -> Iterator[Finding]:
@@ -131,27 +137,29 @@ def check_master(master: str) -> Iterator[Finding]:
         except (OSError, ValueError, OverflowError) as error:
             problem = str(error)
         else:
-            yield _ok("spark master", f"{each} takes connections")
+            yield finding("ok", "spark master", f"{each} takes connections")
             return
     remedy = "start it, or correct spark.master in the pipeline file"
-    yield _error("spark master", f"{master} cannot be reached: {problem}", remedy)
+    yield finding("error", "spark master", f"{master} cannot be reached: {problem}", remedy)
 
 
 def check_native() -> Finding:
     """The compiled library is optional: its absence costs speed, nothing else."""
     if library() is None:
-        return _warning(
+        return finding(
+            "warning",
             "native",
             f"the native library is {describe()}",
             "install a C compiler (gcc libc6-dev), then penstock again",
         )
-    return _ok("native", "the native library is used")
+    return finding("ok", "native", "the native library is used")
 
 
 def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
     """The variable of earlier versions means nothing any more."""
     if "PENSTOCK_CLASS_ARCHIVE" in environment:
-        yield _warning(
+        yield finding(
+            "warning",
             "class archive",
             "PENSTOCK_CLASS_ARCHIVE is not read any more",
             "set spark.class_archive to the path of a file, or unset the variable",
@@ -162,7 +170,8 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
     """On a cluster, statements see changes that cannot be decoded, and can drop them."""
     if not pipeline.transform or is_local(pipeline.spark.master):
         return
-    yield _warning(
+    yield finding(
+        "warning",
         "transform",
         "on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
         " dead letter",
@@ -178,16 +187,20 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     used = "{partition}" in server.subject
     if used and count == 1:
-        yield _warning(
+        yield finding(
+            "warning",
             "partitions",
             "there is one hash partition: {partition} is 0 in every subject",
             "set `partitions`; the source's partition is {source_partition}",
+            code="one-hash-partition",
         )
     elif count > 1 and not used and not pipeline.transform:
-        yield _warning(
+        yield finding(
+            "warning",
             "partitions",
             f"there are {count} hash partitions, and the subject does not have them",
             "put {partition} into sink.subject, or leave `partitions` out",
+            code="hash-partitions",
         )
 
 
@@ -202,12 +215,12 @@ def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
         needed.add("source_partition")
     missing = [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]
     if missing:
-        yield Finding(
-            level="warning" if server.delivery == "auto" else "error",
-            subject="subjects",
-            message="several partitions of the source write to the same subjects: deduplicated by"
+        yield finding(
+            "warning" if server.delivery == "auto" else "error",
+            "subjects",
+            "several partitions of the source write to the same subjects: deduplicated by"
             " message ids, not exactly once",
-            remedy=f"put {' and '.join(missing)} into sink.subject, each in a token of its own",
+            f"put {' and '.join(missing)} into sink.subject, each in a token of its own",
         )
 
 
@@ -218,8 +231,8 @@ def check_state(state: Path) -> Finding:
     )
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         made = "" if there == state.absolute() else ", will be made"
-        return _ok("state", f"{state}{made}")
-    return _error("state", f"{there} is not a writable folder", "choose another `state`")
+        return finding("ok", "state", f"{state}{made}")
+    return finding("error", "state", f"{there} is not a writable folder", "choose another `state`")
 
 
 def check_positions(url: str) -> Finding:
@@ -235,12 +248,14 @@ def check_positions(url: str) -> Finding:
     except PenstockError as error:
         return failed("positions", error)
     if url.startswith("memory:"):
-        return _warning(
+        return finding(
+            "warning",
             "positions",
             "kept in memory: a restart resumes at the position that the source keeps",
             "write positions: sqlite:///FILE",
+            code="positions-in-memory",
         )
-    return _ok("positions", "writable")
+    return finding("ok", "positions", "writable")
 
 
 def check_name(deployment: Deployment) -> Iterator[Finding]:
@@ -267,12 +282,14 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
     if anyone and pipeline.positions.partition(":")[0] in _OF_ONE_MACHINE:
         leases = pipeline.sink.leases() is not None
         apart = "only the sink can keep the two apart" if leases else "both would write"
-        yield _warning(
+        yield finding(
+            "warning",
             "positions",
             f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
             f" another machine has other positions, and {apart}",
             "for several machines set positions: postgresql://..., nats://..., etcd://... or"
             " mongodb://...",
+            code="positions-local",
         )
 
 
@@ -286,11 +303,13 @@ def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
     for backend in pipeline.backends:
         settings: Any = backend.settings
         if backend.type == "mongodb" and settings.database in ("*", database):
-            yield _warning(
+            yield finding(
+                "warning",
                 "positions",
                 f"{database}.{NAME} is in a database that backend {backend.name} follows:"
                 " it is left out of the stream, which reads each save in the oplog",
                 "give positions a database of their own: mongodb://.../penstock",
+                code="positions-followed",
             )
 
 
@@ -304,30 +323,25 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
     except OSError as error:
         remedy = "choose another ops.port, or 0 for a free one"
         if error.errno == errno.EADDRINUSE and _runs(bind, port, pipeline):
-            return _ok(
+            return finding(
+                "ok",
                 "ops",
                 f"this pipeline is running, and answers on port {port};"
                 " one that is started now is on standby",
             )
         if error.errno == errno.EADDRINUSE:
             remedy = f"is another pipeline running already? Otherwise {remedy}"
-        return _error("ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy)
-    return _ok("ops", f"port {port} is free" if port else "any port")
+        return finding(
+            "error",
+            "ops",
+            f"can't listen on {bind}:{port}: {error.strerror}",
+            remedy,
+            code="ops-port",
+        )
+    return finding("ok", "ops", f"port {port} is free" if port else "any port")
 
 
 def _runs(bind: str, port: int, pipeline: str) -> bool:
     """Whether it is the ops server of this very pipeline that has the port."""
     answer = ask_ops(bind, port, "/")
     return bool(answer.get("penstock")) and answer.get("pipeline") == pipeline
-
-
-def _error(subject: str, message: str, remedy: str) -> Finding:
-    return Finding(level="error", subject=subject, message=message, remedy=remedy)
-
-
-def _ok(subject: str, message: str) -> Finding:
-    return Finding(level="ok", subject=subject, message=message)
-
-
-def _warning(subject: str, message: str, remedy: str) -> Finding:
-    return Finding(level="warning", subject=subject, message=message, remedy=remedy)

@@ -1,9 +1,11 @@
 """What a preflight check finds: plain values that the CLI prints and tests compare."""
 
+import re
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, part_of
 
 Level = Literal["ok", "warning", "error"]
 
@@ -12,8 +14,8 @@ Level = Literal["ok", "warning", "error"]
 class Finding:
     """One line of a preflight check: what was looked at, how it is, and what to do about it.
 
-    `warning` works but could be better; `error` could not run, or could lose data. `code` is that
-    of the error which was met, if it was one.
+    `warning` works but could be better; `error` could not run, or could lose data. `code` is
+    stable, and a heading of docs/reference/errors.md; "" where nothing is to be done.
     """
 
     level: Level
@@ -23,9 +25,14 @@ class Finding:
     code: str = ""
 
 
-def finding(level: Level, subject: str, message: str, remedy: str = "") -> Finding:
-    """One finding, in a line."""
-    return Finding(level=level, subject=subject, message=message, remedy=remedy)
+def finding(
+    level: Level, subject: str, message: str, remedy: str = "", *, code: str = ""
+) -> Finding:
+    """One finding, in a line. Its code begins with the part of penstock that calls this, and ends
+    with `code`; the default is the subject, which then must not have a name in it."""
+    part = part_of(sys._getframe(1).f_globals["__name__"])
+    full = f"{part}.{code or re.sub('[^a-z]+', '-', subject.lower())}" if level != "ok" else ""
+    return Finding(level=level, subject=subject, message=message, remedy=remedy, code=full)
 
 
 def failed(subject: str, error: PenstockError) -> Finding:

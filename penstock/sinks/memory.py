@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.model.change import IMAGES, images_of
 from penstock.model.errors import SettingsError
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, finding
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.model.settings import Settings
 from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink, SinkPlugin
@@ -118,8 +118,8 @@ class MemorySink(Sink, ReportsPositions):
     def check(self) -> Sequence[Finding]:
         if self.settings.folder is None:
             message = "keeps changes in memory: they end with the process"
-            return [Finding(level="warning", subject="sink memory", message=message)]
-        return [Finding(level="ok", subject="sink memory", message=f"in {self.settings.folder}")]
+            return [finding("warning", "sink memory", message, code="in-memory")]
+        return [finding("ok", "sink memory", f"in {self.settings.folder}")]
 
 
 def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:

@@ -85,13 +85,13 @@ class Kept:
                 "keep chunks no longer than changes (nats stream edit INIT --max-age), or have"
                 " consumers ask for a new snapshot"
             )
-            return [finding("warning", about, text, remedy)]
+            return [finding("warning", about, text, remedy, code="chunks-outlast")]
         if self.is_bounded:
             text = (
                 "its limits, or acknowledgements, may take changes away before a snapshot is loaded"
             )
             remedy = f"leave room for what is written within {_text(2 * max_age)}"
-            return [finding("warning", about, text, remedy)]
+            return [finding("warning", about, text, remedy, code="stream-bounded")]
         return [finding("ok", about, "changes outlast a snapshot")]
 
 
@@ -104,7 +104,7 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
     with InitStream(sink.nats, settings.stream, lambda: True) as stream:
         changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
     unfit = [
-        finding("error", f"stream {settings.stream}", problem, remedy)
+        finding("error", f"stream {settings.stream}", problem, remedy, code="stream-unfit")
         for problem, remedy in (problems(settings.stream, chunks) if chunks else ())
     ]
     return [

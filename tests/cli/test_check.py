@@ -118,6 +118,7 @@ def test_findings_as_json(file: Path) -> None:
     rows = json.loads(found.output)
     assert {"level", "subject", "message", "remedy", "code"} == set(rows[0])
     assert {"ok", "error"} <= {row["level"] for row in rows}
+    assert all(bool(row["code"]) == (row["level"] != "ok") for row in rows)
 
 
 def test_servers_that_are_not_there_are_errors_without_secrets(tmp_path: Path) -> None:

@@ -1,23 +1,27 @@
-"""docs/reference/errors.md, made from the places that raise errors: python -m tests.docs.errors"""
+"""docs/reference/errors.md, made from the places that raise errors or make findings:
+python -m tests.docs.errors"""
 
 import ast
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from penstock.model import errors
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = DOCS / "reference" / "errors.md"
 HEAD = """\
-# Errors
+# Errors and findings
 
 Each error has a code, which stays the same while its words may change: in brackets at the end of
 the text in logs, in `/status` and in what the library raises (`error.code`), as `code` in
 `penstock check --json`, and in the link that a command prints. The first part names the part of
 penstock, the rest what happened; a code of a general kind (`nats.unavailable`) is of every error of
 its kind without one of its own.
+
+What `penstock check` warns of, or calls an error, has a code as well, in brackets after its text.
 
 This page is made from the code: `python -m tests.docs.errors`. An ellipsis stands for what differs.
 """
@@ -30,6 +34,11 @@ KINDS = {
     "LeaseLost": "Another owner has it now; the old one stops.",
     "RefusedEdit": "The edit of the map is refused.",
 }
+KINDS |= {
+    "warning": "`penstock check` warns of it; the pipeline runs.",
+    "error": "`penstock check` finds it: the pipeline could not run, or could lose data.",
+    "…": "`penstock check` finds it: an error or a warning, by what the file asks for.",
+}
 KINDS |= dict.fromkeys(("InvalidPosition", "InvalidStream"), KINDS["SettingsError"])
 KINDS |= dict.fromkeys(("RecordsExpired", "ShardIteratorExpired"), KINDS["PositionLost"])
 
@@ -38,14 +47,16 @@ def slug(kind: str) -> str:
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "-", kind).lower().removesuffix("-error")
 
 
-def text(node: ast.expr | None) -> str:
-    """The words of a literal; an ellipsis for all that is not constant."""
+def text(node: ast.expr | None, names: Mapping[str, ast.expr] = MappingProxyType({})) -> str:
+    """The words of a literal, or of the name of one; an ellipsis for all that is not constant."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.JoinedStr):
-        return "".join(map(text, node.values))
+        return "".join(text(each) for each in node.values)
     if isinstance(node, ast.BinOp):
-        return text(node.left) + text(node.right)
+        return text(node.left, names) + text(node.right, names)
+    if isinstance(node, ast.Name) and node.id in names:
+        return text(names[node.id])
     return "…" if node is not None else ""
 
 
@@ -53,15 +64,35 @@ def raised() -> Iterator[tuple[str, str, str, str]]:
     """(code, class, message, hint) of each place that makes an error."""
     for file in sorted((ROOT / "penstock").rglob("*.py")):
         module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-        for node in ast.walk(ast.parse(file.read_text())):
+        nodes = sorted(ast.walk(ast.parse(file.read_text())), key=_line)
+        names: dict[str, ast.expr] = {}
+        for node in nodes:
+            if isinstance(node, ast.FunctionDef):  # of names, only constants outlast a function
+                names = {name: value for name, value in names.items() if name.isupper()}
+            elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                names[node.targets[0].id] = node.value
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
             kind = node.func.id
+            if kind == "finding" and text(node.args[0]) != "ok":
+                yield _finding(errors.part_of(module), node, names)
             if kind in KINDS and node.args:
                 given = {each.arg: each.value for each in node.keywords}
                 code = text(given.get("code")) or slug(kind)
                 code = code if "." in code else f"{errors.part_of(module)}.{code}"
                 yield code, kind, text(node.args[0]), text(given.get("hint"))
+
+
+def _line(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
+
+
+def _finding(part: str, call: ast.Call, names: Mapping[str, ast.expr]) -> tuple[str, str, str, str]:
+    level, subject, *words = call.args
+    given = {each.arg: text(each.value) for each in call.keywords}
+    code = given.get("code") or re.sub("[^a-z]+", "-", text(subject).lower())
+    message, remedy, *_ = *(text(each, names) for each in words), "", ""
+    return f"{part}.{code}", text(level), message, remedy
 
 
 def page() -> str:
@@ -72,7 +103,7 @@ def page() -> str:
     kinds: dict[str, str] = {}
     for code, kind, message, hint in raised():
         kinds[code] = kind
-        if message.strip("… :") or hint:
+        if re.search("[a-z]", message + hint):
             line = " ".join(f"{message}{f' ({hint})' if hint else ''}".split())
             found[code][re.sub(r"…+", "…", line).replace("`", "'")] = None
         else:

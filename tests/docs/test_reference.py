@@ -172,6 +172,11 @@ def test_every_error_is_documented_under_its_code() -> None:
     assert errors.PAGE.read_text() == errors.page(), "python -m tests.docs.errors"
 
 
+def test_no_code_has_a_name_in_it() -> None:
+    codes = re.findall(r"(?m)^### (.+)$", errors.PAGE.read_text())
+    assert [code for code in codes if not re.fullmatch(r"[a-z_]+\.[a-z]+(-[a-z]+)*", code)] == []
+
+
 def test_every_series_of_the_bridge_is_documented() -> None:
     documented = [(row.key, row.cells[1]) for row in OPERATIONS["The bridge's series"]]
     assert documented == [(name, kind) for name, kind, _ in BRIDGE_SERIES]

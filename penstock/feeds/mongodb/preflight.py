@@ -42,7 +42,9 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
     version = cluster.asked(client, "buildInfo")["version"]
     major, message = int(version.split(".")[0]), f"{address(settings)} is MongoDB {version}"
     if major < _OLDEST:
-        yield finding("error", "server", message, f"upgrade it to {_OLDEST}.0 or later")
+        yield finding(
+            "error", "server", message, f"upgrade it to {_OLDEST}.0 or later", code="server-old"
+        )
     elif major > _NEWEST:
         message += ", newer than what penstock was tested with"
         yield finding("warning", "server", message)
@@ -215,4 +217,5 @@ def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Fi
         f"{len(without)} collections keep no images, so that a change of them {ends}: {listed}",
         f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
         " changeStreamPreAndPostImages: {enabled: true}})",
+        code="images-missing",
     )

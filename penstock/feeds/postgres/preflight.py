@@ -65,14 +65,21 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
     version = connection.info.server_version // 10_000
     what = f"{address(settings)} is PostgreSQL {version}"
     if version < _OLDEST:
-        yield finding("error", "server", what, f"upgrade it to {_OLDEST} or later")
+        yield finding(
+            "error", "server", what, f"upgrade it to {_OLDEST} or later", code="server-old"
+        )
     elif version > _NEWEST:
-        yield finding("warning", "server", f"{what}, newer than what penstock was tested with")
+        yield finding(
+            "warning",
+            "server",
+            f"{what}, newer than what penstock was tested with",
+            code="server-new",
+        )
     else:
         yield finding("ok", "server", what)
     if _number(connection, "SELECT pg_is_in_recovery()::int") and version < _STANDBY_SINCE:
         message = "it is a standby, which decodes nothing before PostgreSQL 16"
-        yield finding("error", "server", message, "connect to the primary")
+        yield finding("error", "server", message, "connect to the primary", code="standby")
     level = _setting(connection, "wal_level")
     if level == "logical":
         yield finding("ok", "wal_level", "wal_level is logical")
@@ -90,7 +97,11 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
         value = _setting(connection, name)
         if value not in ("", never):
             yield finding(
-                "warning", name, f"the server gives up a slot that {which.format(value)}", remedy
+                "warning",
+                name,
+                f"the server gives up a slot that {which.format(value)}",
+                remedy,
+                code="slot-given-up",
             )
 
 
@@ -128,6 +139,7 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
                 subject,
                 f"it is in use by the process {slot.active_pid} of the server",
                 "a pipeline that is started now waits until that reader is gone",
+                code="slot-in-use",
             )
         elif slot.wal_status in ("extended", "unreserved"):
             yield finding(
@@ -135,6 +147,7 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
                 subject,
                 f"it is far behind: its wal_status is {slot.wal_status}",
                 "run the pipeline soon, or the server may give the slot up",
+                code="slot-behind",
             )
         else:
             yield finding("ok", subject, "it exists and is free")
@@ -142,7 +155,9 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
         limit = int(_setting(connection, "max_replication_slots") or 0)
         if used >= limit:
             message = f"all {limit} are in use: snapshots need one more"
-            yield finding("warning", *_more("max_replication_slots", message, limit))
+            yield finding(
+                "warning", *_more("max_replication_slots", message, limit), code="no-room"
+            )
     senders = _number(connection, "SELECT count(*) FROM pg_catalog.pg_stat_replication")
     yield _room(connection, "max_wal_senders", senders, "there is a free wal sender")
 
@@ -151,7 +166,7 @@ def _room(connection: Ordinary, setting: str, used: int, fine: str) -> Finding:
     limit = int(_setting(connection, setting) or 0)
     if used < limit:
         return finding("ok", setting, f"{fine} ({used} of {limit} in use)")
-    return finding("error", *_more(setting, f"all {limit} are in use", limit))
+    return finding("error", *_more(setting, f"all {limit} are in use", limit), code="no-room")
 
 
 def _more(setting: str, message: str, limit: int) -> tuple[str, str, str]:

@@ -155,14 +155,26 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
             for schema, table in sorted(settings.table_names - there):
                 yield _uncovered(connection, sql.Identifier(name).as_string(None), schema, table)
         else:
-            yield finding("error", subject, "it does not exist", f"{create_statement(settings)};")
+            yield finding(
+                "error",
+                subject,
+                "it does not exist",
+                f"{create_statement(settings)};",
+                code="publication-missing",
+            )
         return
     quoted = sql.Identifier(name).as_string(None)
     row = connection.execute(_PUBLICATION, (name,)).fetchone() or ()
     operations = ("insert", "update", "delete", "truncate")
     if silent := [each for each, sent in zip(operations, row, strict=False) if not sent]:
         remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
-        yield finding("warning", subject, f"it does not publish: {', '.join(silent)}", remedy)
+        yield finding(
+            "warning",
+            subject,
+            f"it does not publish: {', '.join(silent)}",
+            remedy,
+            code="publication-silent",
+        )
     tables = _published(connection, name)
     missing = sorted(settings.table_names - {(each.schema, each.name) for each in tables})
     for schema, table in missing:
@@ -175,19 +187,31 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
         yield finding("ok", subject, covered + ("" if troubles else ", each with a key"))
     elif not missing:
         remedy = f"ALTER PUBLICATION {quoted} ADD TABLE <table>;"
-        yield finding("warning", subject, "it has no tables yet", remedy)
+        yield finding("warning", subject, "it has no tables yet", remedy, code="publication-empty")
 
 
 def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:
     row = connection.execute(_KIND, (schema, table)).fetchone()
     subject = f"table {schema}.{table}"
     if row is None:
-        return finding("error", subject, "it does not exist", "create it, or correct `tables`")
+        return finding(
+            "error",
+            subject,
+            "it does not exist",
+            "create it, or correct `tables`",
+            code="table-missing",
+        )
     quoted = sql.Identifier(schema, table).as_string(None)
     remedy = f"ALTER PUBLICATION {publication} ADD TABLE {quoted};"
     if row[0] == "p":
         remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
-    return finding("error", subject, "the publication does not send it (under this name)", remedy)
+    return finding(
+        "error",
+        subject,
+        "the publication does not send it (under this name)",
+        remedy,
+        code="table-unpublished",
+    )
 
 
 def _troubles(table: _Table) -> Iterator[Finding]:
@@ -200,6 +224,7 @@ def _troubles(table: _Table) -> Iterator[Finding]:
             "it has no replica identity: the server refuses UPDATE and DELETE on it",
             f"give it a primary key and ALTER TABLE {table.quoted} REPLICA IDENTITY DEFAULT;"
             f" or ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+            code="identity-missing",
         )
     elif table.identity == "f" and not table.primary_key:
         yield finding(
@@ -207,6 +232,7 @@ def _troubles(table: _Table) -> Iterator[Finding]:
             subject,
             "it has no primary key: its changes have no document id",
             f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);",
+            code="key-missing",
         )
     if not table.readable:
         yield finding(
@@ -214,6 +240,7 @@ def _troubles(table: _Table) -> Iterator[Finding]:
             subject,
             "the role may not read it, which snapshots will need",
             f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
+            code="table-denied",
         )
     elif table.unreadable and not table.primary_key:
         yield finding(
@@ -222,4 +249,5 @@ def _troubles(table: _Table) -> Iterator[Finding]:
             f"the role may not read {len(table.unreadable)} of its partitions: a snapshot reads"
             " each of them, because it has no primary key",
             f"as their owner: GRANT SELECT ON {', '.join(table.unreadable)} TO <role>;",
+            code="partition-denied",
         )

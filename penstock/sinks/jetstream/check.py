@@ -49,6 +49,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
                 yield finding(
                     "error", name, f"is missing, and the account has all {most} streams",
                     "raise the account's max_streams, or name a stream that exists",
+                    code="stream-limit",
                 )  # fmt: skip
             yield _to_be_made(settings)
             stream = TargetStream(settings.stream, wanted(settings, template, connection.version))
@@ -93,12 +94,12 @@ def _server(connection: Connection) -> Iterator[Finding]:
     if connection.version < _OLDEST:
         yield finding(
             "warning", "NATS", f"nats-server {version} is older than what penstock is tested with",
-            "use nats-server 2.10 or later",
+            "use nats-server 2.10 or later", code="server-old",
         )  # fmt: skip
     if not connection.info.get("headers"):
         yield finding(
             "error", "NATS", "the server has message headers switched off",
-            "remove no_header_support from its configuration",
+            "remove no_header_support from its configuration", code="server-headers",
         )  # fmt: skip
 
 
@@ -112,7 +113,7 @@ def _to_be_made(settings: JetStreamSettings) -> Finding:
 def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
     found = list(problems(stream, template))
     for problem, remedy in found:
-        yield finding("error", f"stream {stream.name}", problem, remedy)
+        yield finding("error", f"stream {stream.name}", problem, remedy, code="stream-unfit")
     if not found:
         yield finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
 
@@ -123,7 +124,7 @@ def _as_asked(stream: TargetStream, settings: JetStreamSettings) -> Iterator[Fin
         yield finding(
             "warning", f"stream {stream.name}",
             f"was made with another {name} ({found}) than the file has: what exists is not changed",
-            f"nats stream edit {stream.name}, or correct sink.{name}",
+            f"nats stream edit {stream.name}, or correct sink.{name}", code="stream-differs",
         )  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> 
         if any(overlaps(subject, template.wildcard) for subject in subjects):
             yield finding(
                 "error", f"stream {name}", f"takes subjects of {template.wildcard} as well",
-                f"change the sink's subject, or the subjects of {name}",
+                f"change the sink's subject, or the subjects of {name}", code="subjects-shared",
             )  # fmt: skip
 
 
@@ -153,11 +154,11 @@ def _beside(api: JetStream, stream: str) -> Iterator[Finding]:
                 yield finding(
                     "warning", f"stream {other}",
                     f"takes {subject}, so {name} cannot be made when it is needed",
-                    f"leave penstock.> out of the subjects of {other}",
+                    f"leave penstock.> out of the subjects of {other}", code="subjects-taken",
                 )  # fmt: skip
         info = api.stream(name)
         for problem, remedy in unfit(name, info["config"], subject) if info else ():
-            yield finding("error", f"stream {name}", problem, remedy)
+            yield finding("error", f"stream {name}", problem, remedy, code="stream-unfit")
 
 
 def _sanity(
@@ -169,16 +170,18 @@ def _sanity(
         yield finding(
             level, name, f"has {stream.retention} retention: consumed changes are gone, and a "
             "later consumer cannot bootstrap", "make a stream with limits retention",
+            code="stream-retention",
         )  # fmt: skip
     yield from _limits(name, config)
     if 0 < stream.largest < min(connection.max_payload, settings.batch.max_bytes):
         yield finding(
             "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
             "are rejected", f"nats stream edit {stream.name} --max-msg-size=-1",
+            code="stream-message-size",
         )  # fmt: skip
     for key, value, message, remedy in _LOSING:
         if (found := config.get(key)) and value in (found, None):
-            yield finding("warning", name, message, remedy)
+            yield finding("warning", name, message, remedy, code="stream-loses")
 
 
 # Configuration that loses changes, or adds what are none: (key, value, message, remedy).
@@ -218,7 +221,7 @@ def _memory(
         yield finding(
             "warning", name, f"forgets message ids after {window:g} s: a replay that is later is "
             "stored twice, except with delivery exactly-once",
-            f"nats stream edit {stream.name} --dupe-window 2m",
+            f"nats stream edit {stream.name} --dupe-window 2m", code="duplicate-window",
         )  # fmt: skip
 
 
@@ -241,6 +244,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield finding(
             "warning", name, f"takes no more once it holds {' or '.join(full)}: the pipeline then "
             "waits, and the source keeps its log", "watch its size, or raise the limit",
+            code="stream-fills",
         )  # fmt: skip
     gone = list(caps.values())
     if (age := config.get("max_age", 0)) > 0:
@@ -249,6 +253,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield finding(
             "warning", name, f"keeps only {' and '.join(gone)}: a consumer that comes later misses "
             "changes", "raise the limit to cover the longest outage of a consumer",
+            code="stream-forgets",
         )  # fmt: skip
 
 
@@ -285,7 +290,7 @@ def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]
         yield finding(
             "warning", "NATS", "may not publish to penstock.>: no dead letters, no notices, and no"
             " lease that keeps an instance with other positions from writing as well",
-            "permit the user to publish to penstock.>",
+            "permit the user to publish to penstock.>", code="may-not-publish",
         )  # fmt: skip
 
 

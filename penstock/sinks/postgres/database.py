@@ -134,19 +134,25 @@ class PostgresDatabase(TableDatabase):
             if not connection.execute(_LEDGER, [name, schema, f"{name}.ledger"]).fetchone()[0]:
                 yield finding(
                     "error", f"schema {schema}", "the role may not make the ledger",
-                    f"CREATE SCHEMA {name} AUTHORIZATION <role>;",
+                    f"CREATE SCHEMA {name} AUTHORIZATION <role>;", code="ledger-denied",
                 )  # fmt: skip
             return
         subject = f"target {found.schema}.{found.table}"
         name = sql.Identifier(found.schema, found.table).as_string(None)
         if lacking := [row[0] for row in connection.execute(_LACKING, [list(_NEEDED), name])]:
             remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
-            yield finding("error", subject, f"the role may not {', '.join(lacking)}", remedy)
+            yield finding(
+                "error",
+                subject,
+                f"the role may not {', '.join(lacking)}",
+                remedy,
+                code="target-denied",
+            )
         runs = connection.execute(_RUNS, [name]).fetchone()[0]
         if runs and not self.settings.replica_role:
             yield finding(
                 "warning", subject, f"changes run {runs}",
-                "sink.replica_role: true leaves triggers and foreign keys out",
+                "sink.replica_role: true leaves triggers and foreign keys out", code="triggers-run",
             )  # fmt: skip
 
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:

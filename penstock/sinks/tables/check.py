@@ -76,13 +76,14 @@ def _check_target(
         if not table.options.create:
             yield finding(
                 "error", subject, f"it does not exist, and {table.source} goes there",
-                "create it, or set `create: true` for the table in the map",
+                "create it, or set `create: true` for the table in the map", code="target-missing",
             )  # fmt: skip
         return
     if is_shared and SID not in found.columns:
         yield finding(
             "error", subject, "several tables of the map go there, and it has no column sid",
             "add a column sid to it and to its key, or give each table a target of its own",
+            code="sid-missing",
         )  # fmt: skip
     yield from database.check(connection, found)
 
@@ -96,10 +97,22 @@ def _check_columns(
         return
     relation = relation_of(schema)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
-        yield finding("error", source, f"it has no column {unknown[0]}", "correct `columns`")
+        yield finding(
+            "error",
+            source,
+            f"it has no column {unknown[0]}",
+            "correct `columns`",
+            code="column-missing",
+        )
     if unknown := sorted({*options.set} - found.columns.keys()):
         name = f"{found.schema}.{found.table}"
-        yield finding("error", source, f"{name} has no column {unknown[0]}", "correct `set`")
+        yield finding(
+            "error",
+            source,
+            f"{name} has no column {unknown[0]}",
+            "correct `set`",
+            code="column-missing",
+        )
         return
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
     if problem := unfit(staged):
@@ -107,13 +120,13 @@ def _check_columns(
     elif not relation.key:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",
-            "give it a primary key",
+            "give it a primary key", code="key-missing",
         )  # fmt: skip
     elif isinstance(staged, StagedHistory) and not staged.has_open_index(connection):
         yield finding(
             "warning", source, f"{found.schema}.{found.table} has no index of its open versions:"
             " TRUNCATE, and reading what is current, take as long as there are old ones",
-            f"{staged.open_index.as_string(None)};",
+            f"{staged.open_index.as_string(None)};", code="index-missing",
         )  # fmt: skip
     if problem is None:
         yield from _check_left_out(connection, database, table, relation, found)
@@ -124,6 +137,7 @@ def _check_columns(
             "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"
             " large value that stayed as it was becomes a dead letter (unsent-value)",
             f"ALTER TABLE {schema.schema}.{schema.table} REPLICA IDENTITY FULL;",
+            code="value-unsent",
         )  # fmt: skip
 
 
@@ -170,7 +184,7 @@ def _check_left_out(
     yield finding(
         "warning", f"table {table.source} of {table.backend}",
         f"{found.schema}.{found.table} lacks columns, and {waits} {names}",
-        f"{statement.as_string(None)} or `schema_changes: add`",
+        f"{statement.as_string(None)} or `schema_changes: add`", code="columns-left-out",
     )  # fmt: skip
 
 
@@ -199,4 +213,6 @@ def _check_expressions(
         except database.error as error:
             what = "`filter`" if name == "filter" else f"`set` of {name}"
             said = database.translation(error, "reading").message
-            yield finding("error", source, f"{what} is not SQL over its columns: {said}")
+            yield finding(
+                "error", source, f"{what} is not SQL over its columns: {said}", code="expression"
+            )
