@@ -13,12 +13,11 @@ from typing import Any
 import orjson
 
 from penstock.model.errors import Rejected, SettingsError
-from penstock.model.position import PartitionId
 from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.source_table import BY_HAND
+from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.lines import SourceRelation, changes_of
 
@@ -49,16 +48,18 @@ class TableLetters:
         Rejected and SettingsError."""
         kept = find_letter(self, id)
         batch, letter = kept.change(decode).batch, kept.letter
-        with TableMap(self._database) as tables:
-            table = tables.find(
-                letter.backend, PartitionId(letter.partition), letter.schema, letter.collection
-            )
+        mapped = TableMap(self._database).mapped(
+            letter.backend, letter.schema or "", letter.collection or ""
+        )
         document = batch.column("delta")[0].as_py()
-        if table is None or document is None:
+        if mapped is None or document is None:
             raise SettingsError(
                 f"the dead letter {kept.id} is of a table that is not in the map",
                 hint="add it to `map`",
             )
+        initial = self._database.settings.initial
+        row = mapped.enter(self._ledger, self._cursor, letter.partition, initial=initial)
+        table = SourceTable(mapped=mapped, sid=letter.partition, id=row.id)
         if self._ledger.lock(self._cursor, [table.id])[table.id].state != "live":
             raise Rejected(
                 f"{table.name} is suspended or loading", hint="replay the letter after that"

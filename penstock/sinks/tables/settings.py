@@ -2,6 +2,7 @@
 
 import re
 import warnings
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
@@ -169,9 +170,9 @@ class TableSinkSettings(Settings):
         ]  # fmt: skip
 
     @property
+    @abstractmethod
     def default_schema(self) -> str:
         """Where targets are that name no schema."""
-        raise NotImplementedError
 
     def _mapped(self, entry: MapEntry) -> Iterator[MappedTable]:
         for name, options in entry.tables.items():

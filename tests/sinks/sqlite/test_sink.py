@@ -5,12 +5,15 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
+import pyarrow as pa
 import pytest
 
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.sqlite import PLUGIN, SqliteSink, SqliteSinkSettings
@@ -233,3 +236,143 @@ def test_what_it_cannot_do_is_said_by_the_file(
     with pytest.raises(ValueError, match=said):
         sink_of(settings, **options)
     assert PLUGIN.map_store is None
+
+
+def never(page: Any) -> Any:
+    """Decodes nothing: a letter of a decoded change is not decoded."""
+    raise AssertionError(page)
+
+
+def test_a_dead_letter_is_applied_once_its_cause_is_gone(file: File, sink_of: SinkOf) -> None:
+    file.execute(TARGET)
+    sink = sink_of({"on_error": "dead-letter"})
+    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "INSERT 3 three", "UPDATE 1 uno")
+    sink.write([bad], Noted())
+    (letter,) = sink.dead_letters()
+    assert sink.dead_letter("default:00000000/00000001:1")["id"] == letter["id"]
+    with pytest.raises(Rejected, match="CHECK constraint failed"):
+        sink.replay(str(letter["id"]), never)
+    assert list(sink.dead_letters()) == [letter], "it went without being applied"
+    file.execute("ALTER TABLE items RENAME TO old")
+    file.execute(TARGET.replace("5", "9"))
+    file.execute("INSERT INTO items SELECT * FROM old")
+    assert sink.replay(str(letter["id"]), never)["target"] == "main.items"
+    assert file.items == [(1, "uno"), (2, "too-long"), (3, "three")]
+    assert list(sink.dead_letters()) == []
+    with pytest.raises(SettingsError, match="no dead letter"):
+        sink.replay(str(letter["id"]), never)
+
+
+def test_a_row_of_a_load_is_a_dead_letter_that_is_replayed(file: File, sink_of: SinkOf) -> None:
+    file.execute(TARGET)
+    sink = sink_of({"initial": True, "on_error": "dead-letter"})
+    sink.enter("default", SHOP, initial=True)
+    loaded(load_of(sink), Point(), b"1\ta\n2\ttoo-long\n3\tc", on_error="dead-letter")  # type: ignore[arg-type]
+    assert file.items == [(1, "a"), (3, "c")]
+    assert load_of(sink).finish()  # type: ignore[arg-type]
+    load_of(sink).settle("stop")  # type: ignore[arg-type]
+    (letter,) = sink.dead_letters()
+    assert (letter["operation"], letter["reason"]) == ("READ", "refused")
+    file.execute("DROP TABLE items")
+    file.execute(TARGET.replace("5", "9"))
+    sink.replay(str(letter["id"]), never)
+    assert file.items == [(2, "too-long")]
+
+
+def test_a_dead_letter_keeps_what_was_not_sent(file: File, sink_of: SinkOf) -> None:
+    file.execute("CREATE TABLE items (id integer PRIMARY KEY CHECK (id < 9), name text)")
+    file.execute("INSERT INTO items VALUES (1, 'long ago')")
+    sink = sink_of({"on_error": "dead-letter"})
+    sink.write([rows_of("UPDATE 10 \\U", before=["1\t\\U"], unchanged=[["name"]])], Noted())
+    (letter,) = sink.dead_letters()
+    file.execute("ALTER TABLE items RENAME TO old")
+    file.execute("CREATE TABLE items (id integer PRIMARY KEY, name text)")
+    file.execute("INSERT INTO items SELECT * FROM old")
+    sink.replay(str(letter["id"]), never)
+    assert file.items == [(10, "long ago")]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_row_that_moves_between_partitions_is_one_row(
+    file: File, sink_of: SinkOf, *, alike: bool
+) -> None:
+    columns = ITEMS["columns"]
+    parts = [
+        orjson.dumps(ITEMS | {"table": f"items_{n}", "columns": each}).decode()
+        for n, each in ((1, columns), (2, columns if alike else columns[::-1]))
+    ]
+    line = "1 one" if alike else "one 1"
+    first = rows_of(
+        f"INSERT {line}", key="1", relation_id=2, collection="items_2", delta=[parts[1]]
+    )
+    moved = rows_of(
+        "DELETE 1", "INSERT 1 one", commit=2, relation_id=[2, 1],
+        collection=["items_2", "items_1"], delta=[None, parts[0]],
+    )  # fmt: skip
+    sink = sink_of(partitions="items_.", create=True)
+    sink.write([pa.concat_batches([first, moved])], Noted())
+    assert file.execute("SELECT id, name FROM items") == [(1, "one")]
+
+
+def test_a_truncated_partition_is_loaded_anew_with_the_others(file: File, sink_of: SinkOf) -> None:
+    file.execute(TARGET)
+    sink = sink_of(partitions="items(_.*)?")
+    truncate = rows_of("INSERT 2 two", "TRUNCATE", commit=2, collection="items_a")
+    for each in (rows_of("INSERT 1 one"), truncate):
+        sink.write([each], Noted())
+    assert sink.tables()[0]["state"] == "loading"
+    assert file.items == [(1, "one")], "rows of other partitions went"
+    assert sink.tables()[0]["held"] == 2
+    load = load_of(sink)  # type: ignore[arg-type]
+    parts = [
+        Point(3, schema=replace(Point().schema, table=name)) for name in ("items_a", "items_b")
+    ]
+    for number, point in enumerate(parts):
+        assert load.begin(point) is None
+        loaded(load, point, b"%d\ta" % (number + 7))
+    assert load.finish()
+    load_of(sink).settle("stop")  # type: ignore[arg-type]
+    assert file.items == [(7, "a"), (8, "a")]
+
+
+@pytest.mark.parametrize("options", [{}, {"filter": "id < 9"}])
+def test_a_reload_of_an_append_without_a_key_adds_what_is_missing(
+    file: File, sink_of: SinkOf, options: dict[str, str]
+) -> None:
+    file.execute("CREATE TABLE items (sid text, id int, name text)")
+    file.execute("INSERT INTO items VALUES ('other', 1, 'a')")
+    sink, point = sink_of({"initial": True}, type="append", **options), Point()
+    sink.enter("default", SHOP, initial=True)
+    columns = tuple({**column, "key": False} for column in COLUMNS)
+    point.schema = replace(point.schema, columns=columns)
+    loaded(load_of(sink), point, b"1\ta\n1\ta\n2\tb\n3\t\\N\n9\tx")  # type: ignore[arg-type]
+    load_of(sink).finish()  # type: ignore[arg-type]
+    load_of(sink).settle("stop")  # type: ignore[arg-type]
+    sink.reload("items", None)
+    loaded(load_of(sink), point, b"1\ta\n1\ta\n1\ta\n3\t\\N\n4\td")  # type: ignore[arg-type]
+    found = file.execute(
+        "SELECT sid, id, name, count(*) FROM items WHERE id < 9 GROUP BY 1, 2, 3 ORDER BY 1, 2"
+    )
+    assert found == [
+        ("other", 1, "a", 1), ("shop", 1, "a", 3), ("shop", 2, "b", 1), ("shop", 3, None, 1),
+        ("shop", 4, "d", 1),
+    ]  # fmt: skip
+    assert file.execute("SELECT count(*) FROM items WHERE id = 9") == [(0 if options else 1,)]
+
+
+def test_a_filter_follows_rows_into_it_and_out_of_it(file: File, sink_of: SinkOf) -> None:
+    sink = sink_of({"initial": True, "on_error": "dead-letter"}, create=True,
+                   filter="length(name) < 4 AND _operation <> 'no'")  # fmt: skip
+    sink.enter("default", SHOP, initial=True)
+    loaded(load_of(sink), Point(), b"1\tin\n2\tlonger\n3\t\\N")  # type: ignore[arg-type]
+    assert file.items == [(1, "in")]
+    load_of(sink).finish()  # type: ignore[arg-type]
+    load_of(sink).settle("stop")  # type: ignore[arg-type]
+    sink.write([rows_of("UPDATE 1 longer", "UPDATE 2 in", "INSERT 4 out-of", commit=2)], Noted())
+    assert file.items == [(2, "in")]
+    unsent = rows_of("UPDATE 2 \\U", "UPDATE 1 \\U", unchanged=[["name"]] * 2, commit=3)
+    sink.write([unsent], Noted())
+    assert file.items == [(2, "in")]
+    assert [each["reason"] for each in sink.dead_letters()] == ["unsent-value"]
+    sink.write([rows_of("DELETE 2", "DELETE 1", commit=4)], Noted())
+    assert file.items == []
