@@ -248,8 +248,9 @@ def _names(code: CodeType) -> Iterator[str]:
 def _mark(item: pytest.Item) -> None:
     """By its fixtures and by what it calls, so that no list of tests can be forgotten."""
     assert isinstance(item, pytest.Function)
-    if "spark" in item.fixturenames:
-        item.add_marker("spark")
+    for fixture, mark in (("spark", "spark"), ("browser", "process")):
+        if fixture in item.fixturenames:
+            item.add_marker(mark)
     definitions = item._fixtureinfo.name2fixturedefs.values()
     functions = [item.function, *(each.func for found in definitions for each in found)]
     for mark in set[str]().union(*map(_started, functions)):

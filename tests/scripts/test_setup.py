@@ -91,18 +91,22 @@ def test_a_system_without_java_17_gets_the_next_one() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, "openjdk-21-jre-headless")
 
 
-def test_with_permission_a_compiler_is_installed() -> None:
+@pytest.mark.parametrize(
+    ("find", "packages"), [("find_compiler", "gcc libc6-dev"), ("find_browser", "chromium")]
+)
+def test_with_permission_it_is_installed(find: str, packages: str) -> None:
     done = bash(
-        """
+        f"""
         installed=
-        may_install() { root=(true); }
-        install_packages() { installed="$*"; }
-        compiler() { [ -n "$installed" ]; }
-        find_compiler
+        may_install() {{ root=(true); }}
+        install_packages() {{ installed="$*"; }}
+        compiler() {{ [ -n "$installed" ]; }}
+        command() {{ false; }}
+        {find}
         echo "$installed"
         """
     )
-    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, "gcc libc6-dev", "")
+    assert (done.returncode, done.stdout.strip(), done.stderr) == (0, packages, "")
 
 
 def test_without_a_compiler_it_goes_on_and_says_so() -> None:

@@ -1,13 +1,13 @@
 """The page /ui/map: each request that it makes is one of REST, and a browser can work with it."""
 
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
+from playwright import sync_api
 
 from tests.servers import Postgres
 from tests.service.maps import TOKEN, Api, made, mapped
@@ -47,25 +47,9 @@ def test_each_request_of_the_page_is_one_of_rest(api: Api) -> None:
 
 
 @pytest.fixture
-def page(api: Api) -> Iterator[Any]:
-    """The page in Chromium; whatever it says on its console is a failure."""
-    playwright = pytest.importorskip("playwright.sync_api")
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("there is no chromium")
-    said: list[str] = []
-    with (
-        api.server,
-        playwright.sync_playwright() as driver,
-        driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"]) as browser,
-    ):
-        page = browser.new_page()
-        page.on("console", lambda each: said.append(each.text) if each.type == "error" else None)
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(f"{api.server.url}/ui/map")
-        yield page
-        # The browser says itself that a response is an error.
-        assert [each for each in said if not each.startswith("Failed to load resource")] == []
+def page(api: Api, opened: Callable[..., Any]) -> Iterator[Any]:
+    with api.server:
+        yield opened(f"{api.server.url}/ui/map")
 
 
 def tables(page: Any) -> dict[str, list[str]]:
@@ -75,9 +59,8 @@ def tables(page: Any) -> dict[str, list[str]]:
 
 def expect(page: Any, selector: str) -> Any:
     """What is expected of the elements; within a minute."""
-    expected = pytest.importorskip("playwright.sync_api").expect
-    expected.set_options(timeout=60_000)
-    return expected(page.locator(selector))
+    sync_api.expect.set_options(timeout=60_000)
+    return sync_api.expect(page.locator(selector))
 
 
 def test_a_table_is_cloned_by_keyboard(api: Api, page: Any) -> None:

@@ -397,7 +397,7 @@ async function refresh() {
     if (screen() === "events") events();
     await charts();
   } catch (error) {
-    console.warn(error);
+    if (!(error instanceof TypeError)) say(error.message, true); // else the connection's state says it
   }
 }
 
