@@ -13,7 +13,7 @@ from pathlib import Path
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
-ABI = 11
+ABI = 12
 
 _LIBRARY = "libpenstock.so.1"
 

@@ -7,7 +7,7 @@
 
 #include <stdint.h>
 
-#define PENSTOCK_ABI 11
+#define PENSTOCK_ABI 12
 
 #define EXPORT __attribute__((visibility("default")))
 
