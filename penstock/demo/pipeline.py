@@ -1,5 +1,6 @@
 """The pipeline of the demo, run for real: `penstock run` on a pipeline file, in a child process."""
 
+import secrets
 import shutil
 import signal
 import sys
@@ -44,6 +45,7 @@ class DemoPipeline(Daemon):
         self.variables = dict(variables)
         self._port = free_port()
         self.ops = f"http://127.0.0.1:{self._port}"
+        self.token = secrets.token_hex(8)
         self._document = document
 
     def start(self) -> None:
@@ -53,7 +55,7 @@ class DemoPipeline(Daemon):
             "name": "shop",
             **self._document,
             "state": str(folder / "state"),
-            "ops": {"bind": "127.0.0.1", "port": self._port},
+            "ops": {"bind": "127.0.0.1", "port": self._port, "token": self.token},
         }
         self.file.write_text(yaml.safe_dump(document, sort_keys=False))
         command = [sys.executable, "-m", "penstock", "run", str(self.file)]
@@ -96,7 +98,11 @@ class DemoPipeline(Daemon):
         """Stops the pipeline by `POST /shutdown`, and returns its exit code."""
         if self.running:
             try:
-                request = urllib.request.Request(f"{self.ops}/shutdown", method="POST")  # noqa: S310
+                request = urllib.request.Request(  # noqa: S310 - our own port
+                    f"{self.ops}/shutdown",
+                    method="POST",
+                    headers={"Authorization": f"Bearer {self.token}"},
+                )
                 urllib.request.urlopen(request, timeout=10).close()  # noqa: S310 - our own port
             except OSError:
                 self.signal(signal.SIGTERM)

@@ -194,23 +194,23 @@ class _Demo:
         """Starts the pipeline again, opens the shop at a walk and says how to reach everything,
         until Ctrl-C."""
         pipeline, source = self.pipeline, self._source
-        pipeline.start()
         workload = Workload(self._writer, _KEPT)
-        workload.start()
         variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
         mirror = f"  penstock mirror {nats.url} --to sqlite:///mirror.db"
-        show_lines(
-            console,
-            "",
-            f"Everything stays up until Ctrl-C, and the shop writes {_KEPT:.0f} changes a second:",
-            *(f"  {each}" for each in source.hints()),
-            f"  penstock tail --url {nats.url} --stream {_STREAM}",
-            *([mirror] if source.mirrored else []),
-            f"  {pipeline.ops}/status",
-            # Its file names the servers by variables.
-            f"  {variables} penstock check {pipeline.file}",
-        )
         with suppress(KeyboardInterrupt):
+            pipeline.start()
+            workload.start()
+            show_lines(
+                console,
+                "",
+                f"Everything stays up until Ctrl-C; the shop writes {_KEPT:.0f} changes a second:",
+                *(f"  {each}" for each in source.hints()),
+                f"  penstock tail --url {nats.url} --stream {_STREAM}",
+                *([mirror] if source.mirrored else []),
+                f"  {pipeline.ops}/ui/, the dashboard, whose token is {pipeline.token}",
+                # Its file names the servers by variables.
+                f"  {variables} penstock check {pipeline.file}",
+            )
             pipeline.wait_for("trading", lambda: not workload.running)
         workload.stop()
         pipeline.stop()

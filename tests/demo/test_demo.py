@@ -105,7 +105,7 @@ def test_keep_leaves_everything_up_and_says_how_to_connect(demo: Demo, temporary
     assert said.startswith("VERDICT: ok")
     psql, url = _found(r"(\S+/psql) (postgresql://\S+)", said)
     [(nats, stream)] = re.findall(r"penstock tail --url (\S+) --stream (\S+)", said)
-    [ops] = re.findall(r"(http://\S+)/status", said)
+    [ops] = re.findall(r"(http://\S+)/ui/, the dashboard", said)
     insert = "INSERT INTO carts (id, contents) VALUES (999, '[]')"
     subprocess.run([psql, url, "-c", insert], check=True, capture_output=True)
     tail = [sys.executable, "-m", "penstock", "tail", "--url", nats, "--stream", stream, "--json"]
