@@ -363,6 +363,15 @@ class Feed(Protocol):
 
 
 @runtime_checkable
+class HearsStored(Protocol):
+    """A following whose `status` tells the lag to what is durable, though its bookmark is not
+    stored yet."""
+
+    def stored(self, place: Place) -> None:
+        """Everything up to `place` is durable. From any thread."""
+
+
+@runtime_checkable
 class PacesReads(Protocol):
     """A following that may read nothing although its source has more: calls are refused for a
     while, a page was too large, or all of it was passed over."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.feeds import Feed, Following, HistoryLost, PacesReads
+from penstock.feeds import Feed, Following, HearsStored, HistoryLost, PacesReads
 from penstock.feeds.shared import is_behind_hole
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
@@ -162,6 +162,9 @@ class PartitionReader:
     def durable(self, place: Place) -> None:
         """Everything up to `place` is durable."""
         self._past.durable(place)
+        following = self._following
+        if isinstance(following, HearsStored):
+            following.stored(place)
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """The bookmark is stored: the source may discard everything up to it."""

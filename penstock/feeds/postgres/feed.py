@@ -135,7 +135,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         bookmark: Bookmark = START,
         *,
         despite: Sequence[feeds.Gap] = (),
-    ) -> feeds.Following:
+    ) -> PostgresFollowing:
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
         if partition != self.settings.partition:
@@ -149,7 +149,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def _follow(
         self, partition: PartitionId, bookmark: Bookmark, despite: Sequence[feeds.Gap]
-    ) -> feeds.Following:
+    ) -> PostgresFollowing:
         replication = connect_replication(self.settings)
         try:
             begin = self._begin(replication, bookmark, despite)

@@ -195,6 +195,10 @@ class PostgresFollowing(Following):
         confirmed = self._begin.slot.confirmed
         self._progress.allowed = None if stored is None else max(stored, confirmed)
 
+    def stored(self, place: Place) -> None:
+        """See `feeds.HearsStored`."""
+        self._progress.stored = place
+
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """See `feeds.Following`. What was read before a gap stays of the history before it: if
         it is lost on the way, the gap is found again, and found larger."""

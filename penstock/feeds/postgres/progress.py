@@ -13,6 +13,7 @@ from penstock.model.position import Place
 
 MOVED = 1.0  # seconds between reports while the durable position moves
 SAME = 10.0  # and while it does not
+_NOWHERE = Place("", -1)
 
 
 # A place -> the LSN up to which everything inside is done when that place is durable, or 0.
@@ -77,6 +78,7 @@ class LogProgress:
         self._acknowledged: Place | None = None
         # What is durable by now: set by any thread, and taken by the one that reads.
         self._noted: Place | None = None
+        self.stored: Place | None = None  # durable, and perhaps not to be acknowledged yet
 
     @property
     def in_flight(self) -> int:
@@ -85,10 +87,11 @@ class LogProgress:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest transaction in flight was committed: microseconds since 1970. From any
-        thread."""
-        sent = tuple(self._sent)
-        return (sent[0].committed_at or None) if sent else self._open
+        """When the oldest transaction was committed that is not durable: microseconds since 1970.
+        From any thread."""
+        stored = self.stored or _NOWHERE
+        first = next((each for each in tuple(self._sent) if each.last > stored), None)
+        return self._open if first is None else first.committed_at or None
 
     def opened(self, committed_at: int) -> None:
         """A transaction's changes are being handed out; its end is not known yet."""

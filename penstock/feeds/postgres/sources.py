@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from penstock import feeds
 from penstock.feeds.postgres.feed import PostgresFeed
+from penstock.feeds.postgres.following import PostgresFollowing
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.shared import SettingsFeed
@@ -21,7 +22,7 @@ from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
-from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 
 Answer = TypeVar("Answer")
@@ -166,11 +167,14 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 class SourceFollowing:
     """A `feeds.Following` of one source of several: what it refuses is tried again."""
 
-    def __init__(self, sid: PartitionId, following: feeds.Following) -> None:
+    def __init__(self, sid: PartitionId, following: PostgresFollowing) -> None:
         self._sid, self._following = sid, following
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._following, name)
+
+    def stored(self, place: Place) -> None:
+        self._following.stored(place)
 
     def read(self, timeout: float) -> Sequence[Page]:
         try:

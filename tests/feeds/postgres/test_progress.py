@@ -142,7 +142,7 @@ def test_reports_come_three_times_within_the_silence_that_counts_as_death() -> N
     assert progress.due(2.0)
 
 
-def test_the_age_of_the_oldest_commit_in_flight() -> None:
+def test_the_age_of_the_oldest_commit_that_is_not_durable() -> None:
     progress = LogProgress()
     assert progress.oldest is None
     progress.opened(77)
@@ -150,5 +150,6 @@ def test_the_age_of_the_oldest_commit_in_flight() -> None:
     progress.committed(place(5, 0), 10)
     progress.opened(99)
     assert progress.oldest == 77
-    progress.acknowledged(place(5, 0))
+    progress.stored = place(5, 0)  # durable, and its position is not saved yet
     assert progress.oldest == 99
+    assert progress.in_flight == 2
