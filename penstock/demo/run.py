@@ -199,6 +199,7 @@ class _Demo:
         mirror = f"  penstock mirror {nats.url} --to sqlite:///mirror.db"
         with suppress(KeyboardInterrupt):
             pipeline.start()
+            pipeline.wait_for("starting", pipeline.ready, START)
             workload.start()
             show_lines(
                 console,

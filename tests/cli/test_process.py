@@ -100,6 +100,11 @@ def test_it_processes_and_shows_it_and_ends_in_order(folder: Path, start: Start)
     assert (backend["leases"], backend["unowned"]) == (3, 0)
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         assert b'penstock_events_total{backend="main"} 150.0' in answer.read()
+    browser = urllib.request.Request(f"{url}/", headers={"Accept": "text/html"})
+    with urllib.request.urlopen(browser, timeout=10) as answer:  # the page, and what it follows
+        assert answer.url == f"{url}/ui/" and b"<title>penstock</title>" in answer.read()
+    with urllib.request.urlopen(f"{url}/events", timeout=10) as answer:
+        assert answer.readline() == b"event: status\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
     for number in range(3):

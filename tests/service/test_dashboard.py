@@ -91,6 +91,17 @@ def live(page: Any) -> Any:
     return page
 
 
+def test_a_processor_shows_no_buttons(served: Served, opened: Callable[..., Any]) -> None:
+    with OpsServer(
+        port=0, access=Access(), answer=served.answer, shutdown=lambda: None, endpoints=PAGES,
+        events=EventStream(served.status, last_lines()),
+    ) as server:  # fmt: skip
+        page = live(opened(f"{server.url}/ui/#/sources"))
+        page.wait_for_selector("body[data-kind=processor]")
+        assert page.locator("[data-action]:visible").count() == 0
+        assert page.locator("#backends tbody tr:visible").count() == 1
+
+
 def value(page: Any, name: str) -> str:
     return str(page.inner_text(f"[data-value={name}]"))
 

@@ -47,7 +47,7 @@ async function get(path) {
   const answer = await fetch(`../${path}`, { headers: headers() });
   const found = await answer.json();
   if (answer.ok) return found;
-  throw new Error([found.error, found.info].filter(Boolean).join(": "));
+  throw Object.assign(new Error([found.error, found.info].filter(Boolean).join(": ")), { status: answer.status });
 }
 
 function say(text, isError = false) {
@@ -142,7 +142,7 @@ function overview() {
   $("#reasons").replaceChildren(...reasons.map((text) => element("li", text)));
   const way = [
     ...backends.map((each) => `${each.name}: ${each.paused ? "paused" : each.connected ? "connected" : "disconnected"}`),
-    `Spark: ${number(rate(readOf))} read a second`,
+    `${sinks.length ? "Spark: " : ""}${number(rate(readOf))} read a second`,
     ...sinks.map((each) => `${each.name}: ${number(rate(storedOf))} stored a second`),
   ];
   $("#way").replaceChildren(...way.map((text) => element("li", text)));
@@ -385,9 +385,15 @@ setInterval(() => {
   }
 }, 1000);
 
+// A processor has no actions, and no file or letters to show.
+function withoutActions(error) {
+  if (error.status === 404) document.body.dataset.kind = "processor";
+  return { actions: [], recent: [] };
+}
+
 async function refresh() {
   try {
-    actions = await get("actions").catch(() => ({ actions: [], recent: [] })); // a processor has none
+    if (!document.body.dataset.kind) actions = await get("actions").catch(withoutActions);
     const allowed = Object.fromEntries(actions.actions.map((each) => [each.action, each]));
     $$("[data-action]").forEach((button) => {
       const known = allowed[button.dataset.action];
