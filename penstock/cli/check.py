@@ -14,6 +14,7 @@ from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
 from penstock.config.problems import blot
+from penstock.feeds import HasSources
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level, failed, finding
 from penstock.model.position import Bookmarks, PartitionId
@@ -105,6 +106,8 @@ def _sink(pipeline: Pipeline) -> Iterator[Finding]:
                 feed, loads = backend.feed(), pipeline.snapshot.initial is not False
                 partitions = [each.partition for each in feed.partitions()] if loads else []
                 yield from sink.check_tables(backend.name, feed.schemas(), partitions)
+                if isinstance(feed, HasSources):
+                    yield from feed.check_left(sink.left(backend.name))
 
 
 def _source(pipeline: Deployment, backend: Backend) -> Iterator[Finding]:

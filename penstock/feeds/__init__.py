@@ -575,6 +575,9 @@ class HasSources(Protocol):
     def of(self, partition: str) -> Feed:
         """The feed of one source. Raises SettingsError."""
 
+    def check_left(self, sids: Iterable[str]) -> Sequence[Finding]:
+        """Preflight: what sources that have left the settings left at the servers of others."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:

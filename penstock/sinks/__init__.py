@@ -282,6 +282,9 @@ class LoadsTables(Protocol):
         """Preflight: what it stores beside the tables of a backend, as they are at a source;
         `partitions`: those whose tables are loaded once."""
 
+    def left(self, backend: str) -> Collection[str]:
+        """Preflight: the partitions of a backend all of whose tables have left the map."""
+
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool
     ) -> Sequence[Mapping[str, Any]]:

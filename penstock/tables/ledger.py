@@ -512,6 +512,16 @@ class TargetLedger:
         )
         return {sid for (sid,) in found}
 
+    def sources(self, cursor: Any) -> Sequence[tuple[str, str, bool]]:
+        """All sources (backend, sid), and whether each has left; also without a ledger."""
+        if not self.is_there(cursor):
+            return ()
+        query = self._sql(
+            "SELECT backend, sid, min(state) = 'left' AND max(state) = 'left'"
+            " FROM {schema}.ledger GROUP BY 1, 2 ORDER BY 1, 2"
+        )
+        return [(backend, sid, bool(left)) for backend, sid, left in cursor.execute(query)]
+
     def keep_letters(self, cursor: Any, letters: Sequence[tuple[str, str]]) -> int:
         """Stores dead letters (event id, text); returns how many are new."""
         new = 0

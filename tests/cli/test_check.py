@@ -11,13 +11,17 @@ from click.testing import CliRunner, Result
 
 from penstock import cli
 from penstock.cli.check import _summary
+from penstock.config import load_pipeline
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding, Level
+from penstock.model.position import PartitionId
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.sinks import LoadsTables
+from penstock.sinks.postgres.map_store import MapStore
 from penstock.snapshots.init_stream import InitStream
-from tests.servers import Database, Nats
+from tests.servers import Database, Nats, Postgres
 
 FILE = """\
 name: shop
@@ -200,3 +204,34 @@ def test_an_empty_map_is_no_error(tmp_path: Path, database: Database) -> None:
     found = check(path)
     assert found.exit_code == 0, found.output
     assert found.output.rstrip().endswith("0 errors")
+
+
+def test_the_slot_of_a_source_that_left_the_map_is_named(
+    tmp_path: Path, database: Database, postgres: Postgres
+) -> None:
+    name, store = f"b_{database.name}", MapStore(tmp_path / "map.db")
+    backend = int(store.add("db", {"name": name})["id"])
+    for sid in ("eu", "us"):
+        store.add("url", {"db_id": backend, "sid": sid, "url": database.url})
+    store.add("tbl", {"db_id": backend, "name": "items"})
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    path = tmp_path / "pipeline.yaml"
+    with postgres.database() as target:
+        target.execute("CREATE TABLE items (sid text, id int, PRIMARY KEY (sid, id))")
+        sink = f"{{type: postgres, connection: '{target.url}', map: 'sqlite:///{store.path}'}}"
+        path.write_text(f"name: t\nsink: {sink}\nstate: {tmp_path}/state\nops: {{port: 0}}\n")
+        pipeline = load_pipeline(path)
+        feed, tables = pipeline.backends[0].feed(), pipeline.sink.sink()
+        assert isinstance(tables, LoadsTables)
+        for sid in feed.begin():
+            tables.enter(name, sid, initial=False)
+        slot, warning = f"penstock_{name}_us", "the source us has left the map"
+        assert warning not in check(path).output
+        store.remove("url", store.rows("url")[-1]["id"])
+        assert warning not in check(path).output, "the ledger does not know that"
+        tables.leave(name, [PartitionId("eu")])
+        assert warning in (found := check(path).output)
+        assert f"SELECT pg_drop_replication_slot('{slot}');" in found
+        assert found.count("pg_drop_replication_slot") == 1
+        database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
+        assert warning not in check(path).output

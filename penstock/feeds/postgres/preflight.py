@@ -3,7 +3,7 @@
 Looks and changes nothing. Each finding says how to mend it, with SQL that can be pasted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -49,6 +49,16 @@ def findings(settings: PostgresSettings) -> Iterator[Finding]:
         yield failed(subject, error)
     else:
         yield finding("ok", subject, "it is allowed")
+
+
+def free_slots(settings: PostgresSettings, names: Collection[str]) -> Sequence[str]:
+    """Those of these logical slots that the server has and nobody reads."""
+    with connect_ordinary(settings) as connection, translating("preflight"):
+        rows = connection.execute(
+            "SELECT slot_name FROM pg_catalog.pg_replication_slots WHERE NOT active"
+            " AND plugin = 'pgoutput' AND slot_name = ANY (%s)", [list(names)],
+        )  # fmt: skip
+        return [str(name) for (name,) in rows]
 
 
 def _setting(connection: Ordinary, name: str) -> str:

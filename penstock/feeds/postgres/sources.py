@@ -4,7 +4,7 @@ What one of them refuses is tried again and stops no other: only a backend witho
 can be read stands still.
 """
 
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from types import MappingProxyType
@@ -15,15 +15,17 @@ import pyarrow as pa
 from penstock import feeds
 from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.following import PostgresFollowing
+from penstock.feeds.postgres.preflight import free_slots
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
-from penstock.model.finding import Finding
+from penstock.model.finding import Finding, finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
+from penstock.process.postgres_url import server_name
 
 Answer = TypeVar("Answer")
 
@@ -147,6 +149,24 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
             for sid, findings in self._ask(PostgresFeed.check).items()
             for each in findings
         ]
+
+    def check_left(self, sids: Iterable[str]) -> Sequence[Finding]:
+        """See `feeds.HasSources`: their slots that nobody reads."""
+        names = {server_name(self.backend, sid): sid for sid in sids}
+        for each in self._feeds.values():
+            names.pop(each.settings.slot, None)
+        if not names:
+            return ()
+        found = self._ask(lambda feed: free_slots(feed.settings, names))
+        return [
+            finding(
+                "warning", f"slot {slot}",
+                f"the source {names[slot]} has left the map, and its server keeps WAL for it",
+                f"if no other pipeline reads it: SELECT pg_drop_replication_slot('{slot}');",
+                code="slot-left",
+            )
+            for slot in sorted({slot for slots in found.values() for slot in slots})
+        ]  # fmt: skip
 
     def _ask(self, ask: Callable[[PostgresFeed], Answer]) -> dict[PartitionId, Answer]:
         """The answers of the sources that give one. Raises the error of the first if none does."""

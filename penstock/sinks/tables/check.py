@@ -1,7 +1,7 @@
 """Preflight of the destination: what would keep rows out of it, or make them different."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,6 +11,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
+from penstock.process.postgres_url import server_name
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
@@ -54,6 +55,17 @@ def check_tables(
                         yield from _check_rows(connection, database, SourceTable(table, sid, 0))
     except PenstockError as error:
         yield failed(f"sink {settings.type}", error)
+
+
+def left_sources(database: TableDatabase, backend: str) -> Collection[str]:
+    """Sources of a backend that have left, and whose slots can be no other source's."""
+    with closing(database.connect()) as connection, database.translated("checking"):
+        known = database.ledger.sources(connection.cursor())
+    kept = {slot for db, sid, left in known if not left for slot in (sid, server_name(db, sid))}
+    return [
+        sid for db, sid, left in known
+        if left and db == backend and server_name(db, sid) not in kept
+    ]  # fmt: skip
 
 
 def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:

@@ -12,7 +12,7 @@ from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Decode, Progress, Receipt, Record
 from penstock.sinks.poison.stored_letters import find_letter
-from penstock.sinks.tables.check import check, check_tables
+from penstock.sinks.tables.check import check, check_tables, left_sources
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.load import LedgerLoad, unfinished
 from penstock.sinks.tables.set_aside import TableLetters
@@ -57,6 +57,9 @@ class TableSink:
         partitions: Sequence[PartitionId] = (),
     ) -> Sequence[Finding]:
         return list(check_tables(self._database, backend, schemas, partitions))
+
+    def left(self, backend: str) -> Collection[str]:
+        return left_sources(self._database, backend)
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         with self._set_aside() as aside:

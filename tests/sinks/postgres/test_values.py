@@ -95,6 +95,7 @@ def texts(database: Database, table: str, columns: str, condition: str = "") -> 
         pytest.param(15, 16, marks=pytest.mark.thorough),
         pytest.param(16, 18, marks=pytest.mark.thorough),
         pytest.param(15, 18, marks=pytest.mark.thorough),
+        pytest.param(18, 16, marks=pytest.mark.thorough),
         pytest.param(18, 18, marks=pytest.mark.thorough),
         pytest.param(16, 15, marks=pytest.mark.thorough),
     ],
