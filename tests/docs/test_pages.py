@@ -1,7 +1,10 @@
 """Every page is true where a machine can tell: links, paths, commands, pipeline files, terms."""
 
+import json
 import re
 import shlex
+import subprocess
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -70,8 +73,7 @@ def test_no_cell_and_no_paragraph_is_long(page: Path) -> None:
     for line in (*text.splitlines(), ""):
         words = line.split()
         if words and words[0].startswith("|"):
-            # The tables of /status have a field's whole meaning in a cell.
-            cells = line.strip().strip("|").split(" | ") if page.stem != "operations" else []
+            cells = line.strip().strip("|").split(" | ")
             assert [each for each in cells if len(each.split()) > 60] == []
         if not words or (re.match(r"[-*#|]|\d+\.", words[0]) and not words[0].startswith("**")):
             assert len(paragraph) <= 120, " ".join(paragraph)
@@ -121,6 +123,23 @@ def test_every_pipeline_file_is_one(page: Path) -> None:
     for block in blocks(page.read_text(), "yaml"):
         if "backends:" in block and "sink:" in block:
             parse_pipeline(block, environment=VARIABLES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_every_block_of_code_can_be_read(page: Path) -> None:
+    """Those of YAML, JSON, TOML, Python and shell."""
+    text = page.read_text()
+    for block in blocks(text, "yaml"):
+        assert list(yaml.safe_load_all(block))
+    for block in blocks(text, "json"):
+        json.loads(block)
+    for block in blocks(text, "toml"):
+        tomllib.loads(block)
+    for block in blocks(text, "python"):
+        compile(block, page.name, "exec")
+    for kind in ("", "sh", "bash"):
+        for block in blocks(text, kind):
+            subprocess.run(["bash", "-n"], input=block, text=True, check=True)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
