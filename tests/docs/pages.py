@@ -52,7 +52,7 @@ def linked(page: Path, target: str) -> Path | None:
     """The file that a link without its anchor leads to; None for what others have."""
     if target.startswith(SITE):
         name = target.removeprefix(SITE).strip("/")
-        return DOCS / (f"{name}.md" if name else "README.md")
+        return DOCS / (name if "." in name else f"{name or 'README'}.md")
     if target.startswith(SOURCE):
         return ROOT / target.removeprefix(SOURCE).strip("/")
     return None if "://" in target else page.parent / target if target else page
