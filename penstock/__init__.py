@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from penstock.model.position import START, Bookmark, PartitionId, Place
     from penstock.model.settings import Secret, Settings
     from penstock.model.version import __version__
+    from penstock.process.notebook import watch
     from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
     from penstock.processor.processor import Processor
     from penstock.sinks import Receipt, Sink, SinkPlugin
@@ -54,6 +55,7 @@ _PLACES = {
     "penstock.leases.balance": ("Taking", "balance"),
     "penstock.model.page": ("Decoder", "Page"),
     "penstock.model.position": ("START", "Bookmark", "PartitionId", "Place"),
+    "penstock.process.notebook": ("watch",),
     "penstock.processor.observer": ("Changes", "CloseReason", "Observer", "PartitionContext"),
     "penstock.processor.processor": ("Processor",),
     "penstock.consumer.mirror.replica": ("Replica",),
@@ -121,6 +123,7 @@ __all__ = [
     "register",
     "schema",
     "stream",
+    "watch",
 ]
 
 

@@ -19,6 +19,7 @@ from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unava
 from penstock.model.position import PartitionId
 from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
+from penstock.process.notebook import Drawn
 from penstock.process.processes import StopRequest, elapsed, ending_at_signals
 from penstock.processor.faults import DeadLetter, DeadLetterFolder, OnFault, Retries
 from penstock.processor.host import LOOK, Host
@@ -36,7 +37,7 @@ READ_TIMEOUT = 0.25
 log = logging.getLogger("penstock")
 
 
-class Processor(Closes):
+class Processor(Drawn, Closes):
     """Processes the partitions of a feed together with other hosts, which have the same `name` and
     `leases`: docs/how-to/process.md.
 
@@ -124,6 +125,18 @@ class Processor(Closes):
 
     def __repr__(self) -> str:
         return f"<Processor {self.name} of {self.feed.backend} on {self.host}>"
+
+    def facts(self) -> Mapping[str, Any]:
+        """What Jupyter shows."""
+        counts = self.node.counts
+        return {
+            "partitions held": len(self.node.owned),
+            "partitions of all hosts": len(self.node.last.rows),
+            "changes processed": counts["events"],
+            "lost connections": counts["reconnects"],
+            "errors": self.faults.errors,
+            "dead letters": self.faults.letters,
+        }
 
     @property
     def partitions(self) -> list[PartitionId]:

@@ -4,7 +4,7 @@ A feed that keeps more Python types than a change's images do makes its records 
 (`Feed.record_reader`); for all others this is how.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ import ormsgpack
 import pyarrow as pa
 
 from penstock.feeds import Feed, NativeRecord, RecordReader
-from penstock.model.change import OnError, Operation
+from penstock.model.change import OnError, Operation, schema
 from penstock.model.page import Page
 from penstock.model.position import Place
 
@@ -46,6 +46,37 @@ def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
             yield from _records(batch)
 
     return read
+
+
+def row_reader(feed: Feed, on_error: OnError) -> RecordReader:
+    """What makes records of the feed's pages that are `rows_of` batches of changes: `batch`, and
+    the number of the `row` in it. No image is unpacked."""
+    decoder = feed.decoder("json", on_error)
+
+    def read(page: Page) -> Iterator[NativeRecord]:
+        for batch in decoder.decode(page):
+            places = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
+            marks, times = batch.column("mark").to_pylist(), _times(batch)
+            for row, (*place, mark, time) in enumerate(zip(*places, marks, times, strict=True)):
+                yield NativeRecord(Place(*place), time, {"batch": batch, "row": row}, mark)
+
+    return read
+
+
+def batch_of(records: Sequence[NativeRecord]) -> pa.RecordBatch:
+    """The rows of a `row_reader`, in their order, as one batch of `change.schema()`."""
+    first: dict[int, int] = {}  # identity of a batch -> its first row among all
+    batches: list[pa.RecordBatch] = []
+    rows, count = [], 0
+    for each in records:
+        batch = each.record["batch"]
+        if id(batch) not in first:
+            first[id(batch)] = count
+            batches.append(batch)
+            count += batch.num_rows
+        rows.append(first[id(batch)] + each.record["row"])
+    taken = pa.Table.from_batches(batches, schema()).take(pa.array(rows, pa.int64()))
+    return taken.combine_chunks().to_batches()[0]
 
 
 def _records(batch: pa.RecordBatch) -> Iterator[NativeRecord]:

@@ -77,9 +77,9 @@ class Shard:
             else:
                 self._pages.popleft()
                 self._reading = None
-        except PenstockError:
+        except BaseException as error:
             self._reading = None  # to begin the page again, after what is returned here
-            if not found:
+            if not found or not isinstance(error, PenstockError):  # Ctrl-C: nothing is returned
                 raise
         if found:
             self._decoded = found[-1].place

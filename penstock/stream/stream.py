@@ -1,21 +1,31 @@
 """The iterator itself: positions in, records out, and a token for what was handed out."""
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from threading import Event
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
-from penstock.feeds import At, Feed, Gap
-from penstock.model.change import OnError
-from penstock.model.errors import InvalidPosition, InvalidStream, SettingsError, Unavailable
+import pyarrow as pa
+
+from penstock.feeds import At, Feed, Gap, NativeRecord, RecordReader
+from penstock.model.change import OnError, schema
+from penstock.model.errors import (
+    InvalidPosition,
+    InvalidStream,
+    PenstockError,
+    SettingsError,
+    Unavailable,
+)
 from penstock.model.position import Bookmarks
 from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
+from penstock.process.notebook import Drawn
 from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter
-from penstock.stream.records import record_reader
+from penstock.stream.records import batch_of, record_reader, row_reader
 from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
 
@@ -23,9 +33,13 @@ from penstock.stream.tokens import beginning_at, history_of, token_of
 _GRACE = 30.0
 # Seconds between the heartbeats of `follow`; a feed decides itself whether one costs a call.
 _HEARTBEAT = 5.0
+# Rows of a batch, at most.
+_BATCH = 10_000
+
+Item = TypeVar("Item")
 
 
-class Stream(Closes):
+class Stream(Drawn, Closes):
     """An iterator over the records of a feed. Used by one thread, except for `stop`.
 
     Opening one pins the position: it does I/O, and raises as `Feed.begin` does. `at`:
@@ -54,7 +68,10 @@ class Stream(Closes):
         self._clock = clock
         self._now = now
         self._convert: Convert | None = None if model is None else converter(model)
-        self._read = record_reader(feed, on_error)
+        self._records = record_reader(feed, on_error)
+        self._rows = row_reader(feed, on_error)
+        self._read = self._records  # one of the two: what the coordinator makes of pages
+        self._count = 0  # records and rows that were handed out
         self._closed = False
         self._stopped = Event()  # `follow` ends
         self._coordinator = self._coordinate(self._begin(at))
@@ -104,16 +121,49 @@ class Stream(Closes):
     def _next(self, wait: float = 0.0, stopped: Event = NEVER) -> dict[str, Any] | None:
         if self._closed:
             raise StopIteration
-        coordinator = self._coordinator
-        found = coordinator.head()
+        found = self._head(self._records, wait, stopped)
         if found is None:
-            coordinator.poll(wait, stopped)
-            found = coordinator.head()
-            if found is None:
-                return None
+            return None
         record = found.record if self._convert is None else self._modelled(found.record)
-        coordinator.pop()
+        self._coordinator.pop()
+        self._count += 1
         return record
+
+    def _head(self, read: RecordReader, wait: float, stopped: Event) -> NativeRecord | None:
+        """The next record that `read` makes; polls where nothing is fetched."""
+        if read is not self._read:
+            self._read = read
+            self._restart(self._coordinator.bookmarks())
+        found = self._coordinator.head()
+        if found is None:
+            self._coordinator.poll(wait, stopped)
+            found = self._coordinator.head()
+        return found
+
+    def _restart(self, bookmarks: Bookmarks) -> None:
+        """Reads anew after the bookmarks; what was fetched is discarded."""
+        before = self._coordinator
+        before.close()
+        grace = self._clock() + _GRACE if before.open_partitions else 0.0
+        self._coordinator = self._coordinate(bookmarks, grace)
+        self._coordinator.gaps = before.gaps
+
+    def _batch(self, most: int, wait: float) -> pa.RecordBatch | None:
+        """What is fetched, up to so many rows; None when there is none now."""
+        if self._head(self._rows, wait, self._stopped) is None:
+            return None
+        coordinator, found = self._coordinator, list[NativeRecord]()
+        before = coordinator.bookmarks()
+        try:
+            while len(found) < most and (head := _readable(coordinator)) is not None:
+                found.append(head)
+                coordinator.pop()
+            batch = batch_of(found)
+        except BaseException:  # Ctrl-C
+            self._restart(before)
+            raise
+        self._count += len(found)
+        return batch
 
     def _modelled(self, record: Mapping[str, Any]) -> dict[str, Any]:
         assert self._convert is not None
@@ -141,9 +191,8 @@ class Stream(Closes):
         everything as it was."""
         if position is None:
             raise InvalidPosition("None is not a position", hint='write "trim_horizon" or "latest"')
-        bookmarks = self._begin(position)
-        self._coordinator.close()
-        self._coordinator = self._coordinate(bookmarks, self._clock() + _GRACE)
+        self._restart(self._begin(position))
+        self._coordinator.gaps = []
 
     def heartbeat(self) -> None:
         """Keeps connections and the source's iterators, while no record is asked for. Safe in a
@@ -167,31 +216,105 @@ class Stream(Closes):
         seconds; a connection of its own is listened to for so long. Sends heartbeats between
         records, and tries again with back-off while the source is Unavailable. Ends after `stop` or
         `close`; other errors are raised."""
-        kept = self._clock()
-        while not self._stopped.is_set() and not self._closed:
+        return self._following(lambda wait: self._next(wait, self._stopped), poll, math.inf)
+
+    def batches(
+        self, rows: int | None = None, seconds: float | None = None
+    ) -> Iterator[pa.RecordBatch]:
+        """What comes, as batches of `penstock.schema()`, images as JSON text, in the order of
+        iterating. Ends after so many rows or seconds, whichever is first, as `follow` does
+        otherwise; `seconds=0` gives what is there now. A batch has what was fetched, up to 10,000
+        rows. `model` does not apply.
+
+        A batch is handed out, and `token` after its last row, when it is yielded: save the token
+        after you have processed the batch. What was not yielded comes next, also from `next`,
+        `follow` or `table`, and after Ctrl-C or an error. Changing between records and batches
+        discards what was fetched, and connects again. Raises as `follow` does; and Unavailable if
+        the source is so when the time is over and nothing came.
+        """
+        if rows is not None and rows < 1:
+            raise SettingsError(f"rows={rows} asks for nothing", hint="write a number above 0")
+        left = math.inf if rows is None else rows
+        until = math.inf if seconds is None else self._clock() + seconds
+
+        def take(wait: float) -> pa.RecordBatch | None:
+            return self._batch(int(min(left, _BATCH)), wait)
+
+        for batch in self._following(take, 1.0, until):
+            left -= batch.num_rows
+            yield batch
+            if not left:
+                return
+
+    def table(self, rows: int | None = 1000, seconds: float | None = 5) -> pa.Table:
+        """The next changes as a table of `penstock.schema()`, for Polars, pandas or DuckDB: up to
+        so many rows, those that come in so many seconds; see `batches`.
+
+        Its rows are handed out when it returns. An error or Ctrl-C loses none: the stream is where
+        it was before the call.
+        """
+        if rows is None and seconds is None:
+            raise SettingsError("a table needs an end", hint="give rows or seconds")
+        before, count = self._coordinator.bookmarks(), self._count
+        try:
+            return pa.Table.from_batches(self.batches(rows, seconds), schema())
+        except BaseException:
+            if self._count > count:
+                self._restart(before)
+                self._count = count
+            raise
+
+    def _following(
+        self, take: Callable[[float], Item | None], poll: float, until: float
+    ) -> Iterator[Item]:
+        """What `take` gives, which waits for so many seconds, until that time of the clock."""
+        kept, is_over, has_come = self._clock(), False, False
+        while not is_over and not self._stopped.is_set() and not self._closed:
             asked, pause = self._clock(), 0.0
-            record = None
+            wait = max(0.0, min(poll, until - asked))
+            item = None
             try:
                 if asked - kept >= _HEARTBEAT:
                     kept = asked
                     self.heartbeat()
-                record = self._next(poll, self._stopped)
-                if record is None and not self._coordinator.due:
-                    pause = poll - (self._clock() - asked)
+                item = take(wait)
+                if item is None and not self._coordinator.due:
+                    pause = wait - (self._clock() - asked)
             except Unavailable:
                 pause = self._coordinator.pause
-            if record is not None:
-                yield record
+                if self._clock() + pause >= until and not has_come:
+                    raise
+            if item is not None:
+                has_come = True
+                yield item
             elif pause > 0:
-                self._stopped.wait(pause)
+                self._stopped.wait(min(pause, until - self._clock()))
+            is_over = self._clock() >= until
         self._stopped.clear()
 
     def stop(self) -> None:
-        """Ends the running `follow`, or the next one, after its present record, within a second.
-        From any thread, or a signal handler."""
+        """Ends the running `follow`, `batches` or `table`, or the next one, after its present
+        record or batch, within a second. From any thread, or a signal handler."""
         self._stopped.set()
 
     def close(self) -> None:
         """Closes all connections; `next` raises StopIteration from now on. May be called again."""
         self._closed = True
         self._coordinator.close()
+
+    def facts(self) -> Mapping[str, Any]:
+        """What Jupyter shows."""
+        return {
+            "state": "closed" if self._closed else "open",
+            "handed out": self._count,
+            "partitions": len(self._coordinator.open_partitions),
+            "gaps": len(self._coordinator.gaps),
+        }
+
+
+def _readable(coordinator: Coordinator) -> NativeRecord | None:
+    """The next record; None at one that cannot be decoded, which comes first in the next batch."""
+    try:
+        return coordinator.head()
+    except PenstockError:
+        return None

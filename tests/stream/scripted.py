@@ -232,7 +232,7 @@ class ScriptedDecoder:
             "ordinal": 0,
             "event_id": f"scripted:{place}",
             "operation": "INSERT",
-            "key": b"\x81\xa2id\x01",
+            "key": '{"id":1}' if self._images == "json" else b"\x81\xa2id\x01",
             "committed_at": hour * HOUR,
             "captured_at": 0,
         }

@@ -8,8 +8,9 @@ leaves the others running.
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
@@ -23,6 +24,7 @@ from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
+from penstock.process.notebook import Drawn
 from penstock.tables.target_table import TargetTable
 from penstock.tables.targets import TableRefused, Target, open_target
 
@@ -31,7 +33,7 @@ _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream'
 log = structlog.get_logger("penstock")
 
 
-class Replica(Closes):
+class Replica(Drawn, Closes):
     """Keeps `tables` (all that are published, if none are named) in a `target`, a URL or a
     `Target`. `server` is the URL of a NATS server, or several by commas, or the settings of a
     connection. `init` is the stream of the snapshots; `dropped` says what becomes of columns that
@@ -68,6 +70,21 @@ class Replica(Closes):
         self._looked_at = -_LOOK  # monotonic seconds
         self._is_open = False  # connected, since the last `close`
         self._has_begun = False  # what was reached once is waited for
+
+    def __repr__(self) -> str:
+        return f"<Replica in {type(self._target).__name__}>"
+
+    def facts(self) -> Mapping[str, Any]:
+        """What Jupyter shows."""
+        status = self.status
+        return {
+            "tables": status.tables,
+            "loading": ", ".join(f"{each.name} ({each.rows} rows)" for each in status.loading),
+            "snapshots loaded": status.snapshots,
+            "changes applied": status.changes,
+            "messages behind": status.behind,
+            "seconds behind": round(status.lag, 1),
+        }
 
     @property
     def tables(self) -> Sequence[TargetTable]:
