@@ -1,6 +1,10 @@
 """Rows and changes of a source come into its target, without Spark."""
 
+import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -98,6 +102,67 @@ def test_a_full_disk_of_the_destination_pauses_and_loses_nothing(
         until(lambda: flow.check() or target.execute(rows) == database.execute(rows), 60)
         assert target.execute("SELECT state FROM penstock.ledger") == [("live",)]
         assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
+
+
+@pytest.fixture
+def tiny_disk(postgres: Postgres) -> Iterator[Path]:
+    """A disk of 96 MiB, whose folder `space` is a tablespace of the name `tiny`."""
+    disk, owner = postgres.folder / "disk", postgres.data.stat()
+    disk.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=96m", "none", str(disk)]
+    if subprocess.run(command, check=False).returncode:
+        disk.rmdir()
+        pytest.skip("a mount is not permitted here")
+    try:
+        (disk / "space").mkdir()
+        os.chown(disk / "space", owner.st_uid, owner.st_gid)
+        postgres.execute(f"CREATE TABLESPACE tiny LOCATION '{disk}/space'")
+        yield disk
+        postgres.execute("DROP TABLESPACE tiny")
+    finally:
+        subprocess.run(["umount", disk], check=True)
+        disk.rmdir()
+
+
+def test_a_disk_that_is_full_makes_the_sink_wait_until_there_is_room(
+    database: Database, postgres: Postgres, tiny_disk: Path
+) -> None:
+    def fill() -> None:
+        with suppress(OSError), (tiny_disk / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(65536))
+
+    def is_equal() -> bool:
+        flow.check()
+        counts = "SELECT id, md5(note), count(*) FROM {} GROUP BY 1, 2 ORDER BY 1, 2"
+        return all(
+            target.execute(counts.format(table)) == database.execute(counts.format(table))
+            for table in ("items", "log")
+        )
+
+    def waits_for_room(before: int) -> bool:
+        why = "No space left on device (53100)"
+        return any(why in each for each in flow.outages[before:])
+
+    insert = "INSERT INTO {} SELECT n, repeat(md5(n::text), 40) FROM generate_series(%s::int, %s) n"
+    with postgres.database(options="TABLESPACE tiny") as target:
+        for each in (database, target):
+            each.execute("CREATE TABLE items (id int PRIMARY KEY, note text); "
+                         "CREATE TABLE log (id int, note text)")  # fmt: skip
+        database.execute("ALTER TABLE log REPLICA IDENTITY FULL")
+        with Flow(database, target, {"items": None, "log": None}) as flow:
+            flow.loaded()
+            for first in (1, 1001):
+                fill()
+                for table in ("items", "log"):
+                    database.execute(insert.format(table), [first, first + 999])
+                before = len(flow.outages)
+                until(lambda: flow.check() or waits_for_room(before), 60)  # noqa: B023
+                database.execute("DELETE FROM log WHERE id % 3 = 0; UPDATE items SET id = -id")
+                (tiny_disk / "ballast").unlink()
+                until(is_equal, 60, problem=lambda: flow.outages[-1])
+            assert target.execute("SELECT DISTINCT state FROM penstock.ledger") == [("live",)]
+            assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
 
 
 @pytest.mark.parametrize(
