@@ -1,7 +1,7 @@
 """JetStream's own API: JSON questions over a connection, answers as plain values."""
 
 import base64
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -144,11 +144,12 @@ class JetStream:
                 size = size // 2 if self._may_ask_directly else 0
             else:
                 found += lasts
-        return found + self._leader_lasts(stream, subjects[len(found) :])
+        left = subjects[len(found) :]
+        return found + self._gets(stream, [{"last_by_subj": one} for one in left])
 
-    def _leader_lasts(self, stream: str, subjects: Sequence[str]) -> list[Stored | None]:
+    def _gets(self, stream: str, which: Iterable[Mapping[str, Any]]) -> list[Stored | None]:
         verb = f"STREAM.MSG.GET.{stream}"
-        asked = [(f"$JS.API.{verb}", orjson.dumps({"last_by_subj": one}), b"") for one in subjects]
+        asked = [(f"$JS.API.{verb}", orjson.dumps(one), b"") for one in which]
         answers = self._connection.requests(asked)
         found = (self._maybe(verb, answer=answer) for answer in answers)
         return [None if one is None else Stored.of(one["message"]) for one in found]
@@ -182,6 +183,11 @@ class JetStream:
 
     def message(self, stream: str, sequence: int) -> Stored | None:
         return self._get(stream, {"seq": sequence})
+
+    def messages(self, stream: str, sequences: Iterable[int]) -> list[Stored]:
+        """Those that there are, by requests that are sent together."""
+        asked = [{"seq": each} for each in sequences]
+        return [each for each in self._gets(stream, asked) if each is not None]
 
     def consumer(self, stream: str, config: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Makes a consumer that is not durable (`name`, `num_pending`); None: no such stream."""

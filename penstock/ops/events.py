@@ -7,7 +7,7 @@ import orjson
 from starlette.concurrency import run_in_threadpool
 
 from penstock.ops.logs import LastLines
-from penstock.ops.requests import Response, refused
+from penstock.ops.requests import OpsRequest, Response, refused, server_sent
 from penstock.ops.status import Status
 
 _CLIENTS = 16
@@ -22,10 +22,10 @@ class EventStream:
         self._clients = 0
         self._made: tuple[float, bytes] = (0.0, b"")
 
-    def refusal(self) -> Response | None:
-        """503 where there are as many clients as there may be."""
+    def answer(self, request: OpsRequest) -> Response:
+        """Events; 503 where there are as many clients as there may be."""
         if self._clients < _CLIENTS:
-            return None
+            return server_sent(self.events(request.headers.get("last-event-id", "")))
         text = f"{_CLIENTS} clients have the events already"
         return refused(503, "too_many", text, "ask for /status", headers={"Retry-After": "5"})
 

@@ -8,7 +8,7 @@ import hmac
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -35,11 +35,13 @@ class OpsRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Response:
-    """What to send; `shutdown` asks for a graceful stop after it was sent."""
+    """What to send: `body`, or `stream` for as long as the client stays; `shutdown` asks for a
+    graceful stop after it was sent."""
 
     status: int
     content_type: str
-    body: bytes
+    body: bytes = b""
+    stream: Iterable[bytes] | AsyncIterable[bytes] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
     shutdown: bool = False
 
@@ -48,17 +50,25 @@ Answer = Callable[[OpsRequest], Response]
 
 
 class Endpoint(NamedTuple):
-    """What answers a method of a path, in which `{NAME}` is one of the request's `ids`."""
+    """What answers a method of a path, in which `{NAME}` is one of the request's `ids`. `what` says
+    what it is for; endpoints without it are in no list."""
 
     path: str
     method: str
     answer: Answer
+    what: str = ""
 
 
 def as_json(status: int, body: Any, **more: Any) -> Response:
     """A response with `body` as indented JSON."""
     data = orjson.dumps(body, str, orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     return Response(status=status, content_type="application/json", body=data, **more)
+
+
+def server_sent(stream: Iterable[bytes] | AsyncIterable[bytes]) -> Response:
+    """A response with server-sent events."""
+    headers = {"X-Accel-Buffering": "no"}
+    return Response(status=200, content_type="text/event-stream", stream=stream, headers=headers)
 
 
 def refused(

@@ -1,13 +1,13 @@
 """What the ops server answers: a pure function of the request and the status."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.history import RANGES, History
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
-from penstock.ops.requests import Access, OpsRequest, Response, as_json, refused
+from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
 from penstock.ops.status import Status, status_schema
 
 # A stream's state as the sink's server reports it, or None if there is no such stream.
@@ -22,8 +22,10 @@ def respond(
     stream_info: StreamInfo | None = None,
     more_metrics: MoreMetrics = no_more_metrics,
     history: History | None = None,
+    more: Sequence[Endpoint] = (),
 ) -> Response:
-    """Answers one request; HEAD is a GET whose body the server keeps."""
+    """Answers one request; HEAD is a GET whose body the server keeps. `more`: what else the server
+    answers."""
     path, method = request.path, request.method
     endpoint = _ENDPOINTS.get(path)
     if endpoint is None:
@@ -31,7 +33,9 @@ def respond(
     allowed = endpoint.method
     if method != allowed and (method, allowed) != ("HEAD", "GET"):
         return as_json(405, {"error": f"{path} takes {allowed}"}, headers={"Allow": allowed})
-    return endpoint.answer(_Asked(request, status, access, stream_info, more_metrics, history))
+    return endpoint.answer(
+        _Asked(request, status, access, stream_info, more_metrics, history, more)
+    )
 
 
 class _Asked(NamedTuple):
@@ -41,6 +45,7 @@ class _Asked(NamedTuple):
     stream_info: StreamInfo | None
     more_metrics: MoreMetrics
     history: History | None
+    more: Sequence[Endpoint]
 
 
 def _health(asked: _Asked) -> Response:
@@ -115,7 +120,8 @@ def _index(asked: _Asked) -> Response:
         return Response(status=302, content_type="text/html", body=b"", headers={"Location": "ui/"})
     status = asked.status
     about = {"penstock": status.version, "pipeline": status.name, "health": status.health}
-    listed = [{"path": p, "method": m, "what": what} for p, m, what in ENDPOINTS]
+    more = [(each.path, each.method, each.what) for each in asked.more if each.what]
+    listed = [{"path": p, "method": m, "what": what} for p, m, what in (*ENDPOINTS, *more)]
     return as_json(200, {**about, "endpoints": listed})
 
 

@@ -6,6 +6,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Self
@@ -22,7 +23,6 @@ from starlette.responses import StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.events import EventStream
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, Response, refused
 from penstock.process.closing import Closes
 
@@ -39,8 +39,7 @@ log = structlog.get_logger("penstock.ops")
 class OpsServer(Closes):
     """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path (""
     is none), and `answer` for all others; `shutdown` is called after a response that asks for it
-    was sent. `events` is what `/events` streams. Port 0 takes a free one: see `.port`.
-    `extra_ports` serve the same."""
+    was sent. Port 0 takes a free one: see `.port`. `extra_ports` serve the same."""
 
     def __init__(
         self,
@@ -51,13 +50,12 @@ class OpsServer(Closes):
         answer: Answer,
         shutdown: Callable[[], None],
         endpoints: Mapping[str, Sequence[Endpoint]] = _NONE,
-        events: EventStream | None = None,
     ) -> None:
         self.bind = access.bind
         self.port = port
         self._extra_ports = extra_ports
         self._answer = answer
-        self._endpoints, self._events = endpoints, events
+        self._endpoints = endpoints
         self._shutdown = shutdown
         self._access = access
         self._server: uvicorn.Server | None = None
@@ -116,8 +114,6 @@ class OpsServer(Closes):
         for path, some in self._endpoints.items():
             own = [self._route(each.path, each.answer, each.method) for each in some]
             routes += [Mount(path, routes=own)] if path else own
-        if self._events is not None:
-            routes.append(Route("/events", self._stream))
         for each in self._endpoints.get("", ()):  # no other method than theirs
             routes.append(self._route(each.path, partial(_not_allowed, each.method), *_METHODS))
         return Starlette(
@@ -128,16 +124,6 @@ class OpsServer(Closes):
 
     def _route(self, path: str, answer: Answer, *methods: str) -> Route:
         return Route(path, partial(self._serve, answer), methods=methods)
-
-    async def _stream(self, asked: http.Request) -> Sent:
-        assert self._events is not None
-        request = _request(asked, b"")
-        found = self._access.refusal(request) or self._events.refusal()
-        if found is not None:
-            return _sent(found)
-        events = self._events.events(request.headers.get("last-event-id", ""))
-        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        return StreamingResponse(events, headers=headers, media_type="text/event-stream")
 
     async def _serve(self, answer: Answer, asked: http.Request) -> Sent:
         try:
@@ -152,6 +138,8 @@ class OpsServer(Closes):
             except Exception:
                 log.exception("an ops request failed", path=request.path)
                 found = refused(500, "internal", "internal error; see the log")
+        if asked.method == "HEAD":
+            found = replace(found, stream=None)
         return _sent(found, BackgroundTask(self._shutdown) if found.shutdown else None)
 
 
@@ -197,4 +185,6 @@ async def _http_error(_: http.Request, error: Exception) -> Sent:
 
 def _sent(found: Response, after: BackgroundTask | None = None) -> Sent:
     headers = {"Cache-Control": "no-store", "Content-Type": found.content_type, **found.headers}
+    if found.stream is not None:
+        return StreamingResponse(found.stream, found.status, headers)
     return Sent(found.body, found.status, headers, background=after)

@@ -1,6 +1,8 @@
 """What the ops server answers to operators: which actions there are, the last ones, and a new one;
-dead letters; the configuration; and the description of all that it answers, as OpenAPI."""
+dead letters; messages; the configuration; and the description of all that it answers, as OpenAPI.
+"""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -15,19 +17,13 @@ from penstock.ops.logs import Blot
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
 from penstock.ops.respond import ENDPOINTS
 from penstock.service.actions import ACTIONS, Action, Actions, BadArgument, Operated, read_action
+from penstock.service.messages import FILTERS, MESSAGES, MessageViews
+from penstock.service.operations import EVENTS
 
 _LETTERS = 500  # that are listed
+_IN_PATH = re.compile(r"{(\w+)}")
 _HOW = "set ops.token in the pipeline file: who has it may act"
-# Besides those of `ENDPOINTS`: (path, method, what for).
-MORE = (
-    ("/actions", "GET", "what may be done, and the last actions"),
-    ("/events", "GET", "server-sent events: the status each second, and the log"),
-    ("/actions/NAME", "POST", "an action"),
-    ("/configuration", "GET", "the pipeline file with all defaults, without secrets"),
-    ("/letters", "GET", "the oldest dead letters, without their content"),
-    ("/letters/ID", "GET", "one, with its content: row data"),
-    ("/openapi.json", "GET", "this description"),
-)
+_ONE = "one, with its content: row data"
 
 
 class ActionApi:
@@ -40,15 +36,20 @@ class ActionApi:
 
     def endpoints(self) -> Sequence[Endpoint]:
         """What it answers."""
-        return [
-            Endpoint("/actions", "GET", self._list),
+        found = [
+            Endpoint("/actions", "GET", self._list, "what may be done, and the last actions"),
             *(Endpoint(f"/actions/{name}", "POST", partial(self._act, name)) for name in ACTIONS),
-            Endpoint("/actions/{name}", "POST", self._unknown),
-            Endpoint("/configuration", "GET", self._configuration),
-            Endpoint("/letters", "GET", self._letters),
-            Endpoint("/letters/{id}", "GET", self._letters),
-            Endpoint("/openapi.json", "GET", lambda _: as_json(200, described())),
+            Endpoint("/actions/{name}", "POST", self._unknown, "an action"),
+            Endpoint("/configuration", "GET", self._configuration, "each key of the pipeline"),
+            Endpoint("/letters", "GET", self._letters, "dead letters, without their content"),
+            Endpoint("/letters/{id}", "GET", self._letters, _ONE),
+            Endpoint("/openapi.json", "GET", lambda _: as_json(200, described(found)), "all this"),
         ]
+        sink = self._operated("").pipeline.sink
+        if sink.plug_in.reader is not None:
+            answer = MessageViews(self._access, sink).answer
+            found.append(Endpoint("/messages", "GET", answer, MESSAGES))
+        return found
 
     def _list(self, request: OpsRequest) -> Response:
         on = self._operated(request.client)
@@ -116,26 +117,44 @@ def _schema(kind: type[Action]) -> Mapping[str, Any]:
     return kind.model_json_schema(by_alias=True)
 
 
-def described() -> dict[str, Any]:
-    """OpenAPI 3.1 of the ops server."""
+_TOKEN = {
+    401: "no token", 403: "another token, or none set", 429: "too many wrong tokens",
+    503: "a server that it needs is away",
+}  # fmt: skip
+_ACTION = {
+    202: "it has begun; see /actions", 409: "the pipeline's state forbids it",
+    422: "an argument is wrong", **_TOKEN,
+}  # fmt: skip
+_ROWS = {200: "the answer", 404: "there is none", **_TOKEN}
+
+
+def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
+    """OpenAPI 3.1 of the ops server, with these endpoints of a pipeline."""
     paths: dict[str, Any] = {}
-    for path, method, what in (*ENDPOINTS, *MORE):
-        if path.endswith("NAME"):
+    listed = ((each.path, each.method, each.what) for each in endpoints)
+    for path, method, what in (*ENDPOINTS, ("/events", "GET", EVENTS), *listed):
+        name = path.removeprefix("/actions/")
+        if name == "{name}":
             continue
-        paths[path.replace("ID", "{id}")] = {
-            method.lower(): _operation(what, {"200": {"description": "the answer"}})
-        }
-    answers = {
-        "202": "it has begun; see /actions", "401": "no token", "403": "another token, or none set",
-        "409": "the pipeline's state forbids it", "422": "an argument is wrong",
-        "429": "too many wrong tokens", "503": "a server that it needs is away",
-    }  # fmt: skip
-    for name, kind in ACTIONS.items():
-        body = {"content": {"application/json": {"schema": _schema(kind)}}}
-        said = {code: {"description": text} for code, text in answers.items()}
-        paths[f"/actions/{name}"] = {
-            "post": _operation(kind.what, said) | {"requestBody": body, "security": [{"token": []}]}
-        }
+        kind = ACTIONS.get(name)
+        has_rows = path.startswith(("/letters", "/messages"))
+        found = _operation(
+            kind.what if kind else what,
+            _ACTION if kind else _ROWS if has_rows else {200: "the answer"},
+        )
+        if kind or has_rows:
+            found["security"] = [{"token": []}]
+        if kind:
+            schema = _schema(kind)
+            found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
+        asked = [(id, "path") for id in _IN_PATH.findall(path)]
+        asked += [(each, "query") for each in FILTERS if path == "/messages"]
+        if asked:
+            found["parameters"] = [
+                {"name": each, "in": at, "required": at == "path", "schema": {"type": "string"}}
+                for each, at in asked
+            ]
+        paths[path] = {method.lower(): found}
     return {
         "openapi": "3.1.0",
         "info": {"title": "penstock", "version": __version__},
@@ -144,5 +163,6 @@ def described() -> dict[str, Any]:
     }
 
 
-def _operation(what: str, answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {"summary": what, "responses": answers}
+def _operation(what: str, answers: Mapping[int, str]) -> dict[str, Any]:
+    said = {str(code): {"description": text} for code, text in answers.items()}
+    return {"summary": what, "responses": said}

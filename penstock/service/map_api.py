@@ -51,7 +51,7 @@ class MapApi:
             return {}
         found = [
             Endpoint("/url/restart", "POST", self._writing(self._restart)),
-            Endpoint("/map", "GET", _guarded(self._map)),
+            Endpoint("/map", "GET", _guarded(self._map), "tables, and which are replicated"),
             Endpoint("/map/refresh", "POST", self._writing(partial(self._map, anew=True))),
             Endpoint("/map/{id}", "GET", _guarded(self._one_table)),
             Endpoint("/map/{id}/create", "POST", self._writing(self._create)),

@@ -32,6 +32,7 @@ log = structlog.get_logger("penstock")
 METRICS = 15.0
 # And between two looks for the history, so that no second is missed.
 RECORD = 0.5
+EVENTS = "server-sent events: the status each second, and the log"
 
 
 def open_board(pipeline: Deployment, run: Path) -> Board:
@@ -70,7 +71,10 @@ class Operations(Closes):
         self._server: OpsServer | None = None
         self._refused = ""
         # By the path that they are below.
-        self.endpoints: dict[str, Sequence[Endpoint]] = {**PAGES}
+        events = EventStream(self.status, last_lines())
+        self.endpoints: dict[str, Sequence[Endpoint]] = {
+            **PAGES, "": [Endpoint("/events", "GET", events.answer, EVENTS)]
+        }  # fmt: skip
 
     def __enter__(self) -> Self:
         for step, seconds in (
@@ -136,7 +140,6 @@ class Operations(Closes):
             answer=self._answer,
             shutdown=self._stop,
             endpoints=self.endpoints,
-            events=EventStream(self.status, last_lines()),
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
@@ -149,6 +152,11 @@ class Operations(Closes):
             stream_info=self._stream_info,
             more_metrics=self._more_metrics,
             history=self._history,
+            more=[
+                each._replace(path=below + each.path)
+                for below, some in self.endpoints.items()
+                for each in some
+            ],
         )
 
     def _record(self) -> None:

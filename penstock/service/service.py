@@ -101,13 +101,13 @@ class Service:
                 )
             )
             actions = stack.enter_context(Actions())
-            ops.endpoints[""] = ActionApi(actions, ops.access, self._operated).endpoints()
+            api = ActionApi(actions, ops.access, self._operated)
+            ops.endpoints[""] = [*ops.endpoints[""], *api.endpoints()]
             if pipeline.sink.plug_in.map_store is not None:
                 # (It has psycopg, which a pipeline without PostgreSQL may lack.)
                 from penstock.service.map_api import MapApi
 
-                api = MapApi(self, ops.access, partial(ops.status, None))
-                ops.endpoints |= api.endpoints()
+                ops.endpoints |= MapApi(self, ops.access, partial(ops.status, None)).endpoints()
             paused = PausedReaders(pipeline, stack.enter_context(Pauses(pipeline)), run, board)
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
 

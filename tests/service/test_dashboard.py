@@ -20,13 +20,15 @@ from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
 from penstock.ops.pages import PAGES
 from penstock.ops.reports import QueryReport, SinkReport, SourceReport, TableStatus
-from penstock.ops.requests import Access, OpsRequest, Response
+from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import ACTIONS, Actions, Operated
 from penstock.service.pauses import Pauses
+from tests.servers import Nats
+from tests.service.test_messages import store
 from tests.waiting import until
 
 UI = files("penstock.ops").joinpath("ui")
@@ -35,20 +37,21 @@ UI = files("penstock.ops").joinpath("ui")
 class Served:
     """An ops server of a pipeline with one memory feed; its board has what a test posts."""
 
-    def __init__(self, folder: Path, **access: Any) -> None:
+    def __init__(self, folder: Path, sink: Any = None, **access: Any) -> None:
         self.pipeline: Pipeline = build_pipeline(
             {"name": "shop", "backends": [{"name": "a", "type": "memory"}],
-             "sink": {"type": "memory"}, "state": str(folder)},
+             "sink": sink or {"type": "memory"}, "state": str(folder)},
             name="test", secrets=[],
         )  # fmt: skip
         self.board, self.history = Board("/nowhere"), History()
         self.access = Access(**access)
         self.actions = Actions()
+        events = EventStream(self.status, last_lines())
         api = ActionApi(self.actions, self.access, self.operated)
+        self.more = [Endpoint("/events", "GET", events.answer), *api.endpoints()]
         self.server = OpsServer(
             port=0, access=self.access, answer=self.answer, shutdown=lambda: None,
-            endpoints={**PAGES, "": api.endpoints()},
-            events=EventStream(self.status, last_lines()),
+            endpoints={**PAGES, "": self.more},
         )  # fmt: skip
         self.post(0)
 
@@ -68,7 +71,9 @@ class Served:
         )  # fmt: skip
 
     def answer(self, request: OpsRequest) -> Response:
-        return respond(request, self.status(), access=self.access, history=self.history)
+        return respond(
+            request, self.status(), access=self.access, history=self.history, more=self.more
+        )
 
 
 @pytest.fixture
@@ -92,10 +97,11 @@ def live(page: Any) -> Any:
 
 
 def test_a_processor_shows_no_buttons(served: Served, opened: Callable[..., Any]) -> None:
+    served.more = served.more[:1]  # the events
+    endpoints = {**PAGES, "": served.more}
     with OpsServer(
-        port=0, access=Access(), answer=served.answer, shutdown=lambda: None, endpoints=PAGES,
-        events=EventStream(served.status, last_lines()),
-    ) as server:  # fmt: skip
+        port=0, access=Access(), answer=served.answer, shutdown=lambda: None, endpoints=endpoints
+    ) as server:
         page = live(opened(f"{server.url}/ui/#/sources"))
         page.wait_for_selector("body[data-kind=processor]")
         assert page.locator("[data-action]:visible").count() == 0
@@ -119,7 +125,9 @@ def test_the_overview_follows_the_status(served: Served, page: Any) -> None:
 
 def test_each_screen_is_shown_alone(page: Any) -> None:
     names = re.findall(r'data-screen="([a-z]+)"', UI.joinpath("index.html").read_text())
-    assert len(names) == 7
+    assert len(names) == 8
+    names.remove("messages")  # this sink has none
+    assert page.locator("nav a:visible").count() == 7
     for name in names:
         page.click(f"nav a[href='#/{name}']")
         page.wait_for_selector(f"section[data-screen={name}]", state="visible")
@@ -158,6 +166,28 @@ def test_a_service_that_goes_is_said_and_comes_back_by_itself(served: Served, pa
     again.server.port = port
     with again.server:
         page.wait_for_selector("body[data-connection=live]")
+
+
+def test_messages_are_followed_with_the_token(
+    tmp_path: Path, opened: Callable[..., Any], nats: Nats, stream: str
+) -> None:
+    sink = {"type": "jetstream", "url": nats.url, "stream": stream}
+    store(nats, stream, 1, 2)
+    with Served(tmp_path, sink, token=Secret("key")).server as server:
+        page = live(opened(f"{server.url}/ui/"))
+        page.click("nav a[href='#/messages']")
+        until(lambda: "needs a token" in page.inner_text("#message"))
+        page.fill("[name=token]", "key")
+        page.press("[name=token]", "Enter")
+        rows = page.locator("#messages tbody tr")
+        until(lambda: rows.count() == 2)
+        store(nats, stream, 3, data={"id": "<img src=x>"})
+        until(lambda: "<img src=x>" in rows.first.inner_text())
+        assert page.inner_text("#left-out") == "0 left out"
+        page.fill("#filter [name=key]", "id=2")
+        page.press("#filter [name=key]", "Tab")
+        until(lambda: rows.count() == 1)
+        page.click("nav a[href='#/overview']")
 
 
 def test_names_are_text_and_tables_are_searched(served: Served, page: Any) -> None:

@@ -37,7 +37,7 @@ def line(message: Message) -> Text:
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{when.astimezone():%H:%M:%S}.{when.microsecond // 1000:03d} ", style="dim")
     text.append(f"{message.operation:<9}", style=color)
-    text.append(f"{_table(message.body):<22} ", style="bold")
+    text.append(f"{table_of(message.body):<22} ", style="bold")
     text.append(f"{key_of(message.body):<14} ", style="cyan")
     text.append(describe(message.body))
     return text
@@ -66,7 +66,8 @@ def describe(body: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}: {_value(value)}" for name, value in data.items() if name not in key)
 
 
-def _table(body: Mapping[str, Any]) -> str:
+def table_of(body: Mapping[str, Any]) -> str:
+    """`schema.table`, or as much of it as there is."""
     parts = (body.get("schema"), body.get("collection"))
     return _printable(".".join(str(part) for part in parts if part))
 

@@ -7,6 +7,7 @@ const token = $("[name=token]");
 const dialog = $("dialog");
 const SILENT = 5000; // milliseconds without an event, and the connection is lost
 const POLL = 3000; // where the events have no room for us
+const MESSAGES = 200; // that are shown
 const CHARTS = {
   throughput: { read: "read", stored: "stored" },
   lag: { lag_seconds: "lag" },
@@ -29,13 +30,19 @@ let actions = { actions: [], recent: [] };
 let range = "15m";
 let heard = 0; // when, in milliseconds
 let asking = new AbortController();
+let watching = new AbortController(); // of messages
+let watched = ""; // how they were asked for
+let leftOut = 0;
 const plots = new Map();
 const lines = [];
+const messages = [];
+let paths = []; // that the service answers
 
 token.value = sessionStorage.getItem("token") ?? "";
 token.addEventListener("change", () => {
   sessionStorage.setItem("token", token.value);
   asking.abort();
+  watched = "";
   refresh();
 });
 
@@ -43,11 +50,32 @@ function headers() {
   return token.value ? { Authorization: `Bearer ${token.value}` } : {};
 }
 
+async function ask(path, more = {}) {
+  const answer = await fetch(`../${path}`, { ...more, headers: { ...headers(), ...more.headers } });
+  if (answer.ok) return answer;
+  const { error, info } = await answer.json();
+  if (answer.status === 401) token.focus();
+  throw Object.assign(new Error([error, info].filter(Boolean).join(": ")), { status: answer.status });
+}
+
 async function get(path) {
-  const answer = await fetch(`../${path}`, { headers: headers() });
-  const found = await answer.json();
-  if (answer.ok) return found;
-  throw Object.assign(new Error([found.error, found.info].filter(Boolean).join(": ")), { status: answer.status });
+  return (await ask(path)).json();
+}
+
+// Server-sent events, until there are no more.
+async function follow(path, signal, taken) {
+  const answer = await ask(path, { signal });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let rest = ""; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    parts.forEach((text) => {
+      const fields = Object.fromEntries(text.split("\n").map((line) => line.split(/: (.*)/s).slice(0, 2)));
+      taken(fields.event, JSON.parse(fields.data));
+    });
+  }
 }
 
 function say(text, isError = false) {
@@ -216,6 +244,38 @@ function letters() {
   fill("#counts", status.sinks.flatMap((sink) => Object.entries(sink.dead_letters).map(([why, count]) => [sink.name, why, number(count)])));
 }
 
+// They are followed while their screen is shown. What is refused is asked for again when the filter or
+// the token changes: wrong tokens are counted.
+function followed() {
+  fill("#messages", messages.map((each) => [
+    each.sequence, each.stored_at, each.table, each.operation, each.key,
+    each.change + (each.size > each.change.length ? " …" : ""),
+  ]));
+  const wanted = `messages?${new URLSearchParams(new FormData($("#filter")))}`;
+  if (wanted === watched) return;
+  unfollow();
+  watched = wanted;
+  follow(wanted, watching.signal, (_, found) => {
+    if (found.error) return say([found.error, found.hint].filter(Boolean).join(": "), true);
+    messages.unshift(...found.messages.reverse());
+    messages.splice(MESSAGES);
+    leftOut += found.left_out;
+    $("#left-out").textContent = `${number(leftOut)} left out`;
+    return draw();
+  }).then(() => { watched = ""; }, (error) => {
+    if (error instanceof TypeError) watched = "";
+    else if (error.name !== "AbortError") say(error.message, true);
+  });
+}
+
+function unfollow() {
+  watching.abort();
+  watching = new AbortController();
+  watched = "";
+  leftOut = 0;
+  messages.length = 0;
+}
+
 async function configuration() {
   $("#configuration").textContent = JSON.stringify(await get("configuration"), null, 2);
 }
@@ -233,11 +293,11 @@ function events() {
   if (log.textContent !== text) log.textContent = text;
 }
 
-const SCREENS = { overview, sources, tables, snapshots, letters, configuration, events };
+const SCREENS = { overview, sources, tables, snapshots, letters, messages: followed, configuration, events };
 
 function screen() {
   const name = location.hash.replace("#/", "");
-  return name in SCREENS ? name : "overview";
+  return name in SCREENS && !$(`nav a[href="#/${name}"]`).hidden ? name : "overview";
 }
 
 async function draw() {
@@ -246,6 +306,7 @@ async function draw() {
   $$("nav a[href^='#']").forEach((each) => {
     if (each.hash === `#/${now}`) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current");
   });
+  if (now !== "messages" && watched) unfollow();
   if (!status) return;
   overview();
   if (now === "overview") return;
@@ -316,11 +377,10 @@ async function charts() {
 
 // Events.
 
-function take(text) {
-  const fields = Object.fromEntries(text.split("\n").map((line) => line.split(/: (.*)/s).slice(0, 2)));
-  if (fields.event === "status") show(JSON.parse(fields.data));
-  if (fields.event === "log") {
-    lines.push(JSON.parse(fields.data));
+function take(kind, found) {
+  if (kind === "status") show(found);
+  if (kind === "log") {
+    lines.push(found);
     lines.splice(0, lines.length - 500);
   }
 }
@@ -330,7 +390,7 @@ function show(found) {
   if (document.body.dataset.connection !== "live") {
     document.body.dataset.connection = "live";
     say("");
-    refresh();
+    discover();
   }
   [before, status] = [status, found];
   if (status.health !== before?.health) document.title = `${status.name}: ${status.health}`;
@@ -339,23 +399,13 @@ function show(found) {
 
 async function listen() {
   asking = new AbortController();
-  const answer = await fetch("../events", { headers: headers(), signal: asking.signal });
-  if (answer.status === 503) {
-    show(await get("status"));
-    return new Promise((done) => setTimeout(done, POLL));
-  }
-  if (!answer.ok) {
-    token.focus();
-    throw new Error((await answer.json()).error);
-  }
   lines.length = 0;
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) return null;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    parts.forEach(take);
+  try {
+    await follow("events", asking.signal, take);
+  } catch (error) {
+    if (error.status !== 503) throw error;
+    show(await get("status"));
+    await new Promise((done) => setTimeout(done, POLL));
   }
 }
 
@@ -385,15 +435,22 @@ setInterval(() => {
   }
 }, 1000);
 
-// A processor has no actions, and no file or letters to show.
-function withoutActions(error) {
-  if (error.status === 404) document.body.dataset.kind = "processor";
-  return { actions: [], recent: [] };
+// What this service has: a processor has no actions, and not every sink a map or a stream.
+async function discover() {
+  try {
+    paths = (await get("")).endpoints.map((each) => each.path);
+    $$("[data-needs]").forEach((link) => { link.hidden = !paths.includes(link.dataset.needs); });
+    if (!paths.includes("/actions")) document.body.dataset.kind = "processor";
+    draw();
+    await refresh();
+  } catch (error) {
+    say(error.message, true);
+  }
 }
 
 async function refresh() {
   try {
-    if (!document.body.dataset.kind) actions = await get("actions").catch(withoutActions);
+    if (paths.includes("/actions")) actions = await get("actions");
     const allowed = Object.fromEntries(actions.actions.map((each) => [each.action, each]));
     $$("[data-action]").forEach((button) => {
       const known = allowed[button.dataset.action];
@@ -422,15 +479,10 @@ function confirmed(action) {
 
 async function act(action, given) {
   if (!(await confirmed(action))) return;
-  const answer = await fetch(`../actions/${action}`, {
-    method: "POST", headers: { ...headers(), "Content-Type": "application/json" }, body: JSON.stringify(given),
+  const answer = await ask(`actions/${action}`, {
+    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(given),
   });
   const begun = await answer.json();
-  if (!answer.ok) {
-    if (answer.status === 401) token.focus();
-    say([`${action}: ${begun.error}`, begun.info].filter(Boolean).join(": "), true);
-    return;
-  }
   say(`${action} has begun`);
   for (let tries = 0; tries < 120; tries += 1) {
     await new Promise((done) => setTimeout(done, 500));
@@ -453,7 +505,7 @@ document.addEventListener("click", (event) => {
   if (form && !form.reportValidity()) return;
   event.preventDefault();
   const given = form ? Object.fromEntries(new FormData(form)) : JSON.parse(button.dataset.given ?? "{}");
-  act(button.dataset.action, given).catch((error) => say(error.message, true));
+  act(button.dataset.action, given).catch((error) => say(`${button.dataset.action}: ${error.message}`, true));
 });
 
 $$("[data-range]").forEach((button) => button.addEventListener("click", () => {
@@ -485,7 +537,7 @@ async function one(id) {
 }
 
 $$("input[type=search]").forEach((input) => input.addEventListener("input", draw));
+$("#filter").addEventListener("change", draw);
 addEventListener("hashchange", () => { draw(); refresh(); });
 draw();
-get("api/map").then(() => { $("[data-map]").hidden = false; }, () => {});
 listenForEver();
