@@ -19,7 +19,12 @@ from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
 from penstock.ops.pages import PAGES
-from penstock.ops.reports import QueryReport, SinkReport, SourceReport, TableStatus
+from penstock.ops.reports import (
+    QueryReport,
+    SinkReport,
+    SourceReport,
+    TableStatus,
+)
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
 from penstock.ops.respond import respond
 from penstock.ops.server import OpsServer
@@ -32,6 +37,7 @@ from tests.service.test_messages import store
 from tests.waiting import until
 
 UI = files("penstock.ops").joinpath("ui")
+AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
 class Served:
@@ -205,16 +211,21 @@ def test_names_are_text_and_tables_are_searched(served: Served, page: Any) -> No
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1400])
-def test_no_screen_is_wider_than_the_window(
+def test_each_screen_fits_the_window_and_is_accessible(
     served: Served, opened: Callable[..., Any], scheme: str, width: int
 ) -> None:
     viewport = {"width": width, "height": 800}
     page = live(opened(f"{served.server.url}/ui/", color_scheme=scheme, viewport=viewport))
-    for name in ("overview", "sources", "tables", "events"):
-        page.click(f"nav a[href='#/{name}']")
-        page.wait_for_selector(f"section[data-screen={name}]", state="visible")
+    served.board.post("a/t", TableStatus(backend="a", table="t", state="suspended", error="x"))
+    page.wait_for_selector("figure canvas")
+    page.evaluate(AXE)
+    for link in page.locator("nav a:visible").all():
+        link.click()
+        page.wait_for_selector(f"section[data-screen={link.get_attribute('href')[2:]}]")
         wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-        assert page.evaluate(wide) <= 0, name
+        assert page.evaluate(wide) <= 0, page.url
+        found = page.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+        assert [each for each in found if each["impact"] in ("serious", "critical")] == [], page.url
 
 
 def test_its_files_load_nothing_from_elsewhere_and_are_small() -> None:
