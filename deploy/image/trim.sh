@@ -14,5 +14,7 @@ cd "$1"/lib/python3*/site-packages
 )
 rm -r pyspark/examples pyspark/jars/connect-repl pyarrow/include pyarrow/tests
 rm pyarrow/*flight* pyarrow/*_s3*
-find . -name '*.so' -path './zstandard/*' -exec strip --strip-unneeded {} +
+# A wheel has no links: libarrow_python.so.N is the one that is loaded, the other two are its copies.
+rm pyarrow/libarrow_python*.so pyarrow/libarrow_python*.so.*.*.*
+find bson nacl pymongo yaml zstandard -name '*.so' -exec strip --strip-unneeded {} +
 find . -type d -name tests -prune -exec rm -r {} +
