@@ -48,6 +48,7 @@ def test_the_one_of_spark_runs_and_writes_to_delta_where_it_fits(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     results = ran("spark-delta", tmp_path)
     assert results[0] in ("'delta'", "'parquet'")
+    assert results[1].startswith("<Query ")
     assert "500" in results
     assert any("change 496" in each for each in results)
     assert list(tmp_path.iterdir())
