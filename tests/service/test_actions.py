@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from starlette.testclient import TestClient
 
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
-from penstock.ops.requests import Access, OpsRequest, Response
+from penstock.ops.requests import Access, OpsRequest, Response, as_json
+from penstock.ops.server import OpsServer
 from penstock.service.action_api import ActionApi, described
 from penstock.service.actions import ACTIONS, Actions, Operated, PauseAction
 from penstock.service.pauses import Pauses
@@ -146,3 +150,39 @@ def test_openapi_has_every_action_with_its_arguments(ask: Asked) -> None:
             field.alias or key for key, field in kind.model_fields.items()
         }
     assert {"/status", "/metrics", "/events", "/actions"} <= set(paths)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()
+    | st.sampled_from(["a", "b", "1s", "30m", "public.t", "a/p"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(), inner, max_size=2),
+    max_leaves=4,
+)  # fmt: skip
+
+
+@given(data=st.data())
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_asked_gets_an_answer_that_is_documented(
+    pipeline: Pipeline, data: st.DataObject
+) -> None:
+    token = "a-token-of-tests"
+    ask = Asked(pipeline, token=Secret(token))
+    server = OpsServer(
+        port=0, access=Access(), answer=lambda _: as_json(404, {}), shutdown=lambda: None,
+        endpoints={"": ask.endpoints},
+    )  # fmt: skip
+    client = TestClient(server.app(), base_url="http://localhost")
+    paths = described(ask.endpoints)["paths"]
+    path = data.draw(st.sampled_from([each for each in paths if each.startswith("/actions/")]))
+    asked = paths[path]["post"]
+    known = asked["requestBody"]["content"]["application/json"]["schema"].get("properties", {})
+    names = st.sampled_from(sorted(known)) if known else st.text()
+    body = data.draw(st.dictionaries(names | st.text(), VALUES, max_size=4) | VALUES)
+    headers = data.draw(st.sampled_from([{}, {"Authorization": f"Bearer {token}"}]))
+    found = client.post(path, content=json.dumps(body), headers=headers)
+    assert str(found.status_code) in asked["responses"]
+    assert token not in found.text
+    ask.actions.close()
+    listed = client.get("/actions")
+    assert listed.status_code == 200
+    assert token not in listed.text
