@@ -146,7 +146,7 @@ def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> 
     pause = "#backends [data-action=pause]"
     page.click(pause)
     page.click("dialog button[value=confirm]")
-    until(lambda: "needs a token" in page.inner_text("#message"))
+    until(lambda: "enter the token" in page.inner_text("#message"))
     page.fill("[name=token]", "key")
     page.press("[name=token]", "Enter")
     page.click(pause)
@@ -182,7 +182,7 @@ def test_messages_are_followed_with_the_token(
     with Served(tmp_path, sink, token=Secret("key")).server as server:
         page = live(opened(f"{server.url}/ui/"))
         page.click("nav a[href='#/messages']")
-        until(lambda: "needs a token" in page.inner_text("#message"))
+        until(lambda: "enter the token" in page.inner_text("#message"))
         page.fill("[name=token]", "key")
         page.press("[name=token]", "Enter")
         rows = page.locator("#messages tbody tr")

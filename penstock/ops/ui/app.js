@@ -255,6 +255,7 @@ function followed() {
   if (wanted === watched) return;
   unfollow();
   watched = wanted;
+  if (!token.value) return say("Messages show row data: enter the token (ops.token).");
   follow(wanted, watching.signal, (_, found) => {
     if (found.error) return say([found.error, found.hint].filter(Boolean).join(": "), true);
     messages.unshift(...found.messages.reverse());
@@ -324,7 +325,7 @@ function drawn(figure, times, series) {
   const key = series.map(([label]) => label).join();
   const data = [times, ...series.map(([, values]) => values)];
   const known = plots.get(name);
-  const width = figure.clientWidth;
+  const width = figure.clientWidth - 2 * parseFloat(getComputedStyle(figure).paddingLeft);
   if (known?.key === key && known.width === width) {
     known.plot.setData(data);
   } else {
