@@ -123,7 +123,8 @@ def test_the_overview_follows_the_status(served: Served, page: Any) -> None:
     served.post(1234)
     until(lambda: value(page, "read") == "1,234" and value(page, "stored") == "1,234")
     assert value(page, "lag") == "0.5 s"
-    page.wait_for_selector("figure[data-chart=throughput] canvas")
+    chart = page.locator("figure[data-chart=throughput] canvas")
+    until(lambda: served.post(1234) or chart.is_visible())  # a rate is of two seconds
     served.post(1234, blocked="the slot is gone")
     until(lambda: value(page, "health") == "unhealthy")
     assert "the slot is gone" in page.inner_text("#reasons")
@@ -146,7 +147,7 @@ def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> 
     pause = "#backends [data-action=pause]"
     page.click(pause)
     page.click("dialog button[value=confirm]")
-    until(lambda: "enter the token" in page.inner_text("#message"))
+    until(lambda: "needs a token" in page.inner_text("#message"))
     page.fill("[name=token]", "key")
     page.press("[name=token]", "Enter")
     page.click(pause)
