@@ -1,11 +1,11 @@
 """What the sink tests share: settings, and a bad network."""
 
-import select
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from multiprocessing.connection import wait
 from typing import Any
 
 import pytest
@@ -93,7 +93,7 @@ class Proxy:
             return
         with client, server:
             while not self.stopped:
-                ready, _, _ = select.select([client, server], [], [], 0.05)
+                ready = wait([client, server], 0.05)
                 if self.frozen.is_set():
                     time.sleep(0.01)
                     continue

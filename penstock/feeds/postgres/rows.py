@@ -9,13 +9,13 @@ log has of it. For tables of PostgreSQL the lines are taken as they are.
 import ctypes
 import os
 import re
-import select
 import socket
 import struct
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from typing import Any
 
 import psycopg
@@ -71,7 +71,7 @@ def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[byte
     wire.send_query(query)
     deadline = time.monotonic() + connection.patience
     while wire.flush() or wire.is_busy():
-        select.select([wire.socket], [], [], _LOOK)
+        wait([wire.socket], _LOOK)
         wire.consume_input()
         connection.check(deadline)
     _must(wire.get_result(), pq.ExecStatus.COPY_OUT)
@@ -94,7 +94,7 @@ def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[byte
             yield _END
             return
         if not length:
-            select.select([wire.socket], [], [], _LOOK)
+            wait([wire.socket], _LOOK)
             wire.consume_input()
         connection.check(deadline)
 

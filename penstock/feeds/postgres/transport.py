@@ -185,8 +185,9 @@ class LibpqTransport:
 
     def _flush(self) -> None:
         while self._pgconn.flush():
-            ready = select.select([], [self._pgconn.socket], [], _SEND_TIMEOUT)
-            if not ready[1]:
+            room = select.poll()  # `select` takes no descriptor above 1,023
+            room.register(self._pgconn.socket, select.POLLOUT)
+            if not room.poll(_SEND_TIMEOUT * 1000):
                 raise Unavailable("the server takes nothing from us")
 
     def close(self) -> None:

@@ -1,11 +1,11 @@
 """A connection that ends between COMMIT and its answer: nobody knows whether it was committed, and
 nothing is doubled or lost."""
 
-import select
 import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from multiprocessing.connection import wait
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -48,7 +48,7 @@ class Cut:
     def _pass(self, client: socket.socket, server: socket.socket) -> None:
         with client, server, suppress(OSError):
             while True:
-                for ready in select.select([client, server], [], [])[0]:
+                for ready in wait([client, server]):
                     data = ready.recv(1 << 16)
                     if not data:
                         return
