@@ -147,11 +147,9 @@ def check_native() -> Finding:
     """The compiled library is optional: its absence costs speed, nothing else."""
     if library() is None:
         return finding(
-            "warning",
-            "native",
-            f"the native library is {describe()}",
+            "warning", "native", f"the native library is {describe()}",
             "install a C compiler (gcc libc6-dev), then penstock again",
-        )
+        )  # fmt: skip
     return finding("ok", "native", "the native library is used")
 
 
@@ -159,11 +157,9 @@ def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
     """The variable of earlier versions means nothing any more."""
     if "PENSTOCK_CLASS_ARCHIVE" in environment:
         yield finding(
-            "warning",
-            "class archive",
-            "PENSTOCK_CLASS_ARCHIVE is not read any more",
+            "warning", "class archive", "PENSTOCK_CLASS_ARCHIVE is not read any more",
             "set spark.class_archive to the path of a file, or unset the variable",
-        )
+        )  # fmt: skip
 
 
 def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
@@ -188,20 +184,17 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     used = "{partition}" in server.subject
     if used and count == 1:
         yield finding(
-            "warning",
-            "partitions",
+            "warning", "partitions",
             "there is one hash partition: {partition} is 0 in every subject",
             "set `partitions`; the source's partition is {source_partition}",
             code="one-hash-partition",
-        )
+        )  # fmt: skip
     elif count > 1 and not used and not pipeline.transform:
         yield finding(
-            "warning",
-            "partitions",
+            "warning", "partitions",
             f"there are {count} hash partitions, and the subject does not have them",
-            "put {partition} into sink.subject, or leave `partitions` out",
-            code="hash-partitions",
-        )
+            "put {partition} into sink.subject, or leave `partitions` out", code="hash-partitions",
+        )  # fmt: skip
 
 
 def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
@@ -249,12 +242,10 @@ def check_positions(url: str) -> Finding:
         return failed("positions", error)
     if url.startswith("memory:"):
         return finding(
-            "warning",
-            "positions",
+            "warning", "positions",
             "kept in memory: a restart resumes at the position that the source keeps",
-            "write positions: sqlite:///FILE",
-            code="positions-in-memory",
-        )
+            "write positions: sqlite:///FILE", code="positions-in-memory",
+        )  # fmt: skip
     return finding("ok", "positions", "writable")
 
 
@@ -332,12 +323,9 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
         if error.errno == errno.EADDRINUSE:
             remedy = f"is another pipeline running already? Otherwise {remedy}"
         return finding(
-            "error",
-            "ops",
-            f"can't listen on {bind}:{port}: {error.strerror}",
-            remedy,
+            "error", "ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy,
             code="ops-port",
-        )
+        )  # fmt: skip
     return finding("ok", "ops", f"port {port} is free" if port else "any port")
 
 

@@ -57,11 +57,9 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield finding("ok", "topology", f"the replica set {hello['setName']}")
     else:
         yield finding(
-            "error",
-            "topology",
-            "a server of its own: change streams need a replica set",
+            "error", "topology", "a server of its own: change streams need a replica set",
             "start mongod with --replSet rs0, then in mongosh: rs.initiate()",
-        )
+        )  # fmt: skip
 
 
 def _identity(client: Client) -> Iterator[Finding]:
@@ -89,11 +87,10 @@ def _oplog(client: Client) -> Iterator[Finding]:
             oldest, newest = cluster.oldest_in(client), cluster.operation_time(client)
     except SettingsError:
         yield finding(
-            "warning",
-            "oplog",
+            "warning", "oplog",
             "how far it reaches back is unknown, and `start: beginning` cannot be used",
             'db.grantRolesToUser(USER, [{role: "read", db: "local"}])',
-        )
+        )  # fmt: skip
         return
     seconds = (newest >> 32) - (oldest >> 32)
     time = f"{seconds / 3600:.1f} hours" if seconds >= 3600 else f"{seconds} seconds"
@@ -174,11 +171,10 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
     yield finding("ok", "collections", f"{len(names)} are followed")
     for missing in sorted(set(settings.collections) - names):
         yield finding(
-            "warning",
-            "collections",
+            "warning", "collections",
             f"{missing} does not exist yet, or is a view or a time series, which have no changes",
             "correct `collections`, or create it",
-        )
+        )  # fmt: skip
     for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):
         without = [each for each in found if each not in kept]
         if wanted in ("required", "when_available") and without:

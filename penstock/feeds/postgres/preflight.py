@@ -80,11 +80,9 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
         )
     elif version > _NEWEST:
         yield finding(
-            "warning",
-            "server",
-            f"{what}, newer than what penstock was tested with",
+            "warning", "server", f"{what}, newer than what penstock was tested with",
             code="server-new",
-        )
+        )  # fmt: skip
     else:
         yield finding("ok", "server", what)
     if _number(connection, "SELECT pg_is_in_recovery()::int") and version < _STANDBY_SINCE:
@@ -98,21 +96,17 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
         yield finding("error", "wal_level", f"wal_level is {level}", remedy)
     if _setting(connection, "server_encoding") == "SQL_ASCII":
         yield finding(
-            "warning",
-            "server_encoding",
+            "warning", "server_encoding",
             "it is SQL_ASCII: a row that is not UTF-8 becomes a dead letter",
             "load a dump into a database with encoding UTF8",
-        )
+        )  # fmt: skip
     for name, never, which, remedy in _GIVES_UP:
         value = _setting(connection, name)
         if value not in ("", never):
             yield finding(
-                "warning",
-                name,
-                f"the server gives up a slot that {which.format(value)}",
-                remedy,
+                "warning", name, f"the server gives up a slot that {which.format(value)}", remedy,
                 code="slot-given-up",
-            )
+            )  # fmt: skip
 
 
 def _role(connection: Ordinary) -> Iterator[Finding]:
@@ -145,20 +139,15 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
             return
         if slot.active_pid is not None:
             yield finding(
-                "warning",
-                subject,
-                f"it is in use by the process {slot.active_pid} of the server",
+                "warning", subject, f"it is in use by the process {slot.active_pid} of the server",
                 "a pipeline that is started now waits until that reader is gone",
                 code="slot-in-use",
-            )
+            )  # fmt: skip
         elif slot.wal_status in ("extended", "unreserved"):
             yield finding(
-                "warning",
-                subject,
-                f"it is far behind: its wal_status is {slot.wal_status}",
-                "run the pipeline soon, or the server may give the slot up",
-                code="slot-behind",
-            )
+                "warning", subject, f"it is far behind: its wal_status is {slot.wal_status}",
+                "run the pipeline soon, or the server may give the slot up", code="slot-behind",
+            )  # fmt: skip
         else:
             yield finding("ok", subject, "it exists and is free")
         # A snapshot makes a temporary slot beside ours.

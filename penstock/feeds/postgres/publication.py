@@ -156,12 +156,9 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
                 yield _uncovered(connection, sql.Identifier(name).as_string(None), schema, table)
         else:
             yield finding(
-                "error",
-                subject,
-                "it does not exist",
-                f"{create_statement(settings)};",
+                "error", subject, "it does not exist", f"{create_statement(settings)};",
                 code="publication-missing",
-            )
+            )  # fmt: skip
         return
     quoted = sql.Identifier(name).as_string(None)
     row = connection.execute(_PUBLICATION, (name,)).fetchone() or ()
@@ -169,12 +166,9 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
     if silent := [each for each, sent in zip(operations, row, strict=False) if not sent]:
         remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
         yield finding(
-            "warning",
-            subject,
-            f"it does not publish: {', '.join(silent)}",
-            remedy,
+            "warning", subject, f"it does not publish: {', '.join(silent)}", remedy,
             code="publication-silent",
-        )
+        )  # fmt: skip
     tables = _published(connection, name)
     missing = sorted(settings.table_names - {(each.schema, each.name) for each in tables})
     for schema, table in missing:
@@ -195,23 +189,17 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
     subject = f"table {schema}.{table}"
     if row is None:
         return finding(
-            "error",
-            subject,
-            "it does not exist",
-            "create it, or correct `tables`",
+            "error", subject, "it does not exist", "create it, or correct `tables`",
             code="table-missing",
-        )
+        )  # fmt: skip
     quoted = sql.Identifier(schema, table).as_string(None)
     remedy = f"ALTER PUBLICATION {publication} ADD TABLE {quoted};"
     if row[0] == "p":
         remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
     return finding(
-        "error",
-        subject,
-        "the publication does not send it (under this name)",
-        remedy,
+        "error", subject, "the publication does not send it (under this name)", remedy,
         code="table-unpublished",
-    )
+    )  # fmt: skip
 
 
 def _troubles(table: _Table) -> Iterator[Finding]:
@@ -228,20 +216,14 @@ def _troubles(table: _Table) -> Iterator[Finding]:
         )
     elif table.identity == "f" and not table.primary_key:
         yield finding(
-            "warning",
-            subject,
-            "it has no primary key: its changes have no document id",
-            f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);",
-            code="key-missing",
-        )
+            "warning", subject, "it has no primary key: its changes have no document id",
+            f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);", code="key-missing",
+        )  # fmt: skip
     if not table.readable:
         yield finding(
-            "warning",
-            subject,
-            "the role may not read it, which snapshots will need",
-            f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
-            code="table-denied",
-        )
+            "warning", subject, "the role may not read it, which snapshots will need",
+            f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;", code="table-denied",
+        )  # fmt: skip
     elif table.unreadable and not table.primary_key:
         yield finding(
             "warning",

@@ -142,12 +142,9 @@ class PostgresDatabase(TableDatabase):
         if lacking := [row[0] for row in connection.execute(_LACKING, [list(_NEEDED), name])]:
             remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
             yield finding(
-                "error",
-                subject,
-                f"the role may not {', '.join(lacking)}",
-                remedy,
+                "error", subject, f"the role may not {', '.join(lacking)}", remedy,
                 code="target-denied",
-            )
+            )  # fmt: skip
         runs = connection.execute(_RUNS, [name]).fetchone()[0]
         if runs and not self.settings.replica_role:
             yield finding(

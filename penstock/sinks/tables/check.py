@@ -110,21 +110,15 @@ def _check_columns(
     relation = relation_of(schema)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding(
-            "error",
-            source,
-            f"it has no column {unknown[0]}",
-            "correct `columns`",
+            "error", source, f"it has no column {unknown[0]}", "correct `columns`",
             code="column-missing",
-        )
+        )  # fmt: skip
     if unknown := sorted({*options.set} - found.columns.keys()):
         name = f"{found.schema}.{found.table}"
         yield finding(
-            "error",
-            source,
-            f"{name} has no column {unknown[0]}",
-            "correct `set`",
+            "error", source, f"{name} has no column {unknown[0]}", "correct `set`",
             code="column-missing",
-        )
+        )  # fmt: skip
         return
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
     if problem := unfit(staged):
