@@ -256,6 +256,7 @@ function followed() {
   unfollow();
   watched = wanted;
   if (!token.value) return say("Messages show row data: enter the token (ops.token).");
+  say("");
   follow(wanted, watching.signal, (_, found) => {
     if (found.error) return say([found.error, found.hint].filter(Boolean).join(": "), true);
     messages.unshift(...found.messages.reverse());

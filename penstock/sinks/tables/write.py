@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -70,8 +70,8 @@ class _Gathered:
 
 
 class TableWrite:
-    """One call of `write`. `_relations`: of the partition's lines, by their table's number;
-    `_documents`: what they were read from."""
+    """One call of `write`; each batch is of one partition. `_relations`: of the partition's lines,
+    by their table's number."""
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
         settings = self._settings = database.settings
@@ -80,7 +80,6 @@ class TableWrite:
         self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
-        self._documents: dict[tuple[str, int], str] = {}
         self._gathered: dict[PartitionId, _Gathered] = {}
         self._tails: dict[PartitionId, _Tail] = {}
         self._position: dict[PartitionId, Place] = {}
@@ -162,11 +161,7 @@ class TableWrite:
             return
         ids = batch.column("relation_id")
         for row in np.flatnonzero(np.asarray(documents.is_valid())).tolist():
-            key, document = (partition, ids[row].as_py() or 0), documents[row].as_py()
-            if self._documents.get(key) == document:
-                continue
-            self._documents[key] = document
-            relation = SourceRelation.of(orjson.loads(document))
+            key, relation = (partition, ids[row].as_py() or 0), _relation(documents[row].as_py())
             if self._relations.get(key) != relation:
                 self._take(partition)  # lines before it are of the relation before
                 self._flush(partition)
@@ -316,6 +311,12 @@ class TableWrite:
             seconds = {str(number): each.seconds for number, each in enumerate(done)}
             tables = [one.described(table) for each in done for table, one in each.tables.items()]
             self._progress.report({"commits": commits, "commit_seconds": seconds, "tables": tables})
+
+
+@lru_cache
+def _relation(document: str) -> SourceRelation:
+    """Of a page's document: pages of a table mostly have the same."""
+    return SourceRelation.of(orjson.loads(document))
 
 
 def _in_order(

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import orjson
-import pyarrow as pa
 import pytest
 
 from penstock.model.errors import Rejected, SettingsError, Unavailable
@@ -19,7 +17,7 @@ from penstock.model.table_schema import TableSchema
 from penstock.sinks.sqlite import PLUGIN, SqliteSink, SqliteSinkSettings
 from tests.progress import Noted
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
-from tests.sinks.postgres.test_write import ITEMS, applied_of, rows_of
+from tests.sinks.postgres.test_write import ITEMS, applied_of, moved_row, rows_of
 
 SHOP = PartitionId("shop")
 TARGET = "CREATE TABLE items (id integer PRIMARY KEY, name text CHECK (length(name) <= 5))"
@@ -296,21 +294,8 @@ def test_a_dead_letter_keeps_what_was_not_sent(file: File, sink_of: SinkOf) -> N
 def test_a_row_that_moves_between_partitions_is_one_row(
     file: File, sink_of: SinkOf, *, alike: bool
 ) -> None:
-    columns = ITEMS["columns"]
-    parts = [
-        orjson.dumps(ITEMS | {"table": f"items_{n}", "columns": each}).decode()
-        for n, each in ((1, columns), (2, columns if alike else columns[::-1]))
-    ]
-    line = "1 one" if alike else "one 1"
-    first = rows_of(
-        f"INSERT {line}", key="1", relation_id=2, collection="items_2", delta=[parts[1]]
-    )
-    moved = rows_of(
-        "DELETE 1", "INSERT 1 one", commit=2, relation_id=[2, 1],
-        collection=["items_2", "items_1"], delta=[None, parts[0]],
-    )  # fmt: skip
     sink = sink_of(partitions="items_.", create=True)
-    sink.write([pa.concat_batches([first, moved])], Noted())
+    sink.write([moved_row(alike=alike)], Noted())
     assert file.execute("SELECT id, name FROM items") == [(1, "one")]
 
 
