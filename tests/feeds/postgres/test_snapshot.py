@@ -1,7 +1,9 @@
 """Rows of a table at one point of the log, on real servers."""
 
+import os
 import pickle
 import re
+import resource
 import threading
 import time
 from collections.abc import Iterator
@@ -94,6 +96,22 @@ def test_rows_are_typed_as_changes_are(
     for name in ("key", "document_id", "schema_version", "relation_id", "namespace", "collection"):
         assert [row[name] for row in rows] == [change[name] for change in changes]
     assert snapshot.schema.version == changes[0]["schema_version"]
+
+
+def test_rows_come_over_any_of_many_connections(
+    reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a descriptor above those that `select` takes."""
+    monkeypatch.setattr("penstock.feeds.postgres.rows._from_socket", _through_libpq)
+    reader.prepare("CREATE TABLE t (id int PRIMARY KEY); INSERT INTO t VALUES (1)")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, min(hard, 4096)), hard))
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(1024):
+            stack.callback(os.close, os.open(os.devnull, os.O_RDONLY))
+        with snapshot_of(reader, "t") as snapshot:
+            assert len(flat(rows_of(reader, snapshot))) == 1
 
 
 @pytest.mark.parametrize("rows", [1, 7, 1000])
