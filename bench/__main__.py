@@ -78,6 +78,7 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 @click.option("--postgres", "version", default=16, show_default=True, help="PostgreSQL version.")
 @click.option("--messages", help="sink.messages: change or batch.")
 @click.option("--encoding", help="sink.encoding: msgpack, json or arrow.")
+@click.option("--viewers", default=0, help="Dashboards that are open meanwhile.")
 @click.option("--delivery", help="sink.delivery.")
 @click.option("--trigger", help="spark.trigger: a duration or realtime.")
 @click.option("--transform", help="SQL over the view `changes`: rows go through the JVM.")
@@ -100,9 +101,11 @@ TABLES, COLUMNS = (1, 10, 100, 1000), (5, 20, 100)
 @click.option("--output", type=click.Path(path_type=Path), help="JSON file for the results.")
 def main(what: str, output: Path | None, **options: Any) -> None:  # fmt: skip
     """Measures the shipped defaults on this machine: PostgreSQL, nats-server, Spark and all."""
+    viewers = options.pop("viewers")
     named = ("messages", "encoding", "delivery", "trigger", "transform")
     try:
         extra = pipeline_keys(options["settings"], **{name: options[name] for name in named})
+        extra |= {"viewers": viewers} if viewers else {}
         options["loads"] = [Load.parse(text) for text in options["loads"]]
         options["peers"] = [parse_peer(text) for text in options["peers"]]
     except ValueError as error:

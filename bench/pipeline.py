@@ -17,6 +17,7 @@ import yaml
 from tests.servers import Nats, free_port
 
 from .variants import merged
+from .viewers import viewers
 
 STREAM = "BENCH"
 
@@ -67,9 +68,12 @@ def run_pipeline(
 def run_file(folder: Path, document: Mapping[str, Any]) -> Iterator[Running]:
     """Runs a pipeline file that has backends and a sink.
 
-    Ends it gracefully; raises with the end of its log if it died.
+    `viewers`: so many dashboards are open. Ends it gracefully; raises with the end of its log if it
+    died.
     """
     port = free_port()
+    document = dict(document)
+    watched = viewers(f"http://127.0.0.1:{port}", document.pop("viewers", 0))
     own = {"name": "bench", "state": str(folder / "state"), "ops": {"port": port}}
     file = folder / "pipeline.yaml"
     file.write_text(yaml.safe_dump(merged(own, document)))
@@ -80,7 +84,8 @@ def run_file(folder: Path, document: Mapping[str, Any]) -> Iterator[Running]:
             [sys.executable, "-m", "penstock", "run", str(file)], stdout=output, stderr=output
         )
     try:
-        yield Running(pid=process.pid, started=started, log=log, port=port)
+        with watched:
+            yield Running(pid=process.pid, started=started, log=log, port=port)
         # A caller may have killed it.
         if process.poll() not in (None, -signal.SIGKILL):
             raise RuntimeError(f"the pipeline ended:\n{log.read_text()[-3000:]}")
