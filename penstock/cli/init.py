@@ -3,16 +3,14 @@
 Every key of the source is there, with its description and, in a comment, its default.
 """
 
-import ast
-import inspect
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from textwrap import wrap
 
 import click
 import yaml
 
+from penstock.config.explain import descriptions
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Settings
 from penstock.process.plugins import plugin
@@ -127,16 +125,3 @@ def _keys(model: type[Settings], values: Mapping[str, str]) -> list[str]:
             default = yaml.safe_dump([model.model_fields[name].default], default_flow_style=True)
             lines.append(f"# {name}: {default[1:-2]}")
     return lines
-
-
-def descriptions(model: type[Settings]) -> Mapping[str, str]:
-    """What the text under each field of a class says."""
-    (tree,) = ast.parse(inspect.getsource(model)).body
-    assert isinstance(tree, ast.ClassDef)
-    return {
-        field.target.id: " ".join(text.value.value.split())
-        for field, text in pairwise(tree.body)
-        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
-        and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
-        and isinstance(text.value.value, str)
-    }  # fmt: skip

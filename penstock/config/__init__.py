@@ -4,6 +4,7 @@ Every mistake is reported at once, with its place, and never with a secret's val
 bring their own settings models; they are found by `type` through `penstock.process.plugins`.
 """
 
+from penstock.config.explain import explained
 from penstock.config.load import build_pipeline, keys_of, load_file, load_pipeline, parse_pipeline
 from penstock.config.options import options_from_settings, settings_from_options
 from penstock.config.pipeline import (
@@ -32,6 +33,7 @@ __all__ = [
     "Spark",
     "Transform",
     "build_pipeline",
+    "explained",
     "keys_of",
     "load_file",
     "load_pipeline",

@@ -93,15 +93,18 @@ class Backend(Settings):
     """One source of changes. `settings` is the feed's own model."""
 
     name: Name
+    """Part of every event id and of subjects, so it must not change later."""
     type: str
-    # What becomes of a change that cannot be decoded, encoded or stored.
+    """The kind of source."""
     on_error: Annotated[OnError, BeforeValidator(lambda value: value or "dead-letter")] = (
         "dead-letter"
     )
-    # The source's clock moves so many seconds on without an event or an idle token: a gap.
+    """What becomes of a change that cannot be decoded, encoded or stored: `dead-letter`, `suspend`
+    its table, or `stop` the backend."""
     max_gap: Duration | None = Field(default=None, gt=0)
-    # How many hash partitions its changes have; None: as many as the pipeline says.
+    """The source's clock moves so many seconds on without an event or an idle token: a gap."""
     partitions: int | None = Field(default=None, ge=1, le=1024)
+    """How many hash partitions its changes have; default: as many as the pipeline says."""
     settings: SerializeAsAny[Settings]
 
     @field_validator("max_gap")
@@ -140,6 +143,7 @@ class SinkChoice(Settings):
     """Where changes go. `settings` is the sink's own model."""
 
     type: str
+    """The kind of sink."""
     settings: SerializeAsAny[Settings]
 
     @field_validator("settings")
@@ -190,86 +194,107 @@ class Transform(Settings):
     """One step over the view `changes`; its result is `changes` for the next."""
 
     sql: str = Field(min_length=1)
+    """A SELECT of Spark's SQL."""
 
 
 class Checkpoint(Settings):
     """How often positions are stored: after `interval` or `event_count`, whichever is first."""
 
-    interval: Duration = Field(default=5.0, ge=0)  # seconds
+    interval: Duration = Field(default=5.0, ge=0)
+    """Seconds between two positions that are stored."""
     event_count: int = Field(default=1000, ge=1)
+    """Changes between two positions that are stored."""
 
 
 class Ops(Settings):
     """The ops server, and when a pipeline stops being healthy."""
 
     bind: str = "127.0.0.1"
-    port: int = Field(default=9090, ge=0, le=65535)  # 0 takes a free one
-    extra_ports: tuple[Port, ...] = ()  # where the same is served
-    # Names that requests may ask for besides loopback and `bind`: a web page must not read the
-    # status by giving its own name our address.
+    """The address that it listens on."""
+    port: int = Field(default=9090, ge=0, le=65535)
+    """Its port; 0 takes a free one."""
+    extra_ports: tuple[Port, ...] = ()
+    """More ports where the same is served."""
     hosts: tuple[HostName, ...] = ()
-    token: Secret | None = Field(default=None, min_length=1)  # its owner may act
-    # With it, nobody reads without one of both, but for whether it is healthy and ready.
+    """Names that requests may ask for besides loopback and `bind`: a web page must not read the
+    status by giving its own name our address."""
+    token: Secret | None = Field(default=None, min_length=1)
+    """Who has it may act, and read row data; without it there are no actions."""
     read_token: Secret | None = Field(default=None, min_length=1)
-    # Behind and not moving, or disconnected, for longer than this is unhealthy.
+    """With it, nobody reads without one of both, but for whether it is healthy and ready."""
     stalled_after: Duration = Field(default=30.0, gt=0)
-    # More unconfirmed log than this counts as "behind".
+    """Behind and not moving, or disconnected, for more seconds than this is unhealthy."""
     lag_limit: Size = Field(default=64 * 2**20, ge=0)
-    # And so does a change in flight that is older than this, whatever the source counts.
+    """More bytes of unconfirmed log than this count as "behind"."""
     lag_age: Duration = Field(default=300.0, gt=0)
-    # Less than this share of the source's history left before the stored position: at risk.
+    """And so does a change in flight that is older than so many seconds, whatever the source
+    counts."""
     at_risk: float = Field(default=0.25, ge=0, lt=1)
+    """Less than this share of the source's history left before the stored position: at risk."""
 
 
 class SnapshotSettings(Settings):
     """Snapshots of tables, taken on request, and where it is `initial` once for each table."""
 
-    # None: for sinks of tables.
     initial: bool | None = None
+    """Once for each table, without a request; default: for sinks of tables."""
     stream: str = Field(default="INIT", pattern=r"^[^\s.*>/\\]+$")
-    max_concurrent: int = Field(default=3, ge=1)  # tables at a time
-    slots: int = Field(default=2, ge=1)  # connections that read a table
-    # Of one message; whichever is reached first.
+    """The stream of the chunks."""
+    max_concurrent: int = Field(default=3, ge=1)
+    """Tables at a time."""
+    slots: int = Field(default=2, ge=1)
+    """Connections that read a table."""
     chunk_rows: int = Field(default=10_000, ge=1)
+    """Rows of one chunk at most."""
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
-    where: bool = False  # whether requests may bring a condition, which is SQL
-    compression: Literal["none", "zstd"] = "none"  # of chunks
-    # Bytes of chunks a second, of all tables together; None: as fast as it goes.
+    """Bytes of one chunk, which ends at the row that reaches them."""
+    where: bool = False
+    """Whether requests may bring a condition, which is SQL."""
+    compression: Literal["none", "zstd"] = "none"
+    """Of chunks."""
     rate: Size | None = Field(default=None, ge=1)
-    # And rows a second.
+    """Bytes of chunks a second, of all tables together; default: as fast as it goes."""
     row_rate: int | None = Field(default=None, ge=1)
-    # Seconds for which the source keeps old versions of rows for one snapshot.
+    """Rows a second, of all tables together; default: as fast as it goes."""
     max_age: Duration = Field(default=1800.0, ge=1)
-    # Seconds for which a table's lock and older transactions are waited for.
+    """Seconds for which the source keeps old versions of rows for one snapshot."""
     patience: Duration = Field(default=60.0, gt=0)
+    """Seconds for which a table's lock and older transactions are waited for."""
 
 
 class Spark(Settings):
-    """The session that penstock makes. `trigger` 0 starts a micro-batch when the last is done,
-    which stays open for `epoch` if no transform needs rows; `realtime` insists on that."""
+    """The session that penstock makes."""
 
     master: str = "local[*]"
-    trigger: Trigger = 0.0  # seconds
-    # Seconds; between two epochs changes wait some 0.2 s.
+    """Spark's master."""
+    trigger: Trigger = 0.0
+    """Seconds between two micro-batches; 0: one starts when the last is done, and stays open for
+    `epoch` if no transform needs rows; `realtime` insists on that."""
     epoch: Duration = Field(default=3600.0, ge=1)
+    """Seconds of an open micro-batch; between two of them changes wait some 0.2 s."""
     mode: Annotated[Literal["auto", "rows"], BeforeValidator(_spark_mode)] = "auto"
-    # Whether an instance that waits for another to end has Spark ready.
+    """Whether changes are rows of Spark's: where a transform needs them, or always."""
     standby: Literal["cold", "warm"] = "cold"
-    # Python workers are forks of one process (on one machine); false: Spark starts each of them.
+    """Whether an instance that waits for another to end has Spark ready."""
     fork_server: bool = True
-    # The file of the classes that Spark loads: used, or made when the first session ends.
+    """Python workers are forks of one process (on one machine); false: Spark starts each of
+    them."""
     class_archive: HomePath | None = None
-    # Bounds of a micro-batch with a planned end, per backend; of each partition at least one page
-    # always passes. An open one has no need of them: it takes a page at a time.
+    """The file of the classes that Spark loads: used, or made when the first session ends."""
     max_events: int = Field(default=50_000, ge=1)
+    """Changes of a micro-batch with a planned end, per backend; of each partition at least one page
+    always passes. An open one has no need of a bound: it takes a page at a time."""
     max_bytes: Size = Field(default=16 * 2**20, ge=1)
-    # Bytes of each backend's log held in memory; then the source keeps its log.
+    """Bytes of such a micro-batch."""
     buffer: Size = Field(default=48 * 2**20, ge=1)
-    # On a cluster, executors connect to servers of ours: they bind this address (default: as
-    # Spark's driver does), and this port and those after it, one for each backend (0: free ones).
+    """Bytes of each backend's log held in memory; then the source keeps its log."""
     bind: str = ""
+    """On a cluster, executors connect to servers of ours, which bind this address; default: as
+    Spark's driver does."""
     port: int = Field(default=0, ge=0, le=65535)
+    """And this port and those after it, one for each backend; 0: free ones."""
     conf: dict[str, Annotated[str, BeforeValidator(_spark_text)]] = Field(default_factory=dict)
+    """More of Spark's configuration; it wins over penstock's own."""
 
 
 class Sharing(Settings):
@@ -302,12 +327,14 @@ class Deployment(Settings):
     """What every file names: 1..n backends, and where their state is kept."""
 
     name: Name = "penstock"
+    """The pipeline, in the names of its leases, metrics and files."""
     backends: tuple[Backend, ...] = Field(min_length=1)
     state: HomePath = Field(default_factory=lambda data: state_folder(data["name"]))
-    # A lease store's URL.
+    """The folder of what must be remembered."""
     positions: str = Field(
         default_factory=lambda data: f"sqlite:///{data['state'].absolute()}/positions.db"
     )
+    """The URL of the store of positions and leases; default: a file in `state`."""
     ops: Ops = Ops()
 
     @field_validator("backends")
@@ -322,9 +349,10 @@ class Pipeline(Deployment):
     own, `backends` are those that have tables there, as it was read last."""
 
     backends: tuple[Backend, ...]
-    # How many hash partitions the changes of a backend have that does not say.
     partitions: int = Field(default=1, ge=1, le=1024)
+    """How many hash partitions the changes of a backend have that does not say."""
     transform: tuple[Transform, ...] = ()
+    """Steps of SQL over the changes, one after the other."""
     sink: SinkChoice
     checkpoint: Checkpoint = Checkpoint()
     snapshot: Annotated[

@@ -38,12 +38,18 @@ class MemoryFeedSettings(Settings):
 
     name: str = "memory"
     type: Literal["memory"] = "memory"
-    changes: int = Field(1_000, ge=0)  # of each partition
-    partitions: int = Field(1, ge=1)  # p0, p1, ..., side by side, without an end
-    page: int = Field(100, ge=1)  # changes
-    unit: int = Field(10, ge=1)  # changes per cursor, as in a transaction; a page may end inside
-    latency: Duration = Field(0.0, ge=0)  # of each read
-    polled: bool = False  # whether tasks read it by themselves in open micro-batches
+    changes: int = Field(1_000, ge=0)
+    """Of each partition."""
+    partitions: int = Field(1, ge=1)
+    """p0, p1, ..., side by side, without an end."""
+    page: int = Field(100, ge=1)
+    """Changes of a page."""
+    unit: int = Field(10, ge=1)
+    """Changes per cursor, as in a transaction; a page may end inside."""
+    latency: Duration = Field(0.0, ge=0)
+    """Seconds of each read."""
+    polled: bool = False
+    """Whether tasks read it by themselves in open micro-batches."""
 
     @model_validator(mode="before")
     @classmethod

@@ -55,12 +55,14 @@ class BackendSettings(Settings):
     name: str = Field("default", pattern=r"^[^\s:]+$")
     """The backend: part of every event id and of subjects, so it must not change later."""
     on_gap: GapPolicy = "fail"
+    """When changes are lost: stop this backend, continue and report it, or load anew."""
 
 
 class PolledSettings(BackendSettings):
     """What the settings of a feed have whose partitions any number of readers may poll."""
 
     start: Start = ""
+    """Where a first start begins: a word, a time with a zone, or a token."""
     polled: bool = True
     """Whether Spark's tasks read the partitions in open micro-batches; if not, the reader
     process."""

@@ -5,14 +5,17 @@ dead letters; messages; the configuration; and the description of all that it an
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from importlib.metadata import version
 from itertools import islice
+from platform import python_version
 from typing import Any
 
 import orjson
 
-from penstock.config import secrets_of
+from penstock.config import explained, secrets_of
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.version import __version__
+from penstock.native import describe
 from penstock.ops.logs import Blot
 from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
 from penstock.ops.respond import ENDPOINTS
@@ -23,6 +26,7 @@ from penstock.service.operations import EVENTS
 _LETTERS = 500  # that are listed
 _IN_PATH = re.compile(r"{(\w+)}")
 _HOW = "set ops.token in the pipeline file: who has it may act"
+_KEYS = "versions, and each key: its value, default and meaning"
 _ONE = "one, with its content: row data"
 
 
@@ -40,7 +44,7 @@ class ActionApi:
             Endpoint("/actions", "GET", self._list, "what may be done, and the last actions"),
             *(Endpoint(f"/actions/{name}", "POST", partial(self._act, name)) for name in ACTIONS),
             Endpoint("/actions/{name}", "POST", self._unknown, "an action"),
-            Endpoint("/configuration", "GET", self._configuration, "each key of the pipeline"),
+            Endpoint("/configuration", "GET", self._configuration, _KEYS),
             Endpoint("/letters", "GET", self._letters, "dead letters, without their content"),
             Endpoint("/letters/{id}", "GET", self._letters, _ONE),
             Endpoint("/openapi.json", "GET", lambda _: as_json(200, described(found)), "all this"),
@@ -98,8 +102,14 @@ class ActionApi:
 
     def _configuration(self, request: OpsRequest) -> Response:
         pipeline = self._operated(request.client).pipeline
-        shown = pipeline.model_dump(mode="json")
-        return as_json(200, Blot(secrets_of(pipeline))(None, "", shown))
+        found = {
+            "versions": {
+                "penstock": __version__, "Python": python_version(), "PySpark": version("pyspark"),
+                "native library": describe(),
+            },
+            "keys": list(explained(pipeline, pipeline.model_dump(mode="json"))),
+        }  # fmt: skip
+        return as_json(200, Blot(secrets_of(pipeline))(None, "", found))
 
     def _unknown(self, request: OpsRequest) -> Response:
         name = str(request.ids["name"])[:40]

@@ -26,13 +26,15 @@ from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink, Si
 
 
 class MemorySinkSettings(Settings):
-    """`folder`: keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes. `keep: false`:
-    take changes and forget them."""
+    """Where the memory sink keeps changes."""
 
     type: Literal["memory"] = "memory"
     name: str = "default"
+    """Sinks of one name share their changes."""
     folder: str | None = None
+    """Keep JSON lines in `FOLDER/NAME.jsonl`, durable over processes; default: in memory."""
     keep: bool = True
+    """False: take changes and forget them."""
 
 
 @dataclass(slots=True)

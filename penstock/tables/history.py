@@ -40,8 +40,11 @@ class HistoryColumns(Settings):
     """What the columns of a history are called."""
 
     start: str = Field(default="kvsz_start", min_length=1)
+    """When a version began."""
     end: str = Field(default="kvsz_end", min_length=1)
+    """When it ended."""
     deleted: str = Field(default="kvsz_deleted", min_length=1)
+    """Whether a delete ended it."""
 
     @property
     def kinds(self) -> dict[str, str]:

@@ -19,7 +19,9 @@ from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
 from penstock.ops.pages import PAGES
+from penstock.ops.partitions import SHOWN, summed
 from penstock.ops.reports import (
+    PartitionReport,
     QueryReport,
     SinkReport,
     SourceReport,
@@ -70,16 +72,15 @@ class Served:
         self.board.post("memory", SinkReport(connected=True, acknowledged=events))
         self.history.record(self.board.snapshot(), time.time())
 
-    def status(self) -> Any:
+    def status(self, partitions: int | None = SHOWN) -> Any:
         return assess(
             self.board.snapshot(), name="shop", version="1", backends=["a"],
-            started=self.board.started, now=time.monotonic(),
+            started=self.board.started, now=time.monotonic(), partitions=partitions,
         )  # fmt: skip
 
     def answer(self, request: OpsRequest) -> Response:
-        return respond(
-            request, self.status(), access=self.access, history=self.history, more=self.more
-        )
+        status = self.status(None if request.query.get("partitions") == "all" else SHOWN)
+        return respond(request, status, access=self.access, history=self.history, more=self.more)
 
 
 @pytest.fixture
@@ -140,6 +141,18 @@ def test_each_screen_is_shown_alone(page: Any) -> None:
         page.wait_for_selector(f"section[data-screen={name}]", state="visible")
         assert page.locator("section[data-screen]:visible").count() == 1
     assert page.get_attribute("nav a[aria-current]", "href") == f"#/{names[-1]}"
+
+
+def test_each_key_has_its_value_default_and_meaning(page: Any) -> None:
+    page.click("nav a[href='#/configuration']")
+    page.wait_for_selector("#keys tbody tr")
+    assert "PySpark: " in page.inner_text("#versions")
+    page.fill("[name=keys]", "ops.port")
+    rows = page.locator("#keys tbody tr")
+    until(lambda: rows.count() == 1)
+    key, value, default, meaning = rows.locator("td").all_inner_texts()
+    assert (key, value, default) == ("ops.port", "9090", "9090")
+    assert meaning.startswith("Its port")
 
 
 def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> None:
@@ -208,6 +221,41 @@ def test_names_are_text_and_tables_are_searched(served: Served, page: Any) -> No
     page.fill("[name=tables]", "t1")
     until(lambda: page.locator("#tables tbody tr").count() == 1)
     assert value(page, "suspended") == "3"
+
+
+def test_a_thousand_partitions_are_sorted_and_filtered(served: Served, page: Any) -> None:
+    rows = {
+        f"p{number}": PartitionReport(state="reading", lag_seconds=float(number * 7 % 100))
+        for number in range(1000)
+    }
+    for name, row in rows.items():
+        served.board.post(f"a/{name}", row)
+    served.board.post("a", summed(rows, {}))
+    page.click("nav a[href='#/sources']")
+    until(lambda: page.inner_text("#partitions-left") == "20 of 1000 partitions")
+    page.fill("[name=partitions]", "p77")
+    shown = page.locator("#partitions tbody tr")
+    until(lambda: shown.count() == 11)
+    lags = [float(each.split("\t")[4].split()[0]) for each in shown.all_inner_texts()]
+    assert lags == sorted(
+        (rows[f"p77{last}"].lag_seconds for last in ("", *range(10))), reverse=True
+    )
+
+
+def test_a_day_of_history_is_drawn(served: Served, page: Any) -> None:
+    day, now = History(), time.time()
+    for minute in range(24 * 60 + 1, -1, -1):
+        day.record(served.board.snapshot(), now - minute * 60)
+    assert len(day.shown("24h")["times"]) == 24 * 60
+    served.history = day
+    figure = page.locator("figure[data-chart=lag]")
+    figure.locator("canvas").wait_for()
+    figure.locator("summary").click()
+    page.click("[data-range='24h']")
+    times = figure.locator("table tr td:first-child")
+    until(lambda: times.count() == 20)
+    first, second = (time.strptime(each, "%I:%M:%S %p") for each in times.all_inner_texts()[:2])
+    assert (time.mktime(first) - time.mktime(second)) % 86400 == 60
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -27,7 +27,9 @@ class CosmosSettings(PolledSettings):
     """The account's key, read-only or not. Without it Microsoft Entra ID: azure-identity's
     DefaultAzureCredential (environment, managed identity, `az login`)."""
     database: str = Field(min_length=1)
+    """The database's id."""
     container: str = Field(min_length=1)
+    """The container's id."""
     mode: Literal["latest_version", "all_versions_and_deletes"] = "latest_version"
     """`latest_version`: each item as it is now, no deletes. `all_versions_and_deletes`: every
     change, in the period of the account's continuous backup."""

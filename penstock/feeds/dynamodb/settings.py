@@ -39,7 +39,9 @@ class DynamodbSettings(PolledSettings):
     access_key: Secret | None = None
     """With `secret_key`; without both boto3's chain: environment, profile, role of the machine."""
     secret_key: Secret | None = None
+    """With `access_key`."""
     session_token: Secret | None = None
+    """Of keys that are for a while."""
     start: Start = "trim_horizon"
     """Of a first start: `trim_horizon` (as far back as the stream goes: 24 hours), `latest`,
     `snapshot` (latest, and once a snapshot of the table's items), a time with a zone, or a

@@ -36,6 +36,7 @@ let leftOut = 0;
 const plots = new Map();
 const lines = [];
 const messages = [];
+let keys = null; // of the configuration
 let paths = []; // that the service answers
 
 token.value = sessionStorage.getItem("token") ?? "";
@@ -278,8 +279,15 @@ function unfollow() {
   messages.length = 0;
 }
 
+// It is asked for once each time that its screen is opened; `draw` comes each second.
 async function configuration() {
-  $("#configuration").textContent = JSON.stringify(await get("configuration"), null, 2);
+  keys ??= await get("configuration");
+  const wanted = $("[name=keys]").value.toLowerCase();
+  const text = (value) => (value === null ? "" : typeof value === "string" ? value : JSON.stringify(value));
+  $("#versions").textContent = Object.entries(keys.versions).map((each) => each.join(": ")).join(", ");
+  fill("#keys", keys.keys.map(({ key, value, default: usual, meaning }) => [
+    key, { text: text(value), state: text(value) === text(usual) ? "default" : "set" }, text(usual), meaning,
+  ]).filter(([key, value, , meaning]) => [key, value.text, meaning].join(" ").toLowerCase().includes(wanted)));
 }
 
 function events() {
@@ -309,6 +317,7 @@ async function draw() {
     if (each.hash === `#/${now}`) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current");
   });
   if (now !== "messages" && watched) unfollow();
+  if (now !== "configuration") keys = null;
   if (!status) return;
   overview();
   if (now === "overview") return;

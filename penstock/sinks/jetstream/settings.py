@@ -27,23 +27,40 @@ class JetStreamSettings(NatsSettings, MessageSettings):
 
     type: Literal["jetstream"] = "jetstream"
     stream: str = Field(default="CDC", pattern=r"^[^\s.*>/\\]+$")
+    """The stream, which is made if it is missing."""
     subject: str = "cdc.{collection}.{operation}"
+    """The subject of a message, with the names of its columns in braces."""
     events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
-    dictionaries: bool = False  # whether bodies are compressed by their tables' dictionaries
+    """The stream of what happens to the pipeline itself."""
+    dictionaries: bool = False
+    """Whether bodies are compressed by their tables' dictionaries."""
     delivery: Delivery = "auto"
+    """Each change is stored once (`exactly-once`), or found to be there already by its id for
+    `duplicate_window` (`deduplicated`), or may be there again (`at-least-once`); `auto`: the first
+    that the server and the stream allow."""
     durability: Durability = "default"
-    monitoring: str | None = None  # http://host:8222 of each server of the stream, by commas
-    assume_synced: bool = False  # the operator's word, where no monitoring can be asked
+    """`fsync`: start only if the server writes to the disk before it acknowledges."""
+    monitoring: str | None = None
+    """`http://host:8222` of each server of the stream, by commas: who is asked for that."""
+    assume_synced: bool = False
+    """The operator's word, where no monitoring can be asked."""
     replicas: int = Field(default=1, ge=1, le=5)
+    """Servers that keep the stream."""
     storage: Literal["file", "memory"] = "file"
-    # interest: a message goes when every consumer has acknowledged it.
+    """Where they keep it."""
     retention: Literal["limits", "interest"] = "limits"
-    max_age: Duration = Field(default=0, ge=0)  # seconds; 0 keeps for ever
-    max_bytes: Size = Field(default=0, ge=0)  # of the whole stream; 0 is unlimited
-    # Seconds; costs ~190 bytes of server per id. None: as `remembers` says.
+    """`interest`: a message goes when every consumer has acknowledged it."""
+    max_age: Duration = Field(default=0.0, ge=0)
+    """Seconds that a message is kept; 0: for ever."""
+    max_bytes: Size = Field(default=0, ge=0)
+    """Bytes of the whole stream; 0: no limit."""
     duplicate_window: Duration | None = Field(default=None, ge=LEAST_WINDOW)
-    window: int = Field(default=8000, ge=1)  # messages in flight; exactly-once has 4 batches
-    window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)  # bytes in flight
+    """Seconds for which the server keeps message ids, at some 190 bytes for each. Default: 2 min,
+    and as little as it takes where delivery is exactly-once."""
+    window: int = Field(default=8000, ge=1)
+    """Messages in flight; exactly-once has 4 batches."""
+    window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)
+    """Bytes in flight."""
 
     @field_validator("subject")
     @classmethod

@@ -16,12 +16,16 @@ class MessageSettings(SinkSettings):
     """What the shelf understands for a sink of messages."""
 
     encoding: Encoding = "msgpack"
-    layout: str = "penstock"  # a plug-in
-    messages: Packing = "change"  # what a message is: a change, or several of one kind
-    compression: Literal["none", "zstd"] = "none"  # of bodies that become smaller by it
+    """How a body is written."""
+    layout: str = "penstock"
+    """What a body has: `penstock`, `debezium`, `puller`, `cloudevents`, `plain`, or a plug-in."""
+    messages: Packing = "change"
+    """What a message is: a change, or a batch of several of one kind."""
+    compression: Literal["none", "zstd"] = "none"
+    """Of bodies that become smaller by it."""
 
-    # What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed.
     connector: str = ""
+    """What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed."""
 
     @model_validator(mode="after")
     def _body(self) -> "MessageSettings":

@@ -61,7 +61,9 @@ class MapEntry(Settings):
     """The tables of one backend: `table` or `schema.table` -> options."""
 
     backend: str
+    """The backend's name."""
     tables: dict[str, TableOptions] = Field(default_factory=dict)
+    """Its tables, and how each is written."""
 
     @field_validator("tables", mode="before")
     @classmethod
@@ -75,7 +77,9 @@ class CommitSettings(Settings):
     """When a worker commits: whichever is reached first."""
 
     rows: int = Field(default=20_000, ge=1)
-    wait: Duration = Field(default=0.2, ge=0)  # seconds that a change may wait for more
+    """Changes of one commit."""
+    wait: Duration = Field(default=0.2, ge=0)
+    """Seconds that a change may wait for more."""
 
 
 class MappedTable(Settings):
@@ -129,14 +133,15 @@ class TableSinkSettings(Settings):
     map_file: str = ""
     """The path of `map: sqlite:///FILE`; `map` is then what the file says, as it was read last."""
     map: tuple[MapEntry, ...] = ()
+    """The tables of each backend, and how they are written."""
     workers: int = Field(default=2, ge=1, le=64)
     """Connections that apply changes; tables are divided among them by their target's name."""
     commit: CommitSettings = CommitSettings()
 
     initial: bool = False
     """Whether changes of a table wait until its rows were loaded; `penstock run` says."""
-    # What becomes of a change that cannot be stored; `penstock run` has one for each backend.
     on_error: OnError = "stop"
+    """What becomes of a change that cannot be stored; `penstock run` has one for each backend."""
 
     @model_validator(mode="before")
     @classmethod
