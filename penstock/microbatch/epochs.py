@@ -133,6 +133,10 @@ class Epochs(ABC):
     def take(self, report: Report) -> None:
         """Takes in what a task reports."""
 
+    def check(self) -> None:
+        """Raises what reading failed with, where this process reads."""
+        return
+
     def stop(self, timeout: float) -> None:
         """Reads no more, where this process does; waits at most `timeout` seconds."""
         return
@@ -212,6 +216,10 @@ class BufferedEpochs(Epochs):
     def take(self, report: Report) -> None:
         if isinstance(report, ReportedPlaces):
             self.stored(report.places)
+
+    def check(self) -> None:
+        with self._reservoir.wake:
+            self._reservoir.check()
 
     def stop(self, timeout: float) -> None:
         self._reservoir.stop(timeout)

@@ -68,7 +68,7 @@ class OpenReading(Pages, Reading):
         self._feed, self._buffer = feed, buffer
         self._runtime, self._query, self._backend = options.runtime, options.query, backend
         self._server = PageServer.of(options, self)
-        # Saves what is durable, from the first ticket on, so that no page waits for a disk.
+        # Opens partitions, and saves what is durable, so that no page waits for a disk.
         self._watching: threading.Thread | None = None
         self._stopped = threading.Event()  # it ends
         self._failure: PenstockError | None = None  # what saving failed with: it ends all epochs
@@ -80,8 +80,7 @@ class OpenReading(Pages, Reading):
         self._epochs.take(report)
 
     def is_over(self) -> bool:
-        if self._failure is not None:
-            raise self._failure
+        self._check()
         ends = is_stopping(self._runtime, self._query) or is_paused(self._runtime, self._backend)
         return ends or self._epochs.is_cut_short()
 
@@ -107,9 +106,7 @@ class OpenReading(Pages, Reading):
 
     def parts(self, start: Json, end: Json) -> list[Ticket]:
         self._server.open()
-        if self._watching is None:
-            self._watching = threading.Thread(target=self._watch, daemon=True)
-            self._watching.start()
+        self._start()
         return [
             Ticket(
                 request=epoch,
@@ -124,6 +121,20 @@ class OpenReading(Pages, Reading):
     def save(self, start: Json) -> None:
         """What tasks reported goes further than `start`."""
         self._epochs.save()
+
+    def connect(self) -> None:
+        self._start()
+        self._check()
+        self._epochs.check()
+
+    def _start(self) -> None:
+        if self._watching is None:
+            self._watching = threading.Thread(target=self._watch, daemon=True)
+            self._watching.start()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
 
     def stop(self, timeout: float) -> None:
         self._stopped.set()

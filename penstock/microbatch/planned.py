@@ -278,6 +278,9 @@ class PlannedReading(Pages, Reading):
         self._durable = bookmarks_of(start)
         self._planner.save(self._durable, force=True)
 
+    def connect(self) -> None:
+        self._planner.advance(self._durable, patience=0)
+
     def stop(self, timeout: float) -> None:
         self._server.close()
         self._reservoir.stop(timeout)

@@ -109,6 +109,8 @@ class Source:
         if is_paused(self._runtime, self._feed.backend):
             with suppress(Unavailable):  # tried again
                 self._reading.save(start)
+                if not self._feed.polled:  # what is polled keeps no connection
+                    self._reading.connect()
             self._reports.report()
             time.sleep(_PAUSED)
             return start

@@ -54,6 +54,10 @@ class Reading(Protocol):
         """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
         LeaseLost."""
 
+    def connect(self) -> None:
+        """Reads ahead into the buffer, and takes nothing: in a pause the source's connection is
+        kept, or made. Raises what reading failed with."""
+
     def stop(self, timeout: float) -> None:
         """Reads no more; waits at most `timeout` seconds for the source."""
 

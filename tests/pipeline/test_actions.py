@@ -125,6 +125,7 @@ def test_pauses_under_load_with_kills_lose_and_repeat_nothing(
             eventually(lambda: run.get("/ready")[0] == 200, run=run)
             eventually(lambda: "paused since" in str(run.status()["reasons"]), run=run)
             assert run.status()["health"] == "degraded"
+            eventually(lambda: backend(run)["connected"], run=run)  # the slot is held
             assert stands()
             assert "default" in command(run, "resume")
             flows(run)
