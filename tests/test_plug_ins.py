@@ -19,4 +19,5 @@ def test_no_module_asks_for_a_type_of_settings() -> None:
     files = Path(str(penstock.__file__)).parent.rglob("*.py")
     found = {(file.name, name) for file in files for name in _asked(file)}
     assert {name for _, name in found} >= {"KeepsLetters", "LoadsTables"}  # it sees what is asked
+    found = {one for one in found if one[1] != "Settings"}  # any model names no plug-in
     assert {one for one in found if one[1].endswith("Settings")} == set()
