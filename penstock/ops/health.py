@@ -7,6 +7,7 @@ healthy, however connected it is; an idle one that has nothing to do is.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any, Literal, NamedTuple
 
 from penstock.ops.board import Entry, Snapshot
@@ -24,6 +25,16 @@ from penstock.ops.reports import (
 
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
+_Entries = Sequence[Entry[Any]]
+
+_NAMED = 10  # partitions, or tables of one backend, that are named
+# States of a sink's machines that are no complaint.
+_CALM = (None, "normal", "closed")
+_MILD = ("slow",)  # never unhealthy: changes flow
+# States judged by answer times are stale once an idle sink gets no answers.
+_PASSING = ("slow", "critical")
+# What changes when changes have become durable, or have been acknowledged at the source.
+_MOVES = ("confirmed", "place", "acknowledged", "published")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +76,15 @@ def worst(found: Sequence[Complaint]) -> Health:
     return max((each.health for each in found), key=_ORDER.index, default="ok")
 
 
+def _lasting(seconds: float, patience: float, reason: str, why: str = "") -> Complaint:
+    """Degraded, and unhealthy once it has lasted for `patience` seconds."""
+    return Complaint("unhealthy" if seconds >= patience else "degraded", _because(reason, why))
+
+
+def _because(what: str, why: str) -> str:
+    return f"{what}: {why}" if why else what
+
+
 def complaints(
     snapshot: Snapshot, backends: Sequence[str], started: float, now: float, limits: Thresholds
 ) -> list[Complaint]:
@@ -73,172 +93,161 @@ def complaints(
     # A shared sink's progress is not evidence about one backend.
     alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
-        complaint
-        for backend in backends
-        for complaint in _backend_complaints(
-            _Backend(
-                backend,
-                source=snapshot.get(SourceReport, backend),
-                query=snapshot.get(QueryReport, backend),
-                partitions=snapshot.rows(PartitionReport, backend),
-                gaps=snapshot.rows(GapReport, backend),
-                measure=snapshot.get(MeasureReport, backend),
-                sinks=alone,
-            ),
-            started=started,
-            now=now,
-            limits=limits,
-        )
+        Complaint(health, f"backend {name}: {reason}")
+        for name in backends
+        for health, reason in _Backend(name, snapshot, alone, now, limits).complaints(started)
     ]
-    for sink, entry in sinks.items():
-        found += _sink_complaints(sink, entry, now, limits)
-    found += _table_complaints(snapshot)
-    return found
+    found += [
+        Complaint(health, f"sink {name}: {reason}")
+        for name, entry in sinks.items()
+        for health, reason in _sink_complaints(entry, now, limits)
+    ]
+    return [*found, *_table_complaints(snapshot)]
 
 
-class _Backend(NamedTuple):
-    """All reports of one backend; `sinks` are those that no other backend writes to."""
+class _Backend:
+    """All reports of one backend; `sinks` are those that no other backend writes to. Complaints
+    are without its name."""
 
-    name: str
-    source: Entry[SourceReport] | None
-    query: Entry[QueryReport] | None
-    partitions: Mapping[str, Entry[PartitionReport]]
-    gaps: Mapping[str, Entry[GapReport]]
-    measure: Entry[MeasureReport] | None
-    sinks: Sequence[Entry[SinkReport]]
-
-
-def _backend_complaints(
-    backend: _Backend, *, started: float, now: float, limits: Thresholds
-) -> Iterator[Complaint]:
-    name, entry, query = backend.name, backend.source, backend.query
-    if query is not None and query.report.blocked:
-        yield Complaint("unhealthy", f"backend {name}: stands still: {query.report.blocked}")
-        return
-    if query is not None and not query.report.begun:
-        waited = now - query.changed.get("begun", query.since)
-        why = query.report.last_error
-        yield Complaint(
-            "unhealthy" if why and waited >= limits.stalled_after else "degraded",
-            f"backend {name}: has not begun for {waited:.0f} s" + (f": {why}" if why else ""),
+    def __init__(
+        self, name: str, snapshot: Snapshot, sinks: _Entries, now: float, limits: Thresholds
+    ) -> None:
+        self._source, self._query = (
+            snapshot.get(SourceReport, name),
+            snapshot.get(QueryReport, name),
         )
-        return
-    if entry is None:
-        # It may have joined a pipeline that runs.
-        waited = now - max(started, query.since if query is not None else started)
-        yield Complaint(
-            "unhealthy" if waited >= limits.starting else "degraded",
-            f"backend {name}: has not reported for {waited:.0f} s since the start",
+        self._partitions = snapshot.rows(PartitionReport, name)
+        self._gaps = snapshot.rows(GapReport, name)
+        self._measure = snapshot.get(MeasureReport, name)
+        self._sinks, self._now, self._limits = sinks, now, limits
+
+    def complaints(self, started: float) -> Iterator[Complaint]:
+        """What is wrong, of a pipeline that `started` then."""
+        entry, query, limits = self._source, self._query, self._limits
+        if query is not None and query.report.blocked:
+            yield Complaint("unhealthy", f"stands still: {query.report.blocked}")
+        elif query is not None and not query.report.begun:
+            waited = self._now - query.changed.get("begun", query.since)
+            why = query.report.last_error
+            patience = limits.stalled_after if why else inf
+            yield _lasting(waited, patience, f"has not begun for {waited:.0f} s", why)
+        elif entry is None:
+            # It may have joined a pipeline that runs.
+            waited = self._now - max(started, query.since if query is not None else started)
+            reason = f"has not reported for {waited:.0f} s since the start"
+            yield _lasting(waited, limits.starting, reason)
+        elif entry.report.stopped:
+            yield Complaint("unhealthy", "has stopped")
+        else:
+            yield from self._of_running(entry)
+
+    def _of_running(self, entry: Entry[SourceReport]) -> Iterator[Complaint]:
+        limits = self._limits
+        yield from self._losses(entry.report)
+        yield from self._unowned(entry)
+        yield from self._unsaved()
+        silent = self._now - entry.at
+        if silent >= limits.silent_after:
+            yield _lasting(silent, limits.stalled_after, f"has not reported for {silent:.0f} s")
+        if self._query is not None and (paused := self._query.report.paused):
+            # Behind on purpose, and after a restart not connected.
+            until = paused["until"] or "it is resumed"
+            reason = f"paused since {paused['since']} by {paused['by']}, until {until}"
+            yield Complaint("degraded", reason)
+            return
+        yield from _disconnected(entry, self._now, limits)
+        # One that is alone has the backend's own complaint.
+        gone = {
+            name: self._now - row.changed["state"]
+            for name, row in self._partitions.items()
+            if row.report.state == DISCONNECTED and len(self._partitions) > 1
+        }
+        if gone:
+            yield self._of_partitions(gone, "disconnected")
+        yield from self._behind(entry)
+
+    def _losses(self, source: SourceReport) -> Iterator[Complaint]:
+        """What was lost and not mended, and what is about to be."""
+        for partition, gap in self._gaps.items():
+            if gap.report.stale:
+                causes = ", ".join(sorted(gap.report.counts))
+                reason = f"partition {partition} is stale: it has lost changes ({causes})"
+                yield Complaint("degraded", reason)
+        if state := source.source_state:
+            yield Complaint("degraded", source.source_message or f"the source is {state}")
+        if risk := at_risk(source, self._limits.at_risk):
+            yield Complaint("degraded", risk)
+
+    def _unowned(self, entry: Entry[SourceReport]) -> Iterator[Complaint]:
+        """Partitions of a processor that no host which lives has the lease of."""
+        since = self._now - entry.calm.get("unowned", entry.since)
+        if entry.report.unowned and since >= self._limits.stalled_after:
+            reason = f"{entry.report.unowned} partitions have had no owner for {since:.0f} s"
+            yield _lasting(since, self._limits.unowned_after, reason)
+
+    def _unsaved(self) -> Iterator[Complaint]:
+        """Changes flow on: only the source keeps more than it need."""
+        entry = self._measure
+        if entry is not None and (error := entry.report.positions_error):
+            waited = self._now - entry.calm.get("positions_error", entry.since)
+            yield Complaint("degraded", f"positions are not saved for {waited:.0f} s: {error}")
+
+    def _of_partitions(self, since: Mapping[str, float], what: str) -> Complaint:
+        """One complaint for all of them, however many: `since` is seconds."""
+        order = sorted(since, key=lambda name: -since[name])
+        longest = since[order[0]]
+        more = f", and {len(order) - _NAMED} more" if len(order) > _NAMED else ""
+        return _lasting(
+            longest,
+            self._limits.stalled_after,
+            f"{len(since)} of {len(self._partitions)} partitions {what} for up to {longest:.0f} s"
+            f" ({', '.join(order[:_NAMED])}{more})",
+            self._partitions[order[0]].report.last_error,
         )
-        return
-    if entry.report.stopped:
-        yield Complaint("unhealthy", f"backend {name}: has stopped")
-        return
-    yield from _losses(backend, entry, limits)
-    yield from _unowned(name, entry, now, limits)
-    yield from _unsaved(backend, now)
-    silent = now - entry.at
-    if silent >= limits.silent_after:
-        yield Complaint(
-            "unhealthy" if silent >= limits.stalled_after else "degraded",
-            f"backend {name}: has not reported for {silent:.0f} s",
-        )
-    if query is not None and (paused := query.report.paused):
-        # Behind on purpose, and after a restart not connected.
-        until = paused["until"] or "it is resumed"
-        yield Complaint(
-            "degraded",
-            f"backend {name}: paused since {paused['since']} by {paused['by']}, until {until}",
-        )
-        return
-    yield from _disconnected(f"backend {name}", entry, now, limits)
-    yield from _partitions_disconnected(backend, now, limits)
-    yield from _behind(backend, entry, now, limits)
 
+    def _behind(self, entry: Entry[SourceReport]) -> Iterator[Complaint]:
+        rows, limits = self._partitions, self._limits
+        alone = len(rows) <= 1
+        excuses: _Entries = [entry, *self._sinks] if alone else []
+        stalls = {name: self._stalled(row, [row, *excuses]) for name, row in rows.items()}
+        stuck = {name: stall for name, stall in stalls.items() if stall >= limits.stalled_after}
+        if stuck and not alone:
+            yield self._of_partitions(stuck, "are behind, and have not moved")
+            return
+        whole = self._stalled(entry, [entry, *rows.values(), *self._sinks])
+        longest = max(whole, *stuck.values()) if stuck else whole
+        lag, age = entry.report.lag_bytes or 0, entry.report.lag_seconds or 0
+        if longest >= limits.stalled_after:
+            yield Complaint("unhealthy", f"behind, and has not moved for {longest:.0f} s")
+        elif lag >= limits.lag_bytes:
+            yield Complaint("degraded", f"{lag} bytes behind the source")
+        elif age >= limits.lag_seconds:
+            yield Complaint("degraded", f"{age:.0f} s behind the source")
 
-def _losses(
-    backend: _Backend, entry: Entry[SourceReport], limits: Thresholds
-) -> Iterator[Complaint]:
-    """What was lost and not mended, and what is about to be."""
-    for partition, gap in backend.gaps.items():
-        if gap.report.stale:
-            causes = ", ".join(sorted(gap.report.counts))
-            yield Complaint(
-                "degraded", f"backend {backend.name}: partition {partition} is stale: it has lost"
-                f" changes ({causes})",
-            )  # fmt: skip
-    if state := entry.report.source_state:
-        why = entry.report.source_message or f"the source is {state}"
-        yield Complaint("degraded", f"backend {backend.name}: {why}")
-    if risk := at_risk(entry.report, limits.at_risk):
-        yield Complaint("degraded", f"backend {backend.name}: {risk}")
-
-
-def _unowned(
-    name: str, entry: Entry[SourceReport], now: float, limits: Thresholds
-) -> Iterator[Complaint]:
-    """Partitions of a processor that no host which lives has the lease of."""
-    if count := entry.report.unowned:
-        since = now - entry.calm.get("unowned", entry.since)
-        if since >= limits.stalled_after:
-            yield Complaint(
-                "unhealthy" if since >= limits.unowned_after else "degraded",
-                f"backend {name}: {count} partitions have had no owner for {since:.0f} s",
-            )
-
-
-def _unsaved(backend: _Backend, now: float) -> Iterator[Complaint]:
-    """Changes flow on: only the source keeps more than it need."""
-    entry = backend.measure
-    if entry is not None and (error := entry.report.positions_error):
-        waited = now - entry.calm.get("positions_error", entry.since)
-        yield Complaint(
-            "degraded",
-            f"backend {backend.name}: positions are not saved for {waited:.0f} s: {error}",
-        )
-
-
-def _partitions_disconnected(
-    backend: _Backend, now: float, limits: Thresholds
-) -> Iterator[Complaint]:
-    """Of a backend with several: one that is alone has the backend's own complaint."""
-    gone = {
-        name: now - entry.changed["state"]
-        for name, entry in backend.partitions.items()
-        if entry.report.state == DISCONNECTED
-    }
-    if gone and len(backend.partitions) > 1:
-        yield _of_partitions(backend, gone, "disconnected", limits)
-
-
-def _of_partitions(
-    backend: _Backend, since: Mapping[str, float], what: str, limits: Thresholds
-) -> Complaint:
-    """One complaint for all of them, however many: `since` is seconds."""
-    worst = sorted(since, key=lambda name: -since[name])
-    longest = since[worst[0]]
-    error = backend.partitions[worst[0]].report.last_error
-    return Complaint(
-        "unhealthy" if longest >= limits.stalled_after else "degraded",
-        f"backend {backend.name}: {len(since)} of {len(backend.partitions)} partitions {what} for"
-        f" up to {longest:.0f} s ({', '.join(worst[:_NAMED])}{_more(len(worst))})"
-        + (f": {error}" if error else ""),
-    )
-
-
-_NAMED = 10  # partitions, or tables of one backend, that are named
-
-
-def _more(count: int) -> str:
-    """How many are not named."""
-    return f", and {count - _NAMED} more" if count > _NAMED else ""
+    def _stalled(self, entry: Entry[Any], movers: _Entries) -> float:
+        """For how long it has been behind without a move of any of `movers`; 0 if it is not."""
+        known: ReadingReport = entry.report
+        over = {
+            "buffered_events": known.buffered_events > 0,
+            "lag_bytes": (known.lag_bytes or 0) >= self._limits.lag_bytes,
+            # A log has bytes that are no changes of ours; anything else that is counted is.
+            "lag": isinstance(known, PartitionReport)
+            and known.lag_unit not in (None, "bytes")
+            and (known.lag or 0) > 0,
+        }
+        behind = [entry.calm.get(key, entry.since) for key, is_over in over.items() if is_over]
+        if not behind:
+            return 0.0
+        moves = [each.changed[key] for each in movers for key in _MOVES if key in each.changed]
+        # An idle pipeline has not moved for hours; its time starts when it fell behind.
+        return self._now - max([min(behind), *moves])
 
 
 def _sink_complaints(
-    name: str, entry: Entry[SinkReport], now: float, limits: Thresholds
+    entry: Entry[SinkReport], now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
     # A sink that is idle has nothing to report, so its silence means nothing.
-    yield from _disconnected(f"sink {name}", entry, now, limits)
+    yield from _disconnected(entry, now, limits)
     sink = entry.report
     machines = (
         ("pressure", "back-pressure is", sink.pressure, sink.pressure_reason),
@@ -248,86 +257,23 @@ def _sink_complaints(
         if state in _CALM or (state in _PASSING and now - entry.at >= limits.stalled_after):
             continue
         since = now - entry.changed.get(field, entry.since)
-        lasting = state not in _MILD and since >= limits.stalled_after
-        why = reason or sink.last_error
-        yield Complaint(
-            "unhealthy" if lasting else "degraded",
-            f"sink {name}: {called} {state} for {since:.0f} s" + (f": {why}" if why else ""),
-        )
-
-
-# States of a sink's machines that are no complaint.
-_CALM = (None, "normal", "closed")
-_MILD = ("slow",)  # never unhealthy: changes flow
-# States judged by answer times are stale once an idle sink gets no answers.
-_PASSING = ("slow", "critical")
+        patience = inf if state in _MILD else limits.stalled_after
+        text = f"{called} {state} for {since:.0f} s"
+        yield _lasting(since, patience, text, reason or sink.last_error)
 
 
 def _disconnected(
-    who: str, entry: Entry[SourceReport] | Entry[SinkReport], now: float, limits: Thresholds
+    entry: Entry[SourceReport] | Entry[SinkReport], now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
-    if _is_connected(entry.report):
-        return
-    gone = now - entry.changed.get("connected", entry.since)
-    why = entry.report.last_error
-    yield Complaint(
-        "unhealthy" if gone >= limits.stalled_after else "degraded",
-        f"{who}: disconnected for {gone:.0f} s" + (f": {why}" if why else ""),
-    )
+    if not _is_connected(entry.report):
+        gone = now - entry.changed.get("connected", entry.since)
+        reason = f"disconnected for {gone:.0f} s"
+        yield _lasting(gone, limits.stalled_after, reason, entry.report.last_error)
 
 
 def _is_connected(report: SourceReport | SinkReport) -> bool:
     """Also what has not said yet whether it is."""
     return report.named.get("connected", True) is not False
-
-
-# What changes when changes have become durable, or have been acknowledged at the source.
-_MOVES = ("confirmed", "place", "acknowledged", "published")
-
-
-def _behind(
-    backend: _Backend, entry: Entry[SourceReport], now: float, limits: Thresholds
-) -> Iterator[Complaint]:
-    rows = backend.partitions
-    alone = len(rows) <= 1
-    excuses: list[Entry[Any]] = [entry, *backend.sinks] if alone else []
-    stalls = {name: _stalled(row, [row, *excuses], now, limits) for name, row in rows.items()}
-    stuck = {name: stall for name, stall in stalls.items() if stall >= limits.stalled_after}
-    if stuck and not alone:
-        yield _of_partitions(backend, stuck, "are behind, and have not moved", limits)
-        return
-    whole = _stalled(entry, [entry, *rows.values(), *backend.sinks], now, limits)
-    longest = max(whole, *stuck.values()) if stuck else whole
-    lag, age = entry.report.lag_bytes or 0, entry.report.lag_seconds or 0
-    if longest >= limits.stalled_after:
-        yield Complaint(
-            "unhealthy", f"backend {backend.name}: behind, and has not moved for {longest:.0f} s"
-        )
-    elif lag >= limits.lag_bytes:
-        yield Complaint("degraded", f"backend {backend.name}: {lag} bytes behind the source")
-    elif age >= limits.lag_seconds:
-        yield Complaint("degraded", f"backend {backend.name}: {age:.0f} s behind the source")
-
-
-def _stalled(
-    entry: Entry[Any], movers: Sequence[Entry[Any]], now: float, limits: Thresholds
-) -> float:
-    """For how long it has been behind without a move of any of `movers`; 0 if it is not behind."""
-    known: ReadingReport = entry.report
-    over = {
-        "buffered_events": known.buffered_events > 0,
-        "lag_bytes": (known.lag_bytes or 0) >= limits.lag_bytes,
-        # A log has bytes that are no changes of ours; anything else that is counted is.
-        "lag": isinstance(known, PartitionReport)
-        and known.lag_unit not in (None, "bytes")
-        and (known.lag or 0) > 0,
-    }
-    behind = [entry.calm.get(key, entry.since) for key, is_over in over.items() if is_over]
-    if not behind:
-        return 0.0
-    moves = [each.changed[key] for each in movers for key in _MOVES if key in each.changed]
-    # An idle pipeline has not moved for hours; its time starts when it fell behind.
-    return now - max([min(behind), *moves])
 
 
 def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
@@ -374,8 +320,7 @@ def readiness(snapshot: Snapshot, backends: Sequence[str], standby: str | None) 
 
 def _not_begun(snapshot: Snapshot, backend: str) -> str:
     query = snapshot.latest(QueryReport, backend)
-    error = query.blocked or query.last_error
-    return "" if query.begun else "has not begun" + (f": {error}" if error else "")
+    return "" if query.begun else _because("has not begun", query.blocked or query.last_error)
 
 
 def _cannot_read(snapshot: Snapshot, backend: str) -> str:
@@ -386,7 +331,7 @@ def _cannot_read(snapshot: Snapshot, backend: str) -> str:
     if source.stopped:
         return "has stopped"
     if not _is_connected(source) and not query.paused:  # it has begun, and its reader may start
-        return "is disconnected" + (f": {source.last_error}" if source.last_error else "")
+        return _because("is disconnected", source.last_error)
     return ""
 
 
