@@ -75,12 +75,11 @@ class Entry(Generic[R]):
                 counts = fields.setdefault(name, dict(known.get(name) or _NOTHING))
                 counts[part] = counts.get(part, 0) + gain
         moved = {name: at for name, new in fields.items() if known.get(name, ...) != new}
-        calm = {name: at for name, new in fields.items() if _is_calm(new, bounds.get(name, 0))}
         # The moment at which a number leaves its bound still counts as calm.
-        leaving = {
+        calm = {
             name: at
-            for name in moved
-            if name not in calm and _is_calm(known.get(name), bounds.get(name, 0))
+            for name, new in fields.items()
+            if any(_is_calm(value, bounds.get(name, 0)) for value in (new, known.get(name)))
         }
         whole = {**known, **fields}
         return Entry(
@@ -90,7 +89,7 @@ class Entry(Generic[R]):
             + sum(gain for key, gain in gains.items() if about[key.partition(".")[0]].rated),
             since=self.since,
             changed={**self.changed, **moved},
-            calm={**self.calm, **calm, **leaving},
+            calm={**self.calm, **calm},
         )
 
 
@@ -148,7 +147,7 @@ class Board(Closes):
         self._clock = clock
         self._entries: dict[str, dict[str, Entry[Any]]] = {}  # of each kind, by name
         self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
@@ -173,10 +172,9 @@ class Board(Closes):
         now = self._clock()
         with self._lock:
             for kind, entries in self._entries.items():
-                expires = KINDS[kind].expires
-                gone = [name for name, entry in entries.items() if now - entry.at > expires]
-                for name in gone:
-                    del entries[name]
+                for name, entry in [*entries.items()]:
+                    if now - entry.at > KINDS[kind].expires:
+                        del entries[name]
             return Snapshot({kind: dict(entries) for kind, entries in self._entries.items()})
 
     def latest(self, kind: type[R], name: str) -> R:
@@ -207,24 +205,23 @@ class Board(Closes):
     ) -> None:
         """Merges a report. Its counters, and `totals`, are all that the process `sender` has
         counted so far."""
-        now, kind = self._clock(), report.kind
         with self._lock:
-            entries = self._entries.setdefault(kind, {})
-            entry = entries.get(name)
-            entry = entry or Entry(report=type(report)(), at=now, since=now, changed={}, calm={})
             gains = {
-                key: self._gain((kind, name, key, sender), total)
+                key: self._gain((report.kind, name, key, sender), total)
                 for key, total in {**parted(report)[1], **totals}.items()
             }
-            entries[name] = entry.merged(report, gains, now, self._bounds)
+            self._merge(name, report, gains)
 
     def add(self, name: str, report: StatusReport) -> None:
         """See `Reporter`; of the board's own process."""
         with self._lock:
-            fields, counts = parted(report)
-            known = {key: self._counted.get((report.kind, name, key, ""), 0) for key in counts}
-            totals = {key: known[key] + count for key, count in counts.items()}
-            self.post(name, type(report)(**fields), totals)
+            self._merge(name, report, parted(report)[1])
+
+    def _merge(self, name: str, report: StatusReport, gains: Mapping[str, float]) -> None:
+        now, entries = self._clock(), self._entries.setdefault(report.kind, {})
+        entry = entries.get(name)
+        entry = entry or Entry(report=type(report)(), at=now, since=now, changed={}, calm={})
+        entries[name] = entry.merged(report, gains, now, self._bounds)
 
     def _gain(self, key: tuple[str, str, str, str], value: float) -> float:
         """How much a process's counter grew; one that fell belongs to a new process."""

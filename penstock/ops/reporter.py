@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from penstock.ops.reports import SinkReport, StatusReport, TableStatus, counters
+from penstock.ops.reports import SinkReport, StatusReport, TableStatus, described
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
 
@@ -48,7 +48,7 @@ class Reporter:
         self._address = str(address)
         self._key = key
         # By process: after a fork the child has a socket and totals of its own.
-        self._ways: dict[int, _Way] = {}
+        self._ways: dict[int, _Datagrams | _Tcp] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Reporter, (self._address, self._key)
@@ -80,7 +80,7 @@ class Reporter:
             way = self._ways.get(os.getpid()) or self._ways.setdefault(os.getpid(), self._way())
             way.send(key, fields, counts)
 
-    def _way(self) -> "_Way":
+    def _way(self) -> "_Datagrams | _Tcp":
         if self._address.startswith("tcp:"):
             return _Tcp(self._address, self._key)
         return _Datagrams(self._address)
@@ -96,10 +96,11 @@ class AddsReports(Protocol):
 
 def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     """The fields that it names, and its counters: `FIELD`, or `FIELD.KEY` of a mapping. Pure."""
-    fields, counts = dict(report.named), dict[str, float]()
-    for name in counters(type(report)) & fields.keys():
-        found = fields.pop(name)
-        if isinstance(found, Mapping):
+    fields, counts, about = dict[str, Any](), dict[str, float](), described(type(report))
+    for name, found in report.named.items():
+        if about[name].merge != "count":
+            fields[name] = found
+        elif isinstance(found, Mapping):
             counts |= {f"{name}.{key}": count for key, count in found.items()}
         else:
             counts[name] = found
@@ -118,16 +119,6 @@ def add_sink_report(board: AddsReports, sink: str, status: Mapping[str, Any]) ->
         found |= {"last_error": status.get("error", ""), "errors": 1}
     if found:
         board.add(sink, SinkReport(**found))
-
-
-class _Way(Protocol):
-    """One process's way to the board."""
-
-    def send(self, key: Key, fields: Mapping[str, Any], counts: Mapping[str, float]) -> None:
-        """Sends, or keeps for later."""
-
-    def flush(self) -> None:
-        """Waits a moment for what was kept."""
 
 
 class _Totals:
@@ -165,6 +156,7 @@ class _Datagrams:
         self._lock = threading.Lock()
 
     def send(self, key: Key, fields: Mapping[str, Any], counts: Mapping[str, float]) -> None:
+        """Sends the report at once."""
         with self._lock:
             self._totals.add(key, counts)
             data = self._totals.pack(key, fields)
@@ -192,6 +184,7 @@ class _Tcp:
         threading.Thread(target=self._run, name="reports", daemon=True).start()
 
     def send(self, key: Key, fields: Mapping[str, Any], counts: Mapping[str, float]) -> None:
+        """Keeps the report for the thread."""
         orjson.dumps(fields, str, _OPTIONS)  # raises here what would end the thread
         with self._changed:
             self._totals.add(key, counts)
@@ -199,6 +192,7 @@ class _Tcp:
             self._changed.notify_all()
 
     def flush(self) -> None:
+        """Waits a moment for what is kept."""
         with self._changed:
             self._changed.wait_for(lambda: not self._waiting and not self._is_sending, _MOMENT)
 

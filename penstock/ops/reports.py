@@ -7,6 +7,7 @@ manual's tables are derived from that. An unknown field is a TypeError where it 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
 from math import inf
 from typing import Any, ClassVar, Literal, Self
 
@@ -50,23 +51,10 @@ def counted(default: Any, what: str, **more: Any) -> Any:
     return told(default, what, counter=True, merge="count", over="sum", **more)
 
 
-_known: dict[type[Any], Mapping[str, About]] = {}
-_counters: dict[type[Any], frozenset[str]] = {}
-
-
+@cache
 def described(kind: type[Any]) -> Mapping[str, About]:
     """The fields that are told of, by name."""
-    if kind not in _known:
-        _known[kind] = {one.name: one.metadata["about"] for one in fields(kind) if one.metadata}
-    return _known[kind]
-
-
-def counters(kind: type[Any]) -> frozenset[str]:
-    """The fields that processes count."""
-    if kind not in _counters:
-        found = [name for name, about in described(kind).items() if about.merge == "count"]
-        _counters[kind] = frozenset(found)
-    return _counters[kind]
+    return {one.name: one.metadata["about"] for one in fields(kind) if one.metadata}
 
 
 def together(over: Over, values: Iterable[Any]) -> Any:
