@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator, Callable
 
 import orjson
 from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from penstock.ops.logs import LastLines
-from penstock.ops.requests import OpsRequest, Response, refused, server_sent
+from penstock.ops.requests import OpsRequest, refused, server_sent
 from penstock.ops.status import Status
 
 _CLIENTS = 16

@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
-from penstock.ops.requests import Endpoint, OpsRequest, Response, refused
+from starlette.responses import Response
+
+from penstock.ops.requests import Endpoint, OpsRequest, refused
 
 _KINDS = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
@@ -29,7 +31,7 @@ def page(request: OpsRequest) -> Response:
         return refused(404, "not_found", f"there is no page {name[:40]}")
     body = files("penstock.ops").joinpath("ui", name).read_bytes()
     kind = _KINDS[name.rpartition(".")[2]]
-    return Response(status=200, content_type=kind, body=body, headers=_HEADERS)
+    return Response(body, media_type=kind, headers=_HEADERS)
 
 
 PAGES: Mapping[str, Sequence[Endpoint]] = {

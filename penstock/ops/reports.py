@@ -7,7 +7,6 @@ manual's tables are derived from that. An unknown field is a TypeError where it 
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from functools import cache
 from math import inf
 from typing import Any, ClassVar, Literal, Self
 
@@ -51,10 +50,14 @@ def counted(default: Any, what: str, **more: Any) -> Any:
     return told(default, what, counter=True, merge="count", over="sum", **more)
 
 
-@cache
+_known: dict[type[Any], Mapping[str, About]] = {}
+
+
 def described(kind: type[Any]) -> Mapping[str, About]:
     """The fields that are told of, by name."""
-    return {one.name: one.metadata["about"] for one in fields(kind) if one.metadata}
+    if kind not in _known:
+        _known[kind] = {one.name: one.metadata["about"] for one in fields(kind) if one.metadata}
+    return _known[kind]
 
 
 def together(over: Over, values: Iterable[Any]) -> Any:

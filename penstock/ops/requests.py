@@ -1,4 +1,4 @@
-"""Requests and responses of the ops server as values, and which requests are refused.
+"""Requests of the ops server as values, its usual responses, and which requests are refused.
 
 A web page of another site must neither read nor act. Browsers name the host that they ask for in
 `Host`, and the page that asks in `Origin`.
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
+from starlette.responses import Response, StreamingResponse
 
 from penstock.model.settings import Secret
 
@@ -33,19 +34,6 @@ class OpsRequest:
     client: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Response:
-    """What to send: `body`, or `stream` for as long as the client stays; `shutdown` asks for a
-    graceful stop after it was sent."""
-
-    status: int
-    content_type: str
-    body: bytes = b""
-    stream: Iterable[bytes] | AsyncIterable[bytes] | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-    shutdown: bool = False
-
-
 Answer = Callable[[OpsRequest], Response]
 
 
@@ -62,13 +50,13 @@ class Endpoint(NamedTuple):
 def as_json(status: int, body: Any, **more: Any) -> Response:
     """A response with `body` as indented JSON."""
     data = orjson.dumps(body, str, orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
-    return Response(status=status, content_type="application/json", body=data, **more)
+    return Response(data, status, media_type="application/json", **more)
 
 
 def server_sent(stream: Iterable[bytes] | AsyncIterable[bytes]) -> Response:
-    """A response with server-sent events."""
-    headers = {"X-Accel-Buffering": "no"}
-    return Response(status=200, content_type="text/event-stream", stream=stream, headers=headers)
+    """A response with server-sent events, for as long as the client stays."""
+    headers = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
+    return StreamingResponse(stream, headers=headers)
 
 
 def refused(

@@ -4,26 +4,23 @@ functions of a request, as `respond`."""
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import Self
 
-import starlette.requests as http
 import structlog
 import uvicorn
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.responses import Response as Sent
-from starlette.responses import StreamingResponse
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute, Mount, Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, Response, refused
+from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, refused
 from penstock.process.closing import Closes
 
 # Bytes of a request's body.
@@ -38,8 +35,8 @@ log = structlog.get_logger("penstock.ops")
 
 class OpsServer(Closes):
     """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path (""
-    is none), and `answer` for all others; `shutdown` is called after a response that asks for it
-    was sent. Port 0 takes a free one: see `.port`. `extra_ports` serve the same."""
+    is none), and `answer` for all others. Port 0 takes a free one: see `.port`. `extra_ports` serve
+    the same."""
 
     def __init__(
         self,
@@ -48,7 +45,6 @@ class OpsServer(Closes):
         extra_ports: Sequence[int] = (),
         access: Access,
         answer: Answer,
-        shutdown: Callable[[], None],
         endpoints: Mapping[str, Sequence[Endpoint]] = _NONE,
     ) -> None:
         self.bind = access.bind
@@ -56,7 +52,6 @@ class OpsServer(Closes):
         self._extra_ports = extra_ports
         self._answer = answer
         self._endpoints = endpoints
-        self._shutdown = shutdown
         self._access = access
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
@@ -125,11 +120,11 @@ class OpsServer(Closes):
     def _route(self, path: str, answer: Answer, *methods: str) -> Route:
         return Route(path, partial(self._serve, answer), methods=methods)
 
-    async def _serve(self, answer: Answer, asked: http.Request) -> Sent:
+    async def _serve(self, answer: Answer, asked: Request) -> Response:
         try:
             body = await asked.body()
-        except http.ClientDisconnect:
-            return Sent(status_code=400)
+        except ClientDisconnect:
+            return Response(status_code=400)
         request = _request(asked, body)
         found = self._access.refusal(request)
         if found is None:
@@ -138,9 +133,10 @@ class OpsServer(Closes):
             except Exception:
                 log.exception("an ops request failed", path=request.path)
                 found = refused(500, "internal", "internal error; see the log")
-        if asked.method == "HEAD":
-            found = replace(found, stream=None)
-        return _sent(found, BackgroundTask(self._shutdown) if found.shutdown else None)
+        found.headers.setdefault("Cache-Control", "no-store")
+        if asked.method == "HEAD" and isinstance(found, StreamingResponse):
+            found = Response(headers=found.headers)
+        return found
 
 
 def _listener(bind: str, port: int) -> socket.socket:
@@ -161,7 +157,7 @@ def _listener(bind: str, port: int) -> socket.socket:
     return listener
 
 
-def _request(asked: http.Request, body: bytes) -> OpsRequest:
+def _request(asked: Request, body: bytes) -> OpsRequest:
     return OpsRequest(
         method=asked.method,
         path=asked.url.path,
@@ -178,13 +174,7 @@ def _not_allowed(method: str, request: OpsRequest) -> Response:
     return refused(405, "not_allowed", text, headers={"Allow": method})
 
 
-async def _http_error(_: http.Request, error: Exception) -> Sent:
+async def _http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return _sent(refused(error.status_code, "http", error.detail))
-
-
-def _sent(found: Response, after: BackgroundTask | None = None) -> Sent:
-    headers = {"Cache-Control": "no-store", "Content-Type": found.content_type, **found.headers}
-    if found.stream is not None:
-        return StreamingResponse(found.stream, found.status, headers)
-    return Sent(found.body, found.status, headers, background=after)
+    headers = {"Cache-Control": "no-store"}
+    return refused(error.status_code, "http", error.detail, headers=headers)

@@ -11,13 +11,14 @@ from platform import python_version
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 from penstock.config import explained, secrets_of
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.version import __version__
 from penstock.native import describe
 from penstock.ops.logs import Blot
-from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
+from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.respond import ENDPOINTS
 from penstock.service.actions import ACTIONS, Action, Actions, BadArgument, Operated, read_action
 from penstock.service.messages import FILTERS, MESSAGES, MessageViews

@@ -11,9 +11,10 @@ from typing import Any
 
 import orjson
 import structlog
+from starlette.responses import Response
 
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
-from penstock.ops.requests import Access, Endpoint, OpsRequest, Response, as_json, refused
+from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status
 from penstock.service.map_survey import MapSurvey, ServedPipeline, SurveyedTable
 from penstock.sinks import LoadsTables

@@ -11,12 +11,13 @@ from itertools import chain
 from typing import Any
 
 import orjson
+from starlette.responses import Response
 
 from penstock.config import SinkChoice
 from penstock.consumer.tail.lines import key_of, table_of
 from penstock.consumer.tail.reader import Message, TailReader
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.ops.requests import Access, OpsRequest, Response, refused, server_sent
+from penstock.ops.requests import Access, OpsRequest, refused, server_sent
 from penstock.wire.documents import base64_of
 
 _VIEWERS = 3

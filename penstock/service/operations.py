@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Self
 
 import structlog
+from starlette.responses import Response
 
 from penstock.config import Deployment
 from penstock.microbatch.run_folder import BOARD
@@ -20,8 +21,8 @@ from penstock.ops.logs import Repeated, last_lines, log_metrics
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
-from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
-from penstock.ops.respond import StreamInfo, respond
+from penstock.ops.requests import Access, Endpoint, OpsRequest
+from penstock.ops.respond import Asked, StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
@@ -138,17 +139,17 @@ class Operations(Closes):
             extra_ports=ops.extra_ports,
             access=self.access,
             answer=self._answer,
-            shutdown=self._stop,
             endpoints=self.endpoints,
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
 
     def _answer(self, request: OpsRequest) -> Response:
-        return respond(
-            request,
-            self.status(None if request.query.get("partitions") == "all" else SHOWN),
+        asked = Asked(
+            request=request,
+            status=self.status(None if request.query.get("partitions") == "all" else SHOWN),
             access=self.access,
+            stop=self._stop,
             stream_info=self._stream_info,
             more_metrics=self._more_metrics,
             history=self._history,
@@ -158,6 +159,7 @@ class Operations(Closes):
                 for each in some
             ],
         )
+        return respond(asked)
 
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())

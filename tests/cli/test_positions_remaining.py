@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from starlette.responses import Response
 
 from penstock import cli
 from penstock.leases import Lease
@@ -17,8 +18,8 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
 from penstock.ops.reports import PartitionReport
-from penstock.ops.requests import Access, OpsRequest, Response
-from penstock.ops.respond import respond
+from penstock.ops.requests import Access, OpsRequest
+from penstock.ops.respond import Asked, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from tests.feeds.staged import StagedFeed, StagedSettings
@@ -159,9 +160,9 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
                     started=board.started,
                     now=time.monotonic(),
                 )
-                return respond(request, status, access=Access())
+                return respond(Asked(request=request, status=status, access=Access(), stop=list))
 
-            server = OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None)
+            server = OpsServer(port=0, access=Access(), answer=answer)
             return stack.enter_context(server)
 
         yield start

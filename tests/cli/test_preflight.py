@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
+from starlette.responses import Response
 
 from penstock.cli.preflight import (
     check_class_archive,
@@ -25,7 +26,7 @@ from penstock.cli.preflight import (
 from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.finding import Finding
-from penstock.ops.requests import Access, Response
+from penstock.ops.requests import Access
 from penstock.ops.server import OpsServer
 
 Check = Callable[[Pipeline], Iterable[Finding]]
@@ -237,9 +238,9 @@ def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_port_that_this_very_pipeline_has_is_no_error(name: str, level: str) -> None:
     def answer(*_: object) -> Response:
         body = b'{"penstock": "1", "pipeline": "shop"}'
-        return Response(status=200, content_type="application/json", body=body)
+        return Response(body, media_type="application/json")
 
-    with OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None) as server:
+    with OpsServer(port=0, access=Access(), answer=answer) as server:
         assert check_port("127.0.0.1", server.port, name).level == level
 
 

@@ -17,11 +17,12 @@ from typing import Any
 
 import pytest
 import yaml
+from starlette.responses import Response
 
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.reports import GapReport, TableStatus
-from penstock.ops.requests import Access, OpsRequest, Response
-from penstock.ops.respond import respond
+from penstock.ops.requests import Access, OpsRequest
+from penstock.ops.respond import Asked, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status
 from tests.deploy.programs import prometheus_program
@@ -113,9 +114,10 @@ def ops_server(status: Status) -> OpsServer:
 
     def answer(request: OpsRequest) -> Response:
         backends = [replace(each, save_errors=next(failures)) for each in status.backends]
-        return respond(request, replace(status, backends=backends), access=Access())
+        shown = replace(status, backends=backends)
+        return respond(Asked(request=request, status=shown, access=Access(), stop=list))
 
-    return OpsServer(port=0, access=Access(), answer=answer, shutdown=lambda: None)
+    return OpsServer(port=0, access=Access(), answer=answer)
 
 
 @pytest.fixture(scope="module")

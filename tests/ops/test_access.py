@@ -12,7 +12,7 @@ def asked(path: str, token: str = "", client: str = "a", **headers: str) -> OpsR
 
 
 def code(found: object) -> int:
-    return getattr(found, "status", 200)
+    return getattr(found, "status_code", 200)
 
 
 BOTH = {"token": Secret("operator"), "read_token": Secret("reader")}
@@ -45,7 +45,7 @@ def test_after_five_wrong_ones_nobody_there_is_asked_for_a_minute() -> None:
         assert code(access.refusal_to_write(asked("/x", "wrong"))) == 403
     denied = access.refusal_to_write(asked("/x", "operator"))
     assert denied is not None
-    assert (denied.status, denied.headers) == (429, {"Retry-After": "60"})
+    assert (denied.status_code, denied.headers["Retry-After"]) == (429, "60")
     assert access.refusal_to_write(asked("/x", "operator", client="b")) is None
     now[0] = 60.0
     assert access.refusal_to_write(asked("/x", "operator")) is None

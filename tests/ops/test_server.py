@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 import pytest
+from starlette.responses import Response
 
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
 from penstock.ops.reports import SourceReport
-from penstock.ops.requests import Access, OpsRequest, Response
-from penstock.ops.respond import respond
+from penstock.ops.requests import Access, OpsRequest
+from penstock.ops.respond import Asked, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from tests.servers import free_port
@@ -50,15 +51,17 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
             started=board.started,
             now=time.monotonic(),
         )
-        return respond(
-            request,
-            status,
+        asked = Asked(
+            request=request,
+            status=status,
             access=access,
+            stop=stopped.set,
             stream_info=lambda name: {"name": name} if name == "a b" else None,
         )
+        return respond(asked)
 
     access = Access(hosts=("ops.example",))
-    with OpsServer(port=0, access=access, answer=answer, shutdown=stopped.set) as found:
+    with OpsServer(port=0, access=access, answer=answer) as found:
         yield found
 
 
@@ -69,9 +72,9 @@ def test_port_0_takes_a_free_one_and_says_which(server: OpsServer) -> None:
 
 def test_extra_ports_serve_the_same_and_one_that_is_taken_leaves_none_open() -> None:
     def answer(_: OpsRequest) -> Response:
-        return Response(status=200, content_type="text/plain", body=b"here")
+        return Response(b"here", media_type="text/plain")
 
-    server = partial(OpsServer, access=Access(), answer=answer, shutdown=lambda: None)
+    server = partial(OpsServer, access=Access(), answer=answer)
     with server(port=0) as taken:
         port, extra = free_port(), free_port()
         with pytest.raises(SettingsError, match=f"{taken.port}: Address already in use"):
@@ -198,7 +201,7 @@ def test_a_client_that_says_nothing_holds_nobody_up(server: OpsServer) -> None:
 
 
 def made(answer: Callable[..., Response], port: int = 0, bind: str = "127.0.0.1") -> OpsServer:
-    return OpsServer(port=port, access=Access(bind=bind), answer=answer, shutdown=lambda: None)
+    return OpsServer(port=port, access=Access(bind=bind), answer=answer)
 
 
 def failing(*_: object) -> Response:

@@ -56,7 +56,7 @@ class Api:
         self.api = MapApi(self, self.access, self.status)
         self.server = OpsServer(
             port=0, access=self.access, answer=lambda _: as_json(404, {}),
-            shutdown=lambda: None, endpoints={**PAGES, **self.api.endpoints()},
+            endpoints={**PAGES, **self.api.endpoints()},
         )  # fmt: skip
         self.client = TestClient(self.server.app(), base_url="http://localhost")
 

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from starlette.responses import Response
 from starlette.testclient import TestClient
 
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
-from penstock.ops.requests import Access, OpsRequest, Response, as_json
+from penstock.ops.requests import Access, OpsRequest, as_json
 from penstock.ops.server import OpsServer
 from penstock.service.action_api import ActionApi, described
 from penstock.service.actions import ACTIONS, Actions, Operated, PauseAction
@@ -41,7 +42,7 @@ class Asked:
             headers={"authorization": f"Bearer {token}"},
         )  # fmt: skip
         found: Response = answer(request)
-        return found.status, json.loads(found.body)
+        return found.status_code, json.loads(found.body)
 
     def ended(self) -> Any:
         until(lambda: self.actions.recent[0]["state"] != "running")
@@ -168,7 +169,7 @@ def test_whatever_is_asked_gets_an_answer_that_is_documented(
     token = "a-token-of-tests"
     ask = Asked(pipeline, token=Secret(token))
     server = OpsServer(
-        port=0, access=Access(), answer=lambda _: as_json(404, {}), shutdown=lambda: None,
+        port=0, access=Access(), answer=lambda _: as_json(404, {}),
         endpoints={"": ask.endpoints},
     )  # fmt: skip
     client = TestClient(server.app(), base_url="http://localhost")

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
+from starlette.responses import Response
 
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
@@ -27,8 +28,8 @@ from penstock.ops.reports import (
     SourceReport,
     TableStatus,
 )
-from penstock.ops.requests import Access, Endpoint, OpsRequest, Response
-from penstock.ops.respond import respond
+from penstock.ops.requests import Access, Endpoint, OpsRequest
+from penstock.ops.respond import Asked, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.action_api import ActionApi
@@ -58,7 +59,7 @@ class Served:
         api = ActionApi(self.actions, self.access, self.operated)
         self.more = [Endpoint("/events", "GET", events.answer), *api.endpoints()]
         self.server = OpsServer(
-            port=0, access=self.access, answer=self.answer, shutdown=lambda: None,
+            port=0, access=self.access, answer=self.answer,
             endpoints={**PAGES, "": self.more},
         )  # fmt: skip
         self.post(0)
@@ -80,7 +81,12 @@ class Served:
 
     def answer(self, request: OpsRequest) -> Response:
         status = self.status(None if request.query.get("partitions") == "all" else SHOWN)
-        return respond(request, status, access=self.access, history=self.history, more=self.more)
+        return respond(
+            Asked(
+                request=request, status=status, access=self.access, stop=list,
+                history=self.history, more=self.more,
+            )
+        )  # fmt: skip
 
 
 @pytest.fixture
@@ -106,9 +112,7 @@ def live(page: Any) -> Any:
 def test_a_processor_shows_no_buttons(served: Served, opened: Callable[..., Any]) -> None:
     served.more = served.more[:1]  # the events
     endpoints = {**PAGES, "": served.more}
-    with OpsServer(
-        port=0, access=Access(), answer=served.answer, shutdown=lambda: None, endpoints=endpoints
-    ) as server:
+    with OpsServer(port=0, access=Access(), answer=served.answer, endpoints=endpoints) as server:
         page = live(opened(f"{server.url}/ui/#/sources"))
         page.wait_for_selector("body[data-kind=processor]")
         assert page.locator("[data-action]:visible").count() == 0

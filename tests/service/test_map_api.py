@@ -371,7 +371,7 @@ def test_who_may_not_write(
 def test_without_a_token_nobody_may_write(tmp_path: Path, asked: Api) -> None:
     pages = MapApi(asked, Access(), asked.status).endpoints()["/api"]
     server = OpsServer(
-        port=0, access=Access(), answer=lambda _: as_json(404, {}), shutdown=lambda: None,
+        port=0, access=Access(), answer=lambda _: as_json(404, {}),
         endpoints={"/api": pages},
     )  # fmt: skip
     client = TestClient(server.app(), base_url="http://localhost")

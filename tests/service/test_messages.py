@@ -1,5 +1,6 @@
 """`/messages`: the newest changes of a stream, for a few viewers with the operator's token."""
 
+import asyncio
 import http.client
 import json
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from starlette.responses import StreamingResponse
 
 from penstock.config import SinkChoice, build_pipeline
 from penstock.model.settings import Secret
@@ -37,30 +39,37 @@ def store(server: Nats, stream: str, *numbers: int, **fields: Any) -> None:
     publish(server, stream, bodies)
 
 
+_RUNNER = asyncio.Runner()
+
+
 class Watched:
     """What a viewer gets."""
 
     def __init__(self, messages: MessageViews, **query: str) -> None:
         request = OpsRequest(method="GET", path="/messages", query=query, headers=OWNER)
         self.answer = messages.answer(request)
-        self._events: Any = iter(self.answer.stream or ())
+        assert isinstance(self.answer, StreamingResponse)
+        self._events = aiter(self.answer.body_iterator)
 
     def next(self) -> Any:
-        return json.loads(next(self._events).partition(b"data: ")[2])
+        return json.loads(_RUNNER.run(self._next()).partition(b"data: ")[2])
+
+    async def _next(self) -> Any:
+        return await anext(self._events)
 
     def numbers(self) -> list[int]:
         return [each["sequence"] for each in self.next()["messages"]]
 
 
 def code(messages: MessageViews, **headers: str) -> int:
-    return messages.answer(OpsRequest(method="GET", path="/messages", headers=headers)).status
+    return messages.answer(OpsRequest(method="GET", path="/messages", headers=headers)).status_code
 
 
 def test_what_was_there_and_what_comes_is_shown(nats: Nats, stream: str) -> None:
     store(nats, stream, *range(1, 61))
     publish(nats, stream, [b"no change"])
     seen = Watched(MessageViews(ACCESS, sink(nats.url, stream)))
-    assert seen.answer.content_type == "text/event-stream"
+    assert seen.answer.headers["Content-Type"] == "text/event-stream"
     first = seen.next()
     assert [each["sequence"] for each in first["messages"]] == [*range(11, 61)]
     assert first["messages"][-1] | {"change": "", "stored_at": ""} == {
@@ -137,7 +146,7 @@ def served(nats: Nats, stream: str) -> Iterator[OpsServer]:
     store(nats, stream, 1)
     answer = MessageViews(ACCESS, sink(nats.url, stream)).answer
     with OpsServer(
-        port=0, access=ACCESS, answer=lambda _: as_json(404, {}), shutdown=lambda: None,
+        port=0, access=ACCESS, answer=lambda _: as_json(404, {}),
         endpoints={"": [Endpoint("/messages", "GET", answer)]},
     ) as found:  # fmt: skip
         yield found
