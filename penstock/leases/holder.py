@@ -8,7 +8,6 @@ the same rule: `holds` is false one term after the last renewal, before any othe
 import os
 import secrets
 import socket
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -21,6 +20,7 @@ from penstock.leases.owned import NONCE, OwnedRows
 from penstock.model.errors import PenstockError
 from penstock.process.backoff import Clock
 from penstock.process.processes import Machine, elapsed
+from penstock.process.repeated import Repeated
 
 # Seconds.
 RENEW = 1.0
@@ -122,7 +122,7 @@ class LeaseHolder:
         # What others held when we looked last. Used by the one thread that looks.
         self._seen: dict[str, _Seen] = {}
         # The thread that renews, and what ends it.
-        self._running: tuple[threading.Thread, threading.Event] | None = None
+        self._renewing: Repeated | None = None
 
     @property
     def lost(self) -> set[str]:
@@ -232,23 +232,18 @@ class LeaseHolder:
     def start(self) -> None:
         """Renews in a thread, until `stop`. A store that is away costs no lease by itself: an owner
         that reaches it decides."""
-        if self._running is None:
-            done = threading.Event()
-            thread = threading.Thread(target=self._run, args=(done,), name="leases", daemon=True)
-            self._running = thread, done
-            thread.start()
+        if self._renewing is None:
+            self._renewing = Repeated(self._renew, interval=self._every, name="leases").start()
 
     def stop(self) -> None:
         """Ends the thread; what is held is held until it expires."""
-        running, self._running = self._running, None
-        if running is not None:
-            running[1].set()
-            running[0].join(self._every)
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.close(self._every)
 
-    def _run(self, done: threading.Event) -> None:
-        while not done.wait(self._every):
-            with suppress(PenstockError):
-                self.renew()
+    def _renew(self) -> None:
+        with suppress(PenstockError):
+            self.renew()
 
     def _left(self, row: Lease) -> _Document:
         asked_by = terms(row).get("asked_by")

@@ -8,8 +8,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, Self, TextIO
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TextIO
 
 import orjson
 import structlog
@@ -17,7 +17,6 @@ from structlog.typing import EventDict, Processor, WrappedLogger
 
 from penstock.ops.reports import described, together
 from penstock.ops.status import BackendStatus, SinkStatus, Status
-from penstock.process.closing import Closes
 
 Format = Literal["logfmt", "json", "console"]
 
@@ -164,30 +163,3 @@ def metrics_fields(status: Status) -> dict[str, Any]:
 def log_metrics(status: Status) -> None:
     """Logs the METRICS line."""
     structlog.get_logger("penstock").info("METRICS", **metrics_fields(status))
-
-
-class Repeated(Closes):
-    """Does a step every `interval` seconds in a daemon thread, until closed; one that fails is
-    logged."""
-
-    def __init__(self, step: Callable[[], object], *, interval: float) -> None:
-        self._step = step
-        self._interval = interval
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self.run, name="repeated", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def close(self) -> None:
-        """Ends the thread, after its present step."""
-        self._stop.set()
-
-    def run(self) -> None:
-        """The loop; returns when stopped."""
-        while not self._stop.wait(self._interval):
-            try:
-                self._step()
-            except Exception:
-                structlog.get_logger("penstock").exception("a report of the service failed")

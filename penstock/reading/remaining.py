@@ -1,6 +1,5 @@
 """How many changes a source has after what is durable, of feeds that estimate it by asking."""
 
-import threading
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from penstock.feeds import EstimatesLag, Feed
 from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.process.closing import Closes
+from penstock.process.repeated import Repeated
 from penstock.reading.roster import superseded
 
 # Seconds between two rounds over all partitions.
@@ -94,27 +94,27 @@ class Remaining(Closes):
     def __init__(self, feed: Feed, reading: Durable, *, every: float = EVERY) -> None:
         self._feed = feed if isinstance(feed, EstimatesLag) else None
         self._reading = reading
-        self._every = every
         self._counts: Mapping[PartitionId, int] = {}
-        self._closed = threading.Event()
+        self._asking = Repeated(self._ask, interval=every, name="remaining")
         self._is_open = False
 
     def open(self) -> None:
         """Begins to ask; idempotent."""
         if self._feed is not None and not self._is_open:
             self._is_open = True
-            threading.Thread(target=self._run, args=(self._feed,), daemon=True).start()
+            self._asking.start()
 
     def close(self) -> None:
         """Ends the thread that asks."""
-        self._closed.set()
+        self._asking.close()
 
     def of(self, partition: PartitionId) -> Mapping[str, Any]:
         """The fields of the partition's row: none as long as nothing is known."""
         found = self._counts.get(partition)
         return {} if found is None else {"lag": found, "lag_unit": "changes"}
 
-    def _run(self, feed: EstimatesLag) -> None:
-        while not self._closed.wait(self._every):
-            # Errors are reported by the reader of the partition.
-            self._counts, _ = _counted(feed, self._reading.durable, is_over=self._closed.is_set)
+    def _ask(self) -> None:
+        assert self._feed is not None
+        # Errors are reported by the reader of the partition.
+        durable, asking = self._reading.durable, self._asking
+        self._counts, _ = _counted(self._feed, durable, is_over=lambda: asking.is_closed)

@@ -17,7 +17,7 @@ from penstock.ops.board import Board
 from penstock.ops.events import EventStream
 from penstock.ops.health import Thresholds
 from penstock.ops.history import History
-from penstock.ops.logs import Repeated, last_lines, log_metrics
+from penstock.ops.logs import last_lines, log_metrics
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
@@ -26,6 +26,7 @@ from penstock.ops.respond import Asked, StreamInfo, respond
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
+from penstock.process.repeated import Repeated
 
 log = structlog.get_logger("penstock")
 
@@ -78,11 +79,9 @@ class Operations(Closes):
         }  # fmt: skip
 
     def __enter__(self) -> Self:
-        for step, seconds in (
-            (lambda: log_metrics(self.status()), METRICS),
-            (self._record, RECORD),
-        ):
-            self._open.enter_context(Repeated(step, interval=seconds))
+        steps = (("metrics", self._log_metrics, METRICS), ("history", self._record, RECORD))
+        for name, step, seconds in steps:
+            self._open.enter_context(Repeated(step, interval=seconds, name=name))
         return self
 
     def close(self) -> None:
@@ -160,6 +159,9 @@ class Operations(Closes):
             ],
         )
         return respond(asked)
+
+    def _log_metrics(self) -> None:
+        log_metrics(self.status())
 
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())

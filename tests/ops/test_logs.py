@@ -9,8 +9,9 @@ from typing import cast
 import pytest
 import structlog
 
-from penstock.ops.logs import Blot, Format, Repeated, configure, log_metrics, metrics_fields
+from penstock.ops.logs import Blot, Format, configure, log_metrics, metrics_fields
 from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
+from penstock.process.repeated import Repeated
 
 
 @pytest.fixture(autouse=True)
@@ -141,14 +142,14 @@ def test_a_metrics_line_comes_after_every_interval_until_stopped() -> None:
             line.close()
         log_metrics(cast(Status, looks.pop()))
 
-    line = Repeated(look, interval=0.001)
+    line = Repeated(look, interval=0.001, name="line")
     line.run()
     assert out.getvalue().count("event=METRICS uptime=12 health=ok") == 2
     assert "AttributeError" in out.getvalue()
 
 
 def test_a_metrics_line_ends_with_its_service() -> None:
-    line = Repeated(lambda: None, interval=1000)
+    line = Repeated(lambda: None, interval=1000, name="line")
     with line:
         assert line._thread.is_alive()
     line._thread.join(10)
