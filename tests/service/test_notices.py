@@ -12,7 +12,7 @@ from penstock.leases.gaps import Gaps
 from penstock.leases.sqlite import SqliteStore
 from penstock.ops.board import Board
 from penstock.ops.reports import GapReport
-from penstock.service.supervision import Notices
+from penstock.service.notices import BoardLog, GapAnnouncements
 from tests.pipeline.running import messages
 from tests.servers import Nats
 from tests.service.pipelines import pipeline_of
@@ -60,10 +60,10 @@ def test_a_gap_is_told_once_by_all_the_services_that_ever_see_it(
 ) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     for _ in range(2):
-        notices = Notices(pipeline)
+        notices = GapAnnouncements(pipeline)
         for now in range(3):
             shown(board, tmp_path)
-            notices.tick(board, float(now))
+            notices.tick(board.snapshot(), float(now))
     assert told(server) == [{"pipeline": "shop", "backend": "default", "partition": "slot", **GAP}]
     assert gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]
 
@@ -74,18 +74,18 @@ def test_a_gap_whose_end_is_not_known_yet_is_told_when_there_will_be_none(
 ) -> None:
     gaps_of(tmp_path).record("slot", {**GAP, "to": "", "policy": policy})
     shown(board, tmp_path)
-    Notices(pipeline).tick(board, 0.0)
+    GapAnnouncements(pipeline).tick(board.snapshot(), 0.0)
     assert len(told(server)) == count
 
 
 def test_a_gap_before_which_we_stood_still_is_told_again_when_we_go_on(
     pipeline: Pipeline, server: Nats, board: Board, tmp_path: Path
 ) -> None:
-    notices = Notices(pipeline)
+    notices = GapAnnouncements(pipeline)
     for policy, end in (("fail", ""), ("continue", ""), ("continue", "0B"), ("continue", "0B")):
         gaps_of(tmp_path).record("slot", {**GAP, "policy": policy, "to": end})
         shown(board, tmp_path)
-        notices.tick(board, 0.0)
+        notices.tick(board.snapshot(), 0.0)
     found = [(each["policy"], each["to"]) for each in told(server)]
     assert found == [("fail", ""), ("continue", "0B")]
 
@@ -95,14 +95,14 @@ def test_what_could_not_be_told_is_told_later(
 ) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     shown(board, tmp_path)
-    notices = Notices(pipeline)
+    notices = GapAnnouncements(pipeline)
     server.stop()
-    notices.tick(board, 0.0)
+    notices.tick(board.snapshot(), 0.0)
     assert not gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]
     server.start()
-    notices.tick(board, 0.0)  # not so soon
+    notices.tick(board.snapshot(), 0.0)  # not so soon
     assert told(server) == []
-    notices.tick(board, 60.0)
+    notices.tick(board.snapshot(), 60.0)
     assert len(told(server)) == 1
 
 
@@ -111,9 +111,9 @@ def test_a_stop_logs_what_was_lost_and_leaves_the_announcement_to_the_next_start
 ) -> None:
     gaps_of(tmp_path).record("slot", GAP)
     shown(board, tmp_path)
-    notices = Notices(pipeline)
+    lines = BoardLog()
     with capture_logs() as logged:
-        notices.log(board)
-        notices.log(board)
+        lines.write(board.snapshot())
+        lines.write(board.snapshot())
     assert [(line["event"], line["cause"]) for line in logged] == [("history lost", "slot_missing")]
     assert not gaps_of(tmp_path).rows()["slot"]["gaps"][0]["announced"]

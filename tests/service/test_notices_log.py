@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from penstock.ops.announce import BACK, LOST, Announcement, Announcer
 from penstock.ops.board import Board
 from penstock.ops.reports import SinkReport, SourceReport, StatusReport, TableStatus
+from penstock.service.notices import BACK, LOST, BoardLog, LogLine
 
 Made = tuple[str, StatusReport]
 
@@ -16,12 +16,12 @@ FINE = {"connected": True, "reconnects": 0, "last_error": "", "partition_count":
 GONE = FINE | {"connected": False, "last_error": "refused", "reconnects": 1}
 
 
-def told(*reports: Made) -> list[Announcement]:
+def told(*reports: Made) -> list[LogLine]:
     """What is said after each report."""
-    board, announcer, found = Board("/nowhere"), Announcer(), list[Announcement]()
+    board, written, found = Board("/nowhere"), BoardLog(), list[LogLine]()
     for name, report in reports:
         board.add(name, report)
-        found += announcer.changes(board.snapshot())
+        found += written.changes(board.snapshot())
     return found
 
 
@@ -59,11 +59,11 @@ def test_alarms_have_their_level_and_their_reason() -> None:
 
 
 def test_each_change_is_said_once() -> None:
-    board, announcer = Board("/nowhere"), Announcer()
+    board, written = Board("/nowhere"), BoardLog()
     with capture_logs() as logs:
         for state in ("slow", "slow", "normal", "normal", "slow"):
             board.add(*sink(pressure=state))
-            announcer.announce(board.snapshot())
+            written.write(board.snapshot())
     assert [(line["log_level"], line["pressure"]) for line in logs] == [
         ("warning", "slow"),
         ("info", "normal"),
@@ -94,15 +94,15 @@ def test_dead_letters_are_said_as_they_come() -> None:
     ]
 
 
-def lines(*reports: tuple[float, dict[str, Any]]) -> list[Announcement]:
+def lines(*reports: tuple[float, dict[str, Any]]) -> list[LogLine]:
     """What is logged of a source's reports, (time, fields), each of which is looked at twice."""
     now = 0.0
-    board, announcer = Board("/nowhere", clock=lambda: now), Announcer()
-    found: list[Announcement] = []
+    board, written = Board("/nowhere", clock=lambda: now), BoardLog()
+    found: list[LogLine] = []
     for now, fields in reports:  # noqa: B007 - the clock
         board.post("shop", SourceReport(**fields), sender="reader")
         for _ in range(2):
-            found += announcer.changes(board.snapshot())
+            found += written.changes(board.snapshot())
     return found
 
 
