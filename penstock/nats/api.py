@@ -181,6 +181,13 @@ class JetStream:
         """The first message under `subject` (may have wildcards) from `sequence` on."""
         return self._get(stream, {"seq": sequence, "next_by_subj": subject})
 
+    def each(self, stream: str, subject: str, *, after: int = 0) -> Iterator[Stored]:
+        """The messages under `subject` after sequence `after`, by a question for each: consumers
+        would need another permission."""
+        while found := self.next(stream, subject, after + 1):
+            after = found.sequence
+            yield found
+
     def message(self, stream: str, sequence: int) -> Stored | None:
         return self._get(stream, {"seq": sequence})
 

@@ -123,11 +123,8 @@ class Bucket:
     def scan(self, keys: str = ">") -> Iterator[KeyValue]:
         """As `entries`, of few keys: a question for each, and no consumer, which users with
         narrow permissions may not make."""
-        sequence = 0
-        while found := self._api.next(self.stream, self._subject(keys), sequence + 1):
-            sequence, entry = found.sequence, self._entry(found)
-            if entry.value is not None:
-                yield entry
+        entries = map(self._entry, self._api.each(self.stream, self._subject(keys)))
+        return (entry for entry in entries if entry.value is not None)
 
     def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""

@@ -117,12 +117,10 @@ class InitStream(Closes):
 
     def meta(self, name: TableName, snapshot_id: str) -> Mapping[str, Any] | None:
         """The meta of a snapshot, if it is complete."""
-        sequence, identity = 0, meta_identity(name, snapshot_id)
-        subject = f"{PREFIX}.meta.{token(name)}"
-        while found := self.api.next(self._stream, subject, sequence + 1):
+        identity = meta_identity(name, snapshot_id)
+        for found in self.api.each(self._stream, f"{PREFIX}.meta.{token(name)}"):
             if found.headers.get("Nats-Msg-Id") == identity:
                 return read_map(found.payload)
-            sequence = found.sequence
         return None
 
     def reload(self, name: TableName) -> str | None:

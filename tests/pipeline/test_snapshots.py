@@ -189,9 +189,7 @@ def everything(api: JetStream) -> list[tuple[str, str, bytes]]:
     """(stream, subject, headers and body) of all that the server has; buckets are streams."""
     found: list[tuple[str, str, bytes]] = []
     for name in api._call("STREAM.NAMES", {})["streams"]:
-        sequence = 0
-        while message := api.next(name, ">", sequence + 1):
-            sequence = message.sequence
+        for message in api.each(name, ">"):
             whole = repr(message.headers).encode() + message.payload
             found.append((name, message.subject, whole))
     return found

@@ -88,11 +88,7 @@ class World:
         return run
 
     def messages(self, subject: str) -> list[Stored]:
-        found, sequence = [], 0
-        while message := self.api.next("INIT", subject, sequence + 1):
-            sequence = message.sequence
-            found.append(message)
-        return found
+        return list(self.api.each("INIT", subject))
 
     def chunks(self, run: SnapshotRun) -> list[Stored]:
         name = ".".join(run.job.name)

@@ -78,9 +78,7 @@ def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, An
     last = body_of(message.headers, message.payload)
     if not is_partial(last):
         return last
-    sequence = 0
-    while message := api.next(init, subject, sequence + 1):
-        sequence = message.sequence
+    for message in api.each(init, subject):
         meta = body_of(message.headers, message.payload)
         found = found if is_partial(meta) else meta
     return found

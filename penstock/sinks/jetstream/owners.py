@@ -30,10 +30,9 @@ def owners_subject(stream: str) -> str:
 
 def instances(api: JetStream, stream: str) -> str:
     """Which instances have a lease there, for an error; "" if that cannot be read."""
-    found, sequence = [], 0
+    found = []
     with suppress(PenstockError, ValueError, KeyError, TypeError):
-        while row := api.next(owners_stream(stream), owners_subject(stream), sequence + 1):
-            sequence = row.sequence
+        for row in api.each(owners_stream(stream), owners_subject(stream)):
             found.append(str(orjson.loads(row.payload)["owner"]))
     return ", ".join(filter(None, found))
 

@@ -105,11 +105,8 @@ class DeadLetters(LetterStore, StoredLetters):
             self._limit = max(min(largest, payload) - _HEADERS, _HEADERS)
 
     def stored(self) -> Iterator[StoredLetter]:
-        wildcard, sequence = subject_of(self._settings.stream), 0
-        while found := self._api.next(self.name, wildcard, sequence + 1):
-            sequence = found.sequence
-            if (kept := _stored_letter(found)) is not None:
-                yield kept
+        found = self._api.each(self.name, subject_of(self._settings.stream))
+        yield from filter(None, map(_stored_letter, found))
 
     def get(self, id: int) -> StoredLetter | None:
         found = self._api.message(self.name, id)

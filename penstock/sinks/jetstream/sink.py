@@ -1,14 +1,12 @@
 """The JetStream sink: changes in, acknowledged messages out, for as long as it takes."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
 
 import pyarrow as pa
 
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, PartitionId
-from penstock.sinks import Decode, KeepsLetters, Progress, Receipt, Record, ReportsPositions, Sink
+from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink
 from penstock.sinks.jetstream.check import check
 from penstock.sinks.jetstream.publishing.places import read_shards
 from penstock.sinks.jetstream.replays import Replays
@@ -19,7 +17,7 @@ from penstock.sinks.messages.message import read_bookmark
 from penstock.sinks.rows.part import Origin
 
 
-class JetStreamSink(Sink, ReportsPositions, KeepsLetters):
+class JetStreamSink(Replays, Sink, ReportsPositions):
     """One message per change. See `settings` for what it can do."""
 
     def __init__(self, settings: JetStreamSettings) -> None:
@@ -73,33 +71,3 @@ class JetStreamSink(Sink, ReportsPositions, KeepsLetters):
             exact = session.chosen.delivery == "exactly-once"
             bookmark = Bookmark(place, mark or {}) if exact else None
             return origin.partition, Record(bookmark=bookmark, begun=True)
-
-    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        with self._replays() as replays:
-            yield from replays.letters()
-
-    def dead_letter(self, id: str) -> Mapping[str, Any]:
-        with self._replays() as replays:
-            return replays.letter(id)
-
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        with self._replays() as replays:
-            return replays.replay(id, decode)
-
-    def tables(self) -> Sequence[Mapping[str, Any]]:
-        with self._replays() as replays:
-            return replays.tables()
-
-    def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-        with self._replays() as replays:
-            return replays.suspend(backend, table)
-
-    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        with self._replays() as replays:
-            return replays.resume(backend, table)
-
-    @contextmanager
-    def _replays(self) -> Iterator[Replays]:
-        with borrowed(self.settings, is_open=True) as session:
-            yield Replays(session)

@@ -244,14 +244,12 @@ class StoredPlaces:
     def find_stored(self, api: JetStream, queue: Queue) -> None:
         """Looks for messages of ours after those that were acknowledged, and drops what is stored;
         they need not be the last of their shards. Raises Unavailable."""
-        for origin in {run.origin for messages in queue for run in messages.runs}:
-            subject, sequence = self._template.shard(*origin), self._floor
-            # Of what was never read or sent, nothing is ours.
-            while origin in self.stored and (
-                found := api.next(self._stream, subject, sequence + 1)
-            ):
+        # Of what was never read or sent, nothing is ours.
+        queued = {run.origin for messages in queue for run in messages.runs}
+        for origin in queued & self.stored.keys():
+            subject = self._template.shard(*origin)
+            for found in api.each(self._stream, subject, after=self._floor):
                 position = read_position(found.headers)
                 if position is not None and position[0] == origin:
                     self.stored[origin] = position[1]
-                sequence = found.sequence
         self.drop_stored(queue)
