@@ -57,8 +57,8 @@ class PostgresDatabase(TableDatabase):
     settings: PostgresSinkSettings
     error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
 
-    def __init__(self, settings: PostgresSinkSettings) -> None:
-        super().__init__(settings, TargetLedger(settings.ledger))
+    def ledger(self, cursor: Any) -> TargetLedger:
+        return TargetLedger(self.settings.ledger, cursor)
 
     def connect(self) -> Any:
         settings = self.settings

@@ -111,9 +111,9 @@ class TableComparison:
         keys = [each.key for each in found]
         with self._target.transaction():
             cursor = self._target.cursor()
-            self._database.ledger.lock_table(
-                cursor, (self._table.backend, self._sid, self._table.schema_name, self._table.table)
-            )
+            ledger = self._database.ledger(cursor)
+            tables = ledger.tables((self._table.backend, self._sid))
+            ledger.lock(each.row.id for each in tables if each.table == self._table.source)
             extra = self._target_side().only([one.key for one in found if one.kind == "extra"])
             cursor.execute(
                 _SQL("DELETE FROM {} WHERE (ctid, tableoid) IN (SELECT ctid, tableoid FROM {})")

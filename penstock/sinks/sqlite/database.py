@@ -37,17 +37,17 @@ _CONFLICTS = (
 class SqliteDatabase(TableDatabase):
     """See `TableDatabase`."""
 
+    settings: SqliteSinkSettings
     error, alters_columns = sqlite3.Error, False
     find = staticmethod(find_destination)
 
-    def __init__(self, settings: SqliteSinkSettings) -> None:
-        super().__init__(settings, SqliteLedger())
-        self._file = settings.file
+    def ledger(self, cursor: Any) -> SqliteLedger:
+        return SqliteLedger(cursor)
 
     def connect(self) -> Any:
         with self.translated("opening"):
             connection = sqlite3.connect(
-                self._file, timeout=_BUSY, isolation_level=None, check_same_thread=False,
+                self.settings.file, timeout=_BUSY, isolation_level=None, check_same_thread=False,
                 detect_types=sqlite3.PARSE_DECLTYPES, factory=SqliteConnection,
             )  # fmt: skip
             try:
@@ -64,7 +64,7 @@ class SqliteDatabase(TableDatabase):
         if code in _OF_ROWS:
             return Rejected(f"the destination refuses a row: {error}", code="row-refused")
         kind, hint = ERRORS.get(code, (SettingsError, "look at the target and its columns"))
-        return kind(f"{doing} at the destination {self._file}: {error}", hint=hint)
+        return kind(f"{doing} at the destination {self.settings.file}: {error}", hint=hint)
 
     def is_conflict(self, error: Exception) -> bool:
         return getattr(error, "sqlite_errorcode", 0) in _CONFLICTS

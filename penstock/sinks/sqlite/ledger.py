@@ -2,15 +2,14 @@
 
 import re
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 from psycopg import sql
 
-from penstock.tables.ledger import CREATE, TargetLedger
-from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.ledger import TargetLedger
 from penstock.tables.sqlite_staging import insert_rows
 
 # Columns of the type that the ledger's have: `CURRENT_TIMESTAMP` is text in SQLite.
@@ -20,53 +19,36 @@ sqlite3.register_converter(
 
 # What SQLite says otherwise, in this order; it locks all of the file, and compares bytes.
 _OTHERWISE = (
-    (r"\"main\"\.(\w+)", r"main.penstock_\1"),
-    (r"bigint GENERATED ALWAYS AS IDENTITY", "integer"),
     (r" FOR UPDATE| COLLATE \"C\"", ""),
     (r"= ANY \(%s\)", "IN (SELECT value FROM json_each(%s))"),
     (r"<> ALL \(%s\)", "NOT IN (SELECT value FROM json_each(%s))"),
     (r"%\((\w+)\)s", r":\1"),
     (r"%s", "?"),
 )
-_HELD = (
-    "ledger", "cursor", "ordinal", "operation", "key", "before", "after", "unsent", "committed_at",
-    "event_id", "relation",
-)  # fmt: skip
 
 
 class SqliteLedger(TargetLedger):
-    """See `TargetLedger`. Cursors are `SqliteCursor`s."""
+    """See `TargetLedger`. The cursor is a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
+    _id, _own = "integer", "main.penstock_"
 
-    def __init__(self) -> None:
-        super().__init__("main")
+    def __init__(self, cursor: Any) -> None:
+        self._cursor = cursor
 
-    def make(self, cursor: Any) -> None:
-        if not self.is_there(cursor):
-            for statement in CREATE[1:]:
-                cursor.execute(self._sql(statement))
+    def make(self) -> None:
+        if not self.is_there():
+            self._make_tables()
 
-    def is_there(self, cursor: Any) -> bool:
-        found = cursor.execute("SELECT 1 FROM main.sqlite_master WHERE name = 'penstock_ledger'")
+    def is_there(self) -> bool:
+        found = self._run("SELECT 1 FROM main.sqlite_master WHERE name = 'penstock_ledger'")
         return found.fetchone() is not None
 
-    def hold(
-        self, cursor: Any, id: int, relation: SourceRelation, changes: Sequence[LineChange]
-    ) -> None:
-        document = relation.to_json()
-        rows = (
-            (
-                id, one.cursor, one.ordinal, one.operation, one.key, one.before, one.after,
-                one.has_unsent, one.committed_at, one.event_id, document,
-            )
-            for one in changes
-        )  # fmt: skip
-        insert_rows(cursor, sql.Identifier("main", "penstock_held"), _HELD, rows)
-        self._count_held(cursor, id, len(changes))
+    def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        insert_rows(self._cursor, sql.Identifier("main", f"penstock_{table}"), names, rows)
 
-    def _sql(self, statement: str) -> str:
-        return _translated(super()._sql(statement).as_string(None))
+    def _run(self, statement: str, values: Any = ()) -> Any:
+        return self._cursor.execute(_translated(statement), values)
 
 
 @cache

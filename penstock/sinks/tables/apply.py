@@ -74,7 +74,7 @@ class Applier:
         if found is None:
             self._made += 1
             found = table.staged(cursor, self._database, relation, self._made)
-            now = self._database.ledger.lock(cursor, [table.id])[table.id].columns
+            now = self._database.ledger(cursor).lock([table.id])[table.id].columns
             if now != row.columns:  # the target may have been altered, for other tables as well
                 self._staged.clear()
             found.make(cursor)  # outside of the savepoints
@@ -112,8 +112,8 @@ class Applier:
                 at = changes.index(change)
                 return Applied(_operations(changes[:at]), rest=changes[at:], error=error)
             letter = table.letter(relation, change, error)
-            self._database.ledger.keep_letters(
-                cursor, [(letter.event_id, letter.body(LETTER).decode())]
+            self._database.ledger(cursor).keep_letters(
+                [(letter.event_id, letter.body(LETTER).decode())]
             )
             letters[letter.reason] += 1
         bad = Counter(change.operation for (change,), _ in refused)

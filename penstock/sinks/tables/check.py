@@ -48,7 +48,10 @@ def check_tables(
                 table = table_map.mapped(backend, schema.schema, schema.table)
                 if table is not None:
                     yield from _check_columns(connection, database, table, schema)
-            ours = database.ledger.begun_tables(connection.cursor(), backend)
+            ours = {
+                (each.sid, each.table) for each in database.ledger(connection.cursor()).tables()
+                if each.backend == backend and (each.row.is_ours or each.row.state == "live")
+            }  # fmt: skip
             for table in settings.tables(backend) if partitions else ():
                 for sid in partitions:
                     if table.options.existing == "refuse" and (sid, table.source) not in ours:
@@ -60,12 +63,13 @@ def check_tables(
 def left_sources(database: TableDatabase, backend: str) -> Collection[str]:
     """Sources of a backend that have left, and whose slots can be no other source's."""
     with closing(database.connect()) as connection, database.translated("checking"):
-        known = database.ledger.sources(connection.cursor())
-    kept = {slot for db, sid, left in known if not left for slot in (sid, server_name(db, sid))}
-    return [
-        sid for db, sid, left in known
-        if left and db == backend and server_name(db, sid) not in kept
-    ]  # fmt: skip
+        tables = database.ledger(connection.cursor()).tables()
+    followed = {(each.backend, each.sid) for each in tables if each.row.state != "left"}
+    kept = {slot for db, sid in followed for slot in (sid, server_name(db, sid))}
+    sids = {each.sid for each in tables if each.backend == backend} - {
+        sid for db, sid in followed if db == backend
+    }
+    return sorted(sid for sid in sids if server_name(backend, sid) not in kept)
 
 
 def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:
@@ -173,8 +177,8 @@ def _check_left_out(
     policy = options.schema_changes
     if options.set or policy == "add" or (policy is None and found.is_made) or not wanted:
         return
-    ledger = database.ledger
-    if policy is None and ledger.is_there(cursor) and ledger.is_made(cursor, table.full_target):
+    ledger = database.ledger(cursor)
+    if policy is None and ledger.is_there() and ledger.is_made(table.full_target):
         return
     names = ", ".join(each.name for each in wanted)
     adds = sql.SQL(", ").join(

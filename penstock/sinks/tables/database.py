@@ -25,8 +25,12 @@ class TableDatabase(ABC):
     alters_columns = True
     """Whether the default and the type of a column can be changed."""
 
-    def __init__(self, settings: TableSinkSettings, ledger: TargetLedger) -> None:
-        self.settings, self.ledger = settings, ledger
+    def __init__(self, settings: TableSinkSettings) -> None:
+        self.settings = settings
+
+    @abstractmethod
+    def ledger(self, cursor: Any) -> TargetLedger:
+        """The ledger, in the cursor's transaction."""
 
     @abstractmethod
     def connect(self) -> Any:

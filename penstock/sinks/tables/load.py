@@ -24,7 +24,7 @@ from penstock.sinks.tables.row_writer import LoadedRows, TableRowWriter
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, relation_of
 from penstock.sinks.tables.table_map import TableMap
-from penstock.tables.ledger import LedgerRow, TableRecord
+from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
 from penstock.tables.staged import StagedRows
 
 
@@ -32,13 +32,11 @@ class LedgerLoad:
     """See `TableLoad`."""
 
     def __init__(
-        self, database: TableDatabase, mapped: MappedTable, record: TableRecord, row: LedgerRow,
-    ) -> None:  # fmt: skip
+        self, database: TableDatabase, table_map: TableMap, mapped: MappedTable, record: TableRecord
+    ) -> None:
         self.described, self.loaded = record.described(), 0
-        self._table = SourceTable(mapped=mapped, sid=record.sid, id=row.id)
-        self._database, self._row = database, row
-        self._ledger = database.ledger
-        self._map = TableMap(database)
+        self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
+        self._database, self._row, self._map = database, record.row, table_map
 
     @property
     def backend(self) -> str:
@@ -60,20 +58,19 @@ class LedgerLoad:
         return self._map.mapped(self.backend, schema, table) == self._table.mapped
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
-        with self._database.transaction("reading the ledger") as cursor:
-            row = self._locked(cursor)
-            parts = self._ledger.parts(cursor, row.id)
+        with self._locked("reading the ledger") as (ledger, row):
+            parts = ledger.parts(row.id)
             self.loaded = sum(part.rows for part in parts)
             own = [part for part in parts if part.source == _source(point)]
             if not own or not any(part.is_done for part in parts):
                 return None
             if not all(point.continues(part.identity) for part in own):
-                self._ledger.load_anew(cursor, row.id)
+                ledger.load_anew(row.id)
                 self.loaded = 0
                 return None
             left = [(part.number, orjson.loads(part.ranges)) for part in own if not part.is_done]
             if left:
-                self._ledger.set_points(cursor, row.id, row.point, point.cursor)
+                ledger.set_points(row.id, row.point, point.cursor)
             return left
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
@@ -82,20 +79,20 @@ class LedgerLoad:
         is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
         parts = [ranges] if is_whole else [[one] for one in ranges]
         with self._database.transaction("preparing the target") as cursor:
-            is_first = not any(one.is_done for one in self._ledger.parts(cursor, self._row.id))
+            loaded = self._database.ledger(cursor).parts(self._row.id)
+            is_first = not any(one.is_done for one in loaded)
             staged = self._staged(cursor, point)
         with self._database.transaction("preparing the target") as cursor:
             # Before the ledger's row is locked: workers wait for that.
             if is_first and not keeps and staged.has_rows(cursor):
                 self._clear(cursor, staged)
-        with self._database.transaction("planning a load") as cursor:
-            row = self._locked(cursor)
+        with self._locked("planning a load") as (ledger, row):
             if is_first:
-                self._ledger.forget_parts(cursor, row.id)
-                self._ledger.forget_letters(cursor, self._table.loads)
-                self._ledger.set_points(cursor, row.id, point.cursor, is_ours=not keeps)
+                ledger.forget_parts(row.id)
+                ledger.forget_letters(self._table.loads)
+                ledger.set_points(row.id, point.cursor, is_ours=not keeps)
             elif is_keyed and not is_whole:
-                self._ledger.set_points(cursor, row.id, row.point, point.cursor)
+                ledger.set_points(row.id, row.point, point.cursor)
             else:
                 raise SettingsError(
                     f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
@@ -103,7 +100,7 @@ class LedgerLoad:
                     hint="give it a primary key, and no `existing: keep`, or map it apart",
                 )
             texts = [orjson.dumps(part).decode() for part in parts]
-            self._ledger.plan(cursor, row.id, _source(point), point.identity, texts)
+            ledger.plan(row.id, _source(point), point.identity, texts)
         return list(enumerate(parts))
 
     @property
@@ -124,46 +121,38 @@ class LedgerLoad:
         with closing(self._database.connect()) as connection:
             with self._database.translated("preparing the target"), connection.transaction():
                 cursor = connection.cursor()
-                (row,) = self._ledger.lock(cursor, [self._row.id]).values()
+                ledger = self._database.ledger(cursor)
+                (row,) = ledger.lock([self._row.id]).values()
                 identity = next(
-                    part.identity for part in self._ledger.parts(cursor, row.id)
-                    if part.source == _source(point)
-                )  # fmt: skip
+                    part.identity for part in ledger.parts(row.id) if part.source == _source(point)
+                )
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
             loaded = LoadedRows(
                 table=self._table, row=row, staged=staged, relation=relation_of(point.schema),
                 cursor=point.cursor, identity=identity, merges=merges,
             )  # fmt: skip
-            try:
+            with self._beginning_anew():
                 yield TableRowWriter(connection, self._database, loaded, on_error, progress)
-            except BeginAnew:
-                self.discard()
-                raise Unavailable(f"the load of {self.name} begins anew") from None
 
     def discard(self) -> None:
         with self._database.transaction("beginning anew") as cursor:
-            self._ledger.load_anew(cursor, self._row.id)
+            self._database.ledger(cursor).load_anew(self._row.id)
 
     def finish(self) -> bool:
-        with self._database.transaction("ending a load") as cursor:
-            row = self._locked(cursor)
-            parts = self._ledger.parts(cursor, row.id)
+        with self._locked("ending a load") as (ledger, row):
+            parts = ledger.parts(row.id)
             is_whole = bool(parts) and all(part.is_done for part in parts)
             if is_whole:
-                self._ledger.enter_state(cursor, row.id, "loaded")
-                self._ledger.forget_parts(cursor, row.id)
+                ledger.enter_state(row.id, "loaded")
+                ledger.forget_parts(row.id)
             return is_whole
 
     def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         applier = Applier(self._database, on_error)
-        with closing(applier.connection):
-            try:
-                while self._settle_some(applier, progress):
-                    pass
-            except BeginAnew:
-                self.discard()
-                raise Unavailable(f"the load of {self.name} begins anew") from None
+        with closing(applier.connection), self._beginning_anew():
+            while self._settle_some(applier, progress):
+                pass
 
     def _settle_some(self, applier: Applier, progress: Progress) -> bool:
         """Applies some of the changes that were held; whether there may be more."""
@@ -173,30 +162,28 @@ class LedgerLoad:
             applier.connection.transaction(),
         ):
             cursor = applier.connection.cursor()
-            row = self._locked(cursor)
+            ledger = self._database.ledger(cursor)
+            row = self._lock(ledger)
             if row.state == "live" or not row.has_rows:
                 return False
-            for relation, changes in self._ledger.take_held(
-                cursor, row, self._database.settings.commit.rows
-            ):
+            held, has_more = ledger.take_held(row, self._database.settings.commit.rows)
+            for relation, changes in held:
                 done = applier.apply(cursor, self._table, row, relation, changes)
                 if done.error is not None:
                     raise done.error
                 applied += done.applied
                 letters += done.letters
-            has_more = self._ledger.has_held(cursor, row.id)
             if not has_more:
-                self._ledger.enter_state(cursor, row.id, "live")
+                ledger.enter_state(row.id, "live")
         if applied or letters:
             table = {**self._table.named, "applied": applied, "letters": letters.total()}
             progress.report({"tables": [table], "dead_letters": dict(letters)})
         return has_more
 
     def wait(self, error: PenstockError) -> None:
-        with self._database.transaction("storing why a table waits") as cursor:
-            row = self._locked(cursor)
+        with self._locked("storing why a table waits") as (ledger, row):
             if row.state != "live":
-                self._ledger.enter_state(cursor, row.id, "waiting", error)
+                ledger.enter_state(row.id, "waiting", error)
 
     def _staged(self, cursor: Any, point: RowsPoint) -> StagedRows:
         relation = relation_of(point.schema)
@@ -209,21 +196,26 @@ class LedgerLoad:
             raise self._table.occupied
         staged.clear(cursor)
 
-    def _locked(self, cursor: Any) -> LedgerRow:
-        found = self._ledger.lock(cursor, [self._row.id])
+    @contextmanager
+    def _beginning_anew(self) -> Iterator[None]:
+        try:
+            yield
+        except BeginAnew:
+            self.discard()
+            raise Unavailable(f"the load of {self.name} begins anew") from None
+
+    @contextmanager
+    def _locked(self, doing: str) -> Iterator[tuple[TargetLedger, LedgerRow]]:
+        """The ledger in a transaction, and the table's row of it."""
+        with self._database.transaction(doing) as cursor:
+            ledger = self._database.ledger(cursor)
+            yield ledger, self._lock(ledger)
+
+    def _lock(self, ledger: TargetLedger) -> LedgerRow:
+        found = ledger.lock([self._row.id])
         if not found:
             raise SettingsError(f"the ledger has no row of {self.name} any more")
         return found[self._row.id]
-
-
-def unfinished(database: TableDatabase, cursor: Any) -> Sequence[LedgerLoad]:
-    """The tables of the map that are not live. Raises the driver's errors."""
-    tables = {(each.backend, each.source): each for each in database.settings.tables()}
-    return [
-        LedgerLoad(database, mapped, record, row)
-        for record, row in database.ledger.unfinished(cursor)
-        if (mapped := tables.get((record.backend, record.table))) is not None
-    ]
 
 
 def _has_key(point: RowsPoint) -> bool:

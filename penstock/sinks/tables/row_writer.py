@@ -61,13 +61,14 @@ class TableRowWriter:
 
     def write(self, part: Part, pieces: Iterable[bytes]) -> None:
         """See `RowWriter`. Raises BeginAnew where a row of another point may be in the way."""
-        loaded, ledger = self._loaded, self._database.ledger
+        loaded = self._loaded
         mark = LoadPart(loaded.source, part[0], "", loaded.identity)
         letters: Counter[str] = Counter()
         with self._database.translated("loading rows"), self._connection.transaction():
             cursor = self._connection.cursor()
+            ledger = self._database.ledger(cursor)
             # Another one that loads the same part waits here.
-            if not ledger.mark(cursor, loaded.row.id, mark):
+            if not ledger.mark(loaded.row.id, mark):
                 raise Unavailable(f"the load of {loaded.source} was begun anew")
             rows = 0
             if not self._isolates:
@@ -82,7 +83,7 @@ class TableRowWriter:
                     _, refused = sift(lines, partial(self._load_lines, cursor))
                     letters += self._set_aside(cursor, refused)
                     rows += len(lines)
-            ledger.count_rows(cursor, loaded.row.id, mark._replace(rows=rows))
+            ledger.count_rows(loaded.row.id, mark._replace(rows=rows))
         if letters:
             table = {**loaded.table.named, "letters": letters.total()}
             self._progress.report({"tables": [table], "dead_letters": dict(letters)})
@@ -120,7 +121,7 @@ class TableRowWriter:
             )  # fmt: skip
             letters.append(loaded.table.letter(relation, change, error))
         texts = [(each.event_id, each.body(LETTER).decode()) for each in letters]
-        self._database.ledger.keep_letters(cursor, texts)
+        self._database.ledger(cursor).keep_letters(texts)
         return Counter(each.reason for each in letters)
 
 

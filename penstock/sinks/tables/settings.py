@@ -116,11 +116,11 @@ class MappedTable(Settings):
             computed=options.set, filter=options.filter,
         )  # fmt: skip
 
-    def enter(self, ledger: TargetLedger, cursor: Any, sid: str, *, initial: bool) -> LedgerRow:
+    def enter(self, ledger: TargetLedger, sid: str, *, initial: bool) -> LedgerRow:
         """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
         source = self.backend, sid, self.schema_name, self.table
         state: State = "loading" if initial else "live"
-        return ledger.enter(cursor, source, self.full_target, state)
+        return ledger.enter(source, self.full_target, state)
 
 
 class TableSinkSettings(Settings):

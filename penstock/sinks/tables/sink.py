@@ -1,7 +1,6 @@
-"""The PostgreSQL sink: changes in, rows of its tables out, each commit with its ledger rows."""
+"""A sink of tables: changes in, rows of its tables out, each commit with its ledger rows."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -10,21 +9,17 @@ from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Decode, Progress, Receipt, Record
-from penstock.sinks.poison.stored_letters import find_letter
+from penstock.sinks import Progress, Receipt, Record
 from penstock.sinks.tables.check import check, check_tables, left_sources
-from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.load import LedgerLoad, unfinished
+from penstock.sinks.tables.load import LedgerLoad
 from penstock.sinks.tables.set_aside import TableLetters
+from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.ledger import TableRecord, TargetLedger
 
 
-class TableSink:
+class TableSink(TableLetters):
     """A `penstock.sinks.Sink` of rows; see its settings for what it can do."""
-
-    def __init__(self, database: TableDatabase) -> None:
-        self.settings, self._database = database.settings, database
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
@@ -40,8 +35,11 @@ class TableSink:
     ) -> Mapping[PartitionId, Record]:
         """See `ReportsPositions`: the ledger knows which sources it has something of; how far each
         is, it knows by table."""
-        with self._ledger() as (ledger, cursor):
-            begun = ledger.begun(cursor, backend)
+        with self._ledger() as (ledger, _):
+            begun = {
+                each.sid for each in ledger.tables()
+                if each.backend == backend and each.row.place and each.row.state != "left"
+            }  # fmt: skip
         return {name: Record(begun=name in begun) for name in partitions}
 
     def last(self, backend: str) -> None:
@@ -61,85 +59,57 @@ class TableSink:
     def left(self, backend: str) -> Collection[str]:
         return left_sources(self._database, backend)
 
-    def dead_letters(self) -> Iterator[Mapping[str, Any]]:
-        with self._set_aside() as aside:
-            yield from (kept.listed() for kept in aside.stored())
-
-    def dead_letter(self, id: str) -> Mapping[str, Any]:
-        with self._set_aside() as aside:
-            return find_letter(aside, id).whole()
-
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
-        with self._set_aside() as aside:
-            return aside.replay(id, decode)
-
-    def tables(self) -> Sequence[Mapping[str, Any]]:
-        with self._set_aside() as aside:
-            return aside.tables()
-
-    def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-        with self._set_aside() as aside:
-            return aside.suspend(backend, table)
-
-    def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
-        with self._set_aside() as aside:
-            return aside.resume(backend, table)
-
-    @contextmanager
-    def _ledger(self) -> Iterator[tuple[TargetLedger, Any]]:
-        ledger = self._database.ledger
-        with self._database.transaction("opening the ledger") as cursor:
-            ledger.make(cursor)
-            yield ledger, cursor
-
-    @contextmanager
-    def _set_aside(self) -> Iterator[TableLetters]:
-        with self._ledger() as (_, cursor):
-            yield TableLetters(self._database, cursor)
-
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool
     ) -> Sequence[Mapping[str, Any]]:
-        with self._ledger() as (ledger, cursor):
+        with self._ledger() as (ledger, _):
             for table in self.settings.tables(backend):
-                table.enter(ledger, cursor, str(partition), initial=initial)
-            return [each.described() for each in self._mapped(cursor, backend, partition)]
+                table.enter(ledger, str(partition), initial=initial)
+            return [each.described() for each in self._mapped(ledger, backend, partition)]
 
-    def _mapped(self, cursor: Any, backend: str, partition: PartitionId) -> Sequence[TableRecord]:
+    def _mapped(
+        self, ledger: TargetLedger, backend: str, partition: PartitionId
+    ) -> Sequence[TableRecord]:
         """The tables of a partition that are in the map."""
         known = {table.source for table in self.settings.tables(backend)}
-        found = self._database.ledger.tables(cursor, (backend, str(partition)))
-        return [each for each in found if each.table in known]
+        return [each for each in ledger.tables((backend, str(partition))) if each.table in known]
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
-        with self._ledger() as (ledger, cursor):
-            tables = [each.id for each in self._mapped(cursor, backend, partition)]
-            return ledger.load_after(cursor, tables, losses)
+        with self._ledger() as (ledger, _):
+            tables = [each.row for each in self._mapped(ledger, backend, partition)]
+            is_anew = ledger.load_after([row.id for row in tables], losses)
+            return not is_anew and {row.state for row in tables} == {"live"}
 
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
     ) -> Sequence[Mapping[str, Any]]:
-        with self._ledger() as (ledger, cursor):
-            tables = self.settings.tables(backend)
-            kept = [(each.schema_name, each.table, each.full_target) for each in tables]
-            gone = ledger.leave(cursor, backend, kept, partitions)
-            return [each.described() for each in ledger.tables(cursor) if each.id in gone]
+        kept = {(each.source, each.full_target) for each in self.settings.tables(backend)}
+        with self._ledger() as (ledger, _):
+            gone = ledger.leave(backend, kept, partitions)
+            return [each.described() for each in ledger.tables() if each.row.id in gone]
 
     def unfinished(self) -> Sequence[LedgerLoad]:
-        with self._ledger() as (_, cursor):
-            return unfinished(self._database, cursor)
+        tables = {(each.backend, each.source): each for each in self.settings.tables()}
+        table_map = TableMap(self._database)
+        with self._ledger() as (ledger, _):
+            return [
+                LedgerLoad(self._database, table_map, mapped, record)
+                for record in ledger.tables()
+                if record.row.state not in ("live", "left")
+                and (mapped := tables.get((record.backend, record.table))) is not None
+            ]
 
     def reload(
         self, table: str, partition: str | None, backend: str | None = None
     ) -> Sequence[str]:
-        with self._ledger() as (ledger, cursor):
+        with self._ledger() as (ledger, _):
             found = {
-                id: f"{schema}.{name} of {db}/{sid}"
-                for (db, sid, schema, name), id in ledger.known(cursor)
-                if table in (f"{schema}.{name}", name)
-                and partition in (None, sid)
-                and backend in (None, db)
+                each.row.id: f"{each.table} of {each.backend}/{each.sid}"
+                for each in ledger.tables()
+                if table in (each.table, each.table.partition(".")[2])
+                and partition in (None, each.sid)
+                and backend in (None, each.backend)
+                and each.row.state != "left"
             }
             if not found:
                 raise SettingsError(
@@ -147,5 +117,5 @@ class TableSink:
                     hint="write `table` or `schema.table` of the source, and its sid",
                 )
             for id in found:
-                ledger.load_anew(cursor, id)
+                ledger.load_anew(id)
         return [*found.values()]

@@ -81,8 +81,8 @@ class SourceTable:
         changes come after those with the columns that the ledger has; all rows of the source come
         as they are now; letters may be of any time. Raises SettingsError, and the driver's
         errors."""
-        mapped, ledger = self.mapped, database.ledger
-        known, name = ledger.columns(cursor, self.id), (mapped.target_schema, mapped.target)
+        mapped, ledger = self.mapped, database.ledger(cursor)
+        known, name = ledger.columns(self.id), (mapped.target_schema, mapped.target)
         found = database.find(cursor, *name)
         if found is None and mapped.options.create and (lines_are == "rows" or not known.columns):
             database.create(cursor, relation, name, periods=mapped.periods)
@@ -101,7 +101,7 @@ class SourceTable:
                     cursor, database, relation, found, known, is_all=lines_are == "rows"
                 )
                 if now != known:
-                    ledger.keep_columns(cursor, self.id, now)
+                    ledger.keep_columns(self.id, now)
                     found = database.find(cursor, *name) or found
                 known = now
             relation = known.labelled(relation)
@@ -117,8 +117,8 @@ class SourceTable:
         known: KnownColumns, *, is_all: bool,
     ) -> KnownColumns:  # fmt: skip
         """Alters the target as the source was, where it may; returns what is known then."""
-        mapped, periods, ledger = self.mapped, self.mapped.periods, database.ledger
-        is_made = known.is_made or found.is_made or ledger.is_made(cursor, self.target)
+        mapped, periods, ledger = self.mapped, self.mapped.periods, database.ledger(cursor)
+        is_made = known.is_made or found.is_made or ledger.is_made(self.target)
         policy = mapped.options.schema_changes or ("add" if is_made else "ignore")
         known = replace(known, is_made=is_made)
         is_of_sid = SID in found.columns
@@ -154,7 +154,7 @@ class SourceTable:
             except SettingsError as error:
                 raise SettingsError(f"{self.name}: {error.message}", hint=error.hint) from None
         for names in changes.renames:
-            ledger.rename_column(cursor, self.target, names)
+            ledger.rename_column(self.target, names)
         only = {SID: self.sid} if is_of_sid else {}
         only |= {periods.end: LAST} if periods is not None else {}
         for name, value in () if is_all else changes.fills.items():

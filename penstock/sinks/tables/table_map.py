@@ -46,9 +46,8 @@ class TableMap(Closes):
     def keep_letter(self, letter: Letter) -> None:
         """Stores a dead letter. Raises Unavailable, SettingsError."""
         with self._database.translated("storing a dead letter"), self._opened().transaction():
-            text = letter.body(LETTER).decode()
-            cursor = self._connection.cursor()
-            self._database.ledger.keep_letters(cursor, [(letter.event_id, text)])
+            ledger = self._database.ledger(self._connection.cursor())
+            ledger.keep_letters([(letter.event_id, letter.body(LETTER).decode())])
 
     def close(self) -> None:
         """Disconnects."""
@@ -73,10 +72,9 @@ class TableMap(Closes):
         key = mapped.backend, mapped.source, sid
         if key not in self._entered:
             with self._database.translated("reading the ledger"), self._opened().transaction():
-                cursor = self._connection.cursor()
-                ledger, initial = self._database.ledger, self._database.settings.initial
-                ledger.make(cursor)
-                row = mapped.enter(ledger, cursor, sid, initial=initial)
+                ledger = self._database.ledger(self._connection.cursor())
+                ledger.make()
+                row = mapped.enter(ledger, sid, initial=self._database.settings.initial)
             self._entered[key] = SourceTable(mapped=mapped, sid=sid, id=row.id)
         return self._entered[key]
 

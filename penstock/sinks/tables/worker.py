@@ -232,10 +232,11 @@ class Worker:
         chunks = [chunk for work in works for chunk in work.chunks]
         if self._applier is None:
             self._applier = Applier(self._database, self._settings.on_error)
-        connection, ledger = self._applier.connection, self._database.ledger
+        connection = self._applier.connection
         with self._database.translated("writing"), connection.transaction():
             cursor = connection.cursor()
-            rows = ledger.lock(cursor, {chunk.table.id for chunk in chunks})
+            ledger = self._database.ledger(cursor)
+            rows = ledger.lock({chunk.table.id for chunk in chunks})
             for table, same in _by_table(chunks).items():
                 row = rows.get(table.id)
                 if row is None:
@@ -251,15 +252,13 @@ class Worker:
                     if is_live:
                         rest = self._apply(cursor, (table, row), relation, changes, report)
                     if rest:
-                        ledger.hold(cursor, row.id, relation, rest)
+                        ledger.hold(row.id, relation, rest)
                     is_live, at = is_live and not rest, changes[-1].committed_at
                     report.lag = time.time() - at / 1e6 if is_live and at is not None else None
                 if row.is_new(report.place):
                     counted.tables[table] = report
             if counted.tables:
-                ledger.advance(
-                    cursor, {table.id: one.place for table, one in counted.tables.items()}
-                )
+                ledger.advance({table.id: one.place for table, one in counted.tables.items()})
         counted.seconds = time.monotonic() - begun
         with self._changed:
             self._report.add(counted)
@@ -279,12 +278,12 @@ class Worker:
         try:
             done = self._applier.apply(cursor, table, row, relation, changes)
         except BeginAnew:
-            self._database.ledger.load_anew(cursor, row.id)
+            self._database.ledger(cursor).load_anew(row.id)
             return changes
         report.applied += done.applied
         report.letters += done.letters
         if done.error is not None:
-            self._database.ledger.enter_state(cursor, row.id, "waiting", done.error)
+            self._database.ledger(cursor).enter_state(row.id, "waiting", done.error)
         return done.rest
 
 
