@@ -11,18 +11,12 @@ from penstock.model.position import PartitionId, Place, Position
 
 
 class HandedOver:
-    """Changes that were handed over together, up to `last`; `add` for each worker that has some,
-    `finish` when one has committed them. Stored when as many have finished."""
+    """Changes that were handed over together, up to `last`, to some workers: stored once each of
+    these has called `finish`."""
 
-    def __init__(self, partition: PartitionId, last: Place) -> None:
-        self.partition, self.last = partition, last
-        self._open = 0
+    def __init__(self, last: Place, workers: int) -> None:
+        self.last, self._open = last, workers
         self._lock = threading.Lock()
-
-    def add(self) -> None:
-        """One worker more has some of the changes."""
-        with self._lock:
-            self._open += 1
 
     def finish(self) -> None:
         """One of them has committed its part."""
@@ -41,9 +35,9 @@ class Tracker:
     def __init__(self) -> None:
         self._entries: dict[PartitionId, deque[HandedOver]] = {}
 
-    def open(self, partition: PartitionId, last: Place) -> HandedOver:
-        """Notes changes up to a place; the caller adds workers before it asks what is `stored`."""
-        entry = HandedOver(partition, last)
+    def open(self, partition: PartitionId, last: Place, workers: int) -> HandedOver:
+        """Notes changes up to a place, of which so many workers have some."""
+        entry = HandedOver(last, workers)
         self._entries.setdefault(partition, deque()).append(entry)
         return entry
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -41,22 +40,16 @@ _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the 
 
 
 @dataclass(slots=True)
-class _Tail:
-    """The last changes of a partition, whose transaction may go on; `since` when (monotonic)."""
-
-    batches: list[pa.RecordBatch] = field(default_factory=list)
-    rows: int = 0
-    since: float = 0.0
-
-
-@dataclass(slots=True)
-class _Gathered:
-    """Batches of a partition that are divided together: what a small one costs is not its rows.
-    `since` when (monotonic)."""
+class _Batches:
+    """Neighbouring batches of a partition, the first of which came at `since` (monotonic)."""
 
     since: float
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+        self.rows += len(batch)
 
     def together(self) -> pa.RecordBatch:
         """One batch, which ends as the last one does."""
@@ -71,7 +64,8 @@ class _Gathered:
 
 class TableWrite:
     """One call of `write`; each batch is of one partition. `_relations`: of the partition's lines,
-    by their table's number."""
+    by their table's number. `_gathered`: what is divided together, as what a small batch costs is
+    not its rows; `_tails`: the last changes of a partition, whose transaction may go on."""
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
         settings = self._settings = database.settings
@@ -80,8 +74,8 @@ class TableWrite:
         self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
-        self._gathered: dict[PartitionId, _Gathered] = {}
-        self._tails: dict[PartitionId, _Tail] = {}
+        self._gathered: dict[PartitionId, _Batches] = {}
+        self._tails: dict[PartitionId, _Batches] = {}
         self._position: dict[PartitionId, Place] = {}
         self._applied = self._known = self._size = 0
         self._done = [WorkerReport() for _ in self._workers]  # since tables were reported
@@ -134,9 +128,8 @@ class TableWrite:
             )
         partition = PartitionId(batch.column("partition")[0].as_py())
         self._learn(partition, batch)
-        gathered = self._gathered.setdefault(partition, _Gathered(now))
-        gathered.batches.append(batch)
-        gathered.rows += len(batch)
+        gathered = self._gathered.setdefault(partition, _Batches(now))
+        gathered.add(batch)
         if gathered.rows >= _GATHERED:
             self._take(partition)
 
@@ -148,9 +141,7 @@ class TableWrite:
         batch = gathered.together()
         for part in self._order.arrange(batch):
             self._size += part.weight or 0
-            for run in part.runs:
-                rows = part.batch.slice(run.start, run.stop - run.start)
-                self._divide(run.origin.partition, rows, gathered.since)
+            self._divide(partition, part.batch, gathered.since)
         if batch.schema.metadata == WHOLE:
             self._flush(partition)
 
@@ -182,9 +173,8 @@ class TableWrite:
             self._tails.pop(partition, None)
             tail = None
         if tail is None:
-            tail = self._tails[partition] = _Tail(since=now)
-        tail.batches.append(rows.slice(first))
-        tail.rows += len(rows) - first
+            tail = self._tails[partition] = _Batches(now)
+        tail.add(rows.slice(first))
         if tail.rows >= self._settings.commit.rows:
             self._flush(partition)
 
@@ -207,13 +197,11 @@ class TableWrite:
     ) -> None:
         """Gives changes, in their order, to the workers of their tables."""
         last = batches[-1]
-        entry = self._tracker.open(partition, place_of(last, len(last) - 1))
         works: dict[int, list[Chunk]] = {}
         for batch in batches:
             for chunk in self._chunks(partition, batch):
                 works.setdefault(chunk.table.worker(len(self._workers)), []).append(chunk)
-        for _ in works:
-            entry.add()
+        entry = self._tracker.open(partition, place_of(last, len(last) - 1), len(works))
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
             self._worker(number).add(Work(chunks, rows, since, entry))
@@ -225,30 +213,31 @@ class TableWrite:
         return worker
 
     def _chunks(self, partition: PartitionId, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        """Its changes by table, each table's in their order."""
+        """Its changes by table, each table's in their order, in stretches of one relation: a row
+        may move between partitions."""
         batch = self._without_unreadable(batch)
-        if not len(batch):
-            return
-        found: dict[SourceTable, list[tuple[SourceRelation, np.ndarray[Any, Any]]]] = {}
-        for rows in _by_relation(batch):
-            start = int(rows[0])
-            relation = self._relations.get(
-                (partition, batch.column("relation_id")[start].as_py() or 0)
-            )
+        ids = np.asarray(batch.column("relation_id").fill_null(0))  # null: a message of the source
+        numbers, firsts, which = np.unique(ids, return_index=True, return_inverse=True)
+        relations: dict[int, SourceRelation] = {}
+        found: dict[SourceTable, list[int]] = {}
+        for at, (number, row) in enumerate(zip(numbers.tolist(), firsts.tolist(), strict=True)):
             backend, schema, name = (
-                batch.column(each)[start].as_py() for each in ("backend", "namespace", "collection")
+                batch.column(each)[row].as_py() for each in ("backend", "namespace", "collection")
             )
             table = self._retried(partial(self._map.find, backend, partition, schema, name))
-            if table is None:
-                continue
-            relation = relation or SourceRelation(schema="", table="", columns=())
-            if table.mapped.options.partitions:
-                relation = replace(relation, table=table.mapped.table, version="", catalog=None)
-            found.setdefault(table, []).append((relation, rows))
-        for table, parts in found.items():
-            for relation, rows in _in_order(parts):
-                whole = len(rows) == len(batch)
-                yield Chunk(table, relation, batch if whole else batch.take(pa.array(rows)))
+            if table is not None:
+                relation = self._relations[partition, number]
+                if table.mapped.options.partitions:
+                    name = table.mapped.table
+                    relation = replace(relation, table=name, version="", catalog=None)
+                relations[at] = relation
+                found.setdefault(table, []).append(at)
+        for table, own in found.items():
+            rows: np.ndarray[Any, Any] = np.flatnonzero(np.isin(which, own))
+            for some in np.split(rows, np.flatnonzero(np.diff(which[rows])) + 1):
+                whole = len(some) == len(batch)
+                chunk = batch if whole else batch.take(pa.array(some))
+                yield Chunk(table, relations[int(which[some[0]])], chunk)
 
     def _without_unreadable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         rows = unreadable(batch)
@@ -317,39 +306,3 @@ class TableWrite:
 def _relation(document: str) -> SourceRelation:
     """Of a page's document: pages of a table mostly have the same."""
     return SourceRelation.of(orjson.loads(document))
-
-
-def _in_order(
-    parts: Sequence[tuple[SourceRelation, "np.ndarray[Any, Any]"]],
-) -> Iterator[tuple[SourceRelation, "np.ndarray[Any, Any]"]]:
-    """The rows of a table in their order, in stretches of one relation: a row may move between
-    partitions."""
-    if len(parts) == 1:
-        yield parts[0]
-        return
-    relations = list(dict.fromkeys(relation for relation, _ in parts))
-    which = np.concatenate([np.full(len(rows), relations.index(each)) for each, rows in parts])
-    rows = np.concatenate([rows for _, rows in parts])
-    order = np.argsort(rows)
-    rows, which = rows[order], which[order]
-    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(which)) + 1).tolist(), len(rows)]):
-        yield relations[which[start]], rows[start:stop]
-
-
-def _by_relation(batch: pa.RecordBatch) -> Iterator["np.ndarray[Any, Any]"]:
-    """The rows of each relation: by its number, and where it has none by its name."""
-    ids = batch.column("relation_id")
-    names = batch.column("collection")
-    if not ids.null_count:
-        numbers = np.asarray(ids)
-        if (numbers == numbers[0]).all():
-            yield np.arange(len(batch))
-            return
-        order = np.argsort(numbers, kind="stable")
-        edges = [0, *(np.flatnonzero(np.diff(numbers[order])) + 1).tolist(), len(batch)]
-        for start, stop in pairwise(edges):
-            yield order[start:stop]
-        return
-    for row in range(len(batch)):
-        if names[row].is_valid:
-            yield np.array([row])
