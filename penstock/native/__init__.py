@@ -10,6 +10,7 @@ import ctypes
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 # Goes up with every change of a function's signature or of a structure that crosses; native.h has
 # the same. A library that was made from other sources is then not used.
@@ -18,6 +19,23 @@ ABI = 12
 _LIBRARY = "libpenstock.so.1"
 
 _OFF = ("off", "0", "false", "no")
+
+
+class NativeColumn(ctypes.Structure):
+    """`struct column` of columns.h."""
+
+    _fields_ = (
+        ("valid", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
+        ("offset", ctypes.c_int64), ("length", ctypes.c_int64),
+    )  # fmt: skip
+
+    @classmethod
+    def of(cls, column: Any) -> "NativeColumn":
+        """Where the bytes of an Arrow column are, for as long as it is held."""
+        buffers = [None if one is None else one.address for one in column.buffers()]
+        ends = buffers[1] if len(buffers) == 3 else None
+        valid = buffers[0] if column.null_count else None
+        return cls(valid, ends, buffers[-1], column.offset, len(column))
 
 
 @cache

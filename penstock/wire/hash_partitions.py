@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.model.page import Decoder, DecoderAround, Page
-from penstock.native import library
+from penstock.native import NativeColumn, library
 
 MOST = 1024
 _OFFSET, _PRIME = np.uint64(0xCBF29CE484222325), np.uint64(0x100000001B3)
@@ -54,7 +54,7 @@ def hash_partitions(collection: Any, document: Any, count: int) -> Any:
         return hash_partitions_plainly(collection, document, count)
     rows = len(document)
     numbers = np.empty(rows, np.int32)
-    columns = _column(collection), _column(document)
+    columns = NativeColumn.of(collection), NativeColumn.of(document)
     function(*map(ctypes.byref, columns), rows, count, numbers.ctypes.data)
     return pa.array(numbers)
 
@@ -87,21 +87,6 @@ def _hashed(hashes: "np.ndarray[Any, np.dtype[np.uint64]]", column: Any) -> Any:
         at += 1
         rows = rows[sizes[rows] > at]
     return hashes
-
-
-class _Column(ctypes.Structure):
-    """`struct column` of columns.h."""
-
-    _fields_ = (
-        ("valid", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
-        ("offset", ctypes.c_int64), ("length", ctypes.c_int64),
-    )  # fmt: skip
-
-
-def _column(column: Any) -> _Column:
-    valid, ends, data = (None if one is None else one.address for one in column.buffers())
-    known = valid if column.null_count else None
-    return _Column(known, ends, data, column.offset, len(column))
 
 
 @cache

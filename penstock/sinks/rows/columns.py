@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from penstock.model.change import COLUMNS
 from penstock.model.errors import SettingsError
+from penstock.native import NativeColumn
 from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.kernel import ARROW_ARRAY, NativeColumn
+from penstock.sinks.rows.kernel import ARROW_ARRAY
 from penstock.wire.hash_partitions import MOST
 
 # An Arrow column.
@@ -140,8 +141,4 @@ def _pointed(column: Any) -> NativeColumn:
             return column.native
         case np.ndarray():
             return NativeColumn(None, None, address(column), 0, len(column))
-    buffers = [None if one is None else one.address for one in column.buffers()]
-    ends = buffers[1] if len(buffers) == 3 else None
-    return NativeColumn(
-        buffers[0] if column.null_count else None, ends, buffers[-1], column.offset, len(column)
-    )
+    return NativeColumn.of(column)

@@ -11,15 +11,6 @@ UNKNOWN = -(1 << 63)  # what the kernel returns when it has to be done the other
 _ADDRESS, _NUMBER, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
 
 
-class NativeColumn(ctypes.Structure):
-    """`struct column`."""
-
-    _fields_ = (
-        ("valid", ctypes.c_void_p), ("offsets", ctypes.c_void_p), ("data", ctypes.c_void_p),
-        ("offset", ctypes.c_int64), ("length", ctypes.c_int64),
-    )  # fmt: skip
-
-
 class NativePiece(ctypes.Structure):
     """`struct piece`."""
 
