@@ -43,6 +43,20 @@ def base64_of(value: Any) -> str:
     raise TypeError
 
 
+def error_image(
+    images: str, *, reason: str, error: str, raw: bytes, context: bytes
+) -> dict[str, Any]:
+    """The `after` image of an ERROR change, before it is packed: `raw` is the payload and `context`
+    the context of a page of this change alone."""
+    as_text = images != "msgpack"
+    return {
+        "reason": reason,
+        "error": error,
+        "raw": base64_of(raw) if as_text else raw,
+        "context": base64_of(context) if as_text else context,
+    }
+
+
 class JsonText(str):
     """A json or jsonb as the database writes it."""
 

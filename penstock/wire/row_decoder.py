@@ -1,6 +1,5 @@
 """What decoders share that make one row, a dictionary, of each change. Pure."""
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ import pyarrow as pa
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
+from penstock.wire.documents import base64_of, error_image
 
 Row = dict[str, Any]
 
@@ -60,13 +60,9 @@ class RowDecoder:
         """The row of a change that cannot be read: payload and context of a page of it alone."""
         if self._on_error == "stop":
             raise Malformed(f"{what} cannot be read: {error}")
-        in_text = self._images == "json"
-        image = {
-            "reason": "not-readable",
-            "error": error,
-            "raw": base64.b64encode(raw).decode() if in_text else raw,
-            "context": base64.b64encode(context).decode() if in_text else context,
-        }
+        image = error_image(
+            self._images, reason="not-readable", error=error, raw=raw, context=context
+        )
         return {"operation": "ERROR", "after": self._pack(image)}
 
 
@@ -77,5 +73,5 @@ def as_json(value: Any) -> str:
 def as_text(value: Any) -> str:
     """A value as text: JSON, and bytes are base64."""
     if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return orjson.dumps(value, default=as_text).decode()
+        return base64_of(value)
+    return orjson.dumps(value, default=base64_of).decode()

@@ -4,7 +4,6 @@ The event id is `BACKEND:CLUSTER TIME:HASH OF THE TOKEN`: the token is what the 
 the event, while counting inside a cluster time depends on which events a filter lets through.
 """
 
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from penstock.wire.changestream.events import ChangeEvent, Placer, cursor_of, el
 from penstock.wire.changestream.kernel import EventKernel
 from penstock.wire.changestream.tokens import hash_of, mark_ending, mark_text
 from penstock.wire.changestream.values import CODEC
+from penstock.wire.documents import error_image
 from penstock.wire.eras import era_of
 
 _NONE: list[str] = []
@@ -116,13 +116,9 @@ class ChangeStreamDecoder:
         """A row shaped like a change, with what is needed to read it after all."""
         reason, message = _reason(error)
         raw = b"".join(element(document) for document in documents)
-        text = self.settings.images == "json"
-        image = {
-            "reason": reason,
-            "error": message,
-            "raw": b64encode(raw).decode() if text else raw,
-            "context": "" if text else b"",
-        }
+        image = error_image(
+            self.settings.images, reason=reason, error=message, raw=raw, context=b""
+        )
         database, collection = _namespace(documents)
         after = self._reader.pack(image)
         return Read("ERROR", None, database, collection, after=after)

@@ -28,6 +28,8 @@ from bson.regex import Regex
 from bson.son import SON
 from bson.timestamp import Timestamp
 
+from penstock.wire.documents import base64_of
+
 # How documents are decoded: dates as milliseconds, because Python's end in the year 9999.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(
     uuid_representation=UuidRepresentation.STANDARD,
@@ -154,13 +156,6 @@ def _regex(value: Regex[Any]) -> dict[str, Any]:
 def _code(value: Code) -> dict[str, Any]:
     code = {"$code": str(value)}
     return code if value.scope is None else code | {"$scope": _document(value.scope)}
-
-
-def base64_of(value: Any) -> str:
-    """How JSON has bytes; for orjson, which asks for what it does not know."""
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    raise TypeError(f"{type(value).__name__} in a document key")
 
 
 def _unknown(value: Any) -> Any:

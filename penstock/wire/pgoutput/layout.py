@@ -9,12 +9,12 @@ import ormsgpack
 
 from penstock.model.change import Images, OnError
 from penstock.model.errors import Malformed, SettingsError
+from penstock.wire.documents import base64_of
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
 from penstock.wire.pgoutput.images import Cells, Lines, Maps, Pack, RowImages
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
 from penstock.wire.pgoutput.values import Types, ValueKind, value_of
-from penstock.wire.pgoutput.values.scalars import as_base64
 
 TENANT_FIELD = "field:"
 
@@ -232,7 +232,7 @@ def key_text(values: list[Any]) -> str:
 def _plain(value: Any) -> Any:
     match value:
         case bytes():
-            return as_base64(value)
+            return base64_of(value)
         case orjson.Fragment():
             return orjson.dumps(value).decode()
         case list():

@@ -8,6 +8,7 @@ import struct
 from typing import Any, NamedTuple, assert_never
 
 from penstock.model.errors import Malformed
+from penstock.wire.documents import error_image
 from penstock.wire.pgoutput.batch import Constants
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.layout import DecoderSettings, RowLayout
@@ -21,7 +22,7 @@ from penstock.wire.pgoutput.messages import (
     TupleData,
     Update,
 )
-from penstock.wire.pgoutput.values.scalars import Converter, as_base64
+from penstock.wire.pgoutput.values.scalars import Converter
 
 # What reading or converting broken bytes can raise.
 BROKEN = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, struct.error)
@@ -143,17 +144,12 @@ class Poison:
         change's own CopyData message."""
         context = self._alone(place, constants, layout).pack()
         settings = self._settings
-        is_text = settings.images != "msgpack"
         tenant = settings.database if settings.tenant == "database" else None
-        image = settings.pack(
-            {
-                "reason": diagnosis.reason,
-                "error": str(diagnosis.error),
-                "raw": as_base64(raw) if is_text else raw,
-                "context": as_base64(context) if is_text else context,
-            }
+        error = str(diagnosis.error)
+        image = error_image(
+            settings.images, reason=diagnosis.reason, error=error, raw=raw, context=context
         )
-        rest = (None, None, None, None, image, NO_COLUMNS)
+        rest = (None, None, None, None, settings.pack(image), NO_COLUMNS)
         return (*place, "ERROR", tenant, *rest)
 
     def _alone(

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from penstock.model.errors import Malformed
+from penstock.wire.documents import base64_of
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time
@@ -37,7 +38,6 @@ from penstock.wire.pgoutput.rows import (
     explain,
     read_tuple,
 )
-from penstock.wire.pgoutput.values.scalars import as_base64
 
 # A row and its layout (no columns: None) -> its tenant.
 Tenant = Callable[[dict[str, Any], RowLayout | None], str | None]
@@ -345,7 +345,7 @@ class Scan:
         try:
             return {"prefix": message.prefix, "content": content.decode()}
         except UnicodeDecodeError:
-            data = content if self._settings.images == "msgpack" else as_base64(content)
+            data = content if self._settings.images == "msgpack" else base64_of(content)
             return {"prefix": message.prefix, "content": data, "binary": True}
 
 

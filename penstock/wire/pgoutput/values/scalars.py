@@ -17,10 +17,11 @@ Infinite ones stay `infinity` and `-infinity`. time, timetz and interval are ISO
 """
 
 import re
-from base64 import b64encode
 from binascii import unhexlify
 from collections.abc import Callable
 from typing import Any
+
+from penstock.wire.documents import base64_of
 
 Converter = Callable[[bytes], Any]
 
@@ -65,12 +66,7 @@ def binary(raw: bytes) -> bytes:
 
 def binary_as_base64(raw: bytes) -> str:
     r"""`\x6869` -> "aGk="."""
-    return as_base64(binary(raw))
-
-
-def as_base64(data: bytes) -> str:
-    """How JSON spells bytes."""
-    return b64encode(data).decode()
+    return base64_of(binary(raw))
 
 
 def timestamptz(raw: bytes) -> str:
