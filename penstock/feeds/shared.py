@@ -17,7 +17,7 @@ from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
-from penstock.model.settings import Settings, Start
+from penstock.model.settings import Duration, Settings, Start
 
 
 def _split(value: Any) -> Any:
@@ -66,6 +66,10 @@ class PolledSettings(BackendSettings):
     polled: bool = True
     """Whether Spark's tasks read the partitions in open micro-batches; if not, the reader
     process."""
+    poll: Duration = Field(1.0, gt=0)
+    """Seconds between two reads of a partition that has nothing new."""
+    connect_timeout: Duration = Field(10.0, gt=0)
+    """Seconds for making a connection."""
 
     # What `start` may be besides a time and a token, and how that is listed for people.
     words: ClassVar[Mapping[str, At]]

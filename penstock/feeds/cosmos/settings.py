@@ -46,10 +46,6 @@ class CosmosSettings(PolledSettings):
     page_items: int = Field(1000, ge=1)
     """Most items of a page; a transaction is never cut. Halved while the service refuses a page as
     too large."""
-    poll: Duration = Field(1.0, gt=0)
-    """Seconds between two reads of a range that has nothing new."""
-    connect_timeout: Duration = Field(10.0, gt=0)
-    """Seconds for making a connection."""
     timeout: Duration = Field(65.0, gt=0)
     """Seconds without one byte of an answer, after which a call counts as failed."""
 

@@ -54,16 +54,12 @@ class DynamodbSettings(PolledSettings):
     """What fills the column `tenant`: `none`, or `field:<attribute>` of the item."""
     reads: int = Field(5, ge=1)
     """Most reads a second and shard. AWS allows five, from all readers together."""
-    poll: Duration = Field(1.0, gt=0)
-    """Seconds between two reads of a shard that has nothing new."""
     look_ups: float = Field(1.0, gt=0, le=1)
     """Which part of 8 DescribeStream and 4 ListStreams calls a second this backend may make. AWS
     allows 10 and 5 for an account. The backends of this type in one file share them equally."""
     scan_units: float = Field(500.0, ge=1)
     """Read capacity units a second that each connection of a snapshot uses at most: 500 are 2 MB of
     items."""
-    connect_timeout: Duration = Field(10.0, gt=0)
-    """Seconds for making a connection."""
     timeout: Duration = Field(30.0, gt=0)
     """Seconds without one byte of an answer, after which a call counts as failed."""
 
