@@ -117,6 +117,11 @@ def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
                 following.read(0.1)
         gap = story.lost(server)
         assert gap.cause == "slot_lost"
+        for ask in (feed_of(server).begin, lambda: feed_of(server).follow(SLOT)):
+            with pytest.raises(PositionLost, match=r"is lost .*anew.* max_slot_wal_keep_size"):
+                ask()
+        found = {each.subject: each.level for each in feed_of(server).check()}
+        assert found[f"slot {SLOT}"] == "error"
         with story.following(feed_of(server), despite=[gap]) as following:
             story.store(following)
         insert(server, 21, 30, "found")

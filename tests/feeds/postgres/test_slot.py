@@ -1,7 +1,7 @@
 """The slot: when it moves, when it must not, and what is said when it can't be used."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import psycopg
@@ -9,11 +9,11 @@ import pytest
 
 from penstock.feeds.postgres.slot import find_slot, refuse_unusable
 from penstock.feeds.postgres.transport import start
-from penstock.model.errors import PositionLost, SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Bookmark, Place
 from penstock.wire.pgoutput.lsn import lsn_of
 from tests.feeds.postgres.reading import Reader
-from tests.servers import Database, Postgres
+from tests.servers import Postgres
 from tests.waiting import until
 
 _NOW = "SELECT pg_current_wal_lsn()"
@@ -171,32 +171,6 @@ def test_a_slot_of_another_database_is_refused(reader: Reader, postgres: Postgre
             reader.prepare()
     finally:
         postgres.execute(f"SELECT pg_drop_replication_slot('{reader.slot}')")
-
-
-@pytest.fixture(params=[*(pytest.param(one, marks=pytest.mark.thorough) for one in (15, 16)), 18])
-def forgetful(request: pytest.FixtureRequest) -> Iterator[Database]:
-    """A database on a server that keeps hardly any WAL for slots."""
-    settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}
-    with Postgres(version=request.param, settings=settings) as server, server.database() as fresh:
-        yield fresh
-
-
-def test_a_slot_that_lost_its_wal_is_a_lost_position(forgetful: Database) -> None:
-    reader = Reader(forgetful).prepare()
-    forgetful.execute("CREATE TABLE t (id int PRIMARY KEY, a text)")
-    for _ in range(4):
-        forgetful.execute(
-            "INSERT INTO t SELECT g, repeat('x', 500) FROM generate_series(1, 9999) g"
-        )
-        forgetful.execute("TRUNCATE t")
-        forgetful.execute("SELECT pg_switch_wal()")
-        forgetful.execute("CHECKPOINT")
-    with pytest.raises(PositionLost, match=r"is lost .*anew") as caught:
-        reader.feed.follow(reader.slot)
-    assert "max_slot_wal_keep_size" in caught.value.hint
-    with pytest.raises(PositionLost):
-        reader.feed.begin()
-    assert [f.level for f in reader.feed.check() if f.subject == f"slot {reader.slot}"] == ["error"]
 
 
 def test_a_missing_publication_is_an_error_with_its_sql(reader_of: Callable[..., Reader]) -> None:

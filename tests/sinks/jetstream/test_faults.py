@@ -40,24 +40,6 @@ def test_a_server_that_is_restarted_in_the_middle(
     assert [note["connected"] for note in told if "connected" in note][-1] is True
 
 
-@pytest.mark.parametrize("end", ["stop", "kill"])
-def test_a_restarted_server_that_remembers_no_id_is_written_to_exactly_once(
-    end: str, own_nats: Any, sink_of: Any
-) -> None:
-    server: Nats = own_nats()
-    sink = sink_of(server.url, delivery="exactly-once")
-    batches = [batch_of(30, n) for n in range(1, 4)]
-    sink.write([batches[0]], ignore)
-    getattr(server, end)()
-    server.start()
-    time.sleep(0.3)  # longer than its duplicate window
-    told = Noted()
-    sink.write([batches[0], batches[1]], told)
-    sink_of(server.url, delivery="exactly-once", timeout="4s").write(batches, ignore)
-    assert ids_in(server.url, sink.settings.stream) == ids_of(*batches)
-    assert {note["delivery"] for note in told if "delivery" in note} == {"exactly-once"}
-
-
 def test_a_server_that_hangs_is_noticed(
     delivery: str, own_nats: Any, stream: str, sink_of: Any
 ) -> None:

@@ -80,10 +80,3 @@ def test_a_kill_in_the_middle_loses_doubles_and_reorders_nothing(
     again = sink.write(batches[-5:], ignore)
     assert (again.published, again.duplicates) == (0, 2000)
     assert ids_in(server.url, settings.stream) == ids_of(*batches)
-
-
-def test_at_least_once_stores_everything(server: Nats, settings_of: Any) -> None:
-    settings = settings_of(server.url, delivery="at-least-once")
-    batches = [batch_of(400, n) for n in range(1, 6)]
-    assert JetStreamSink(settings).write(batches, ignore).published == 2000
-    assert ids_in(server.url, settings.stream) == ids_of(*batches)

@@ -167,25 +167,6 @@ def test_others_in_the_stream_do_not_disturb(
     assert len(messages) == 5010
 
 
-def test_as_many_messages_of_others_as_a_refused_batch_has_do_not_let_the_next_one_pass(
-    nats: Nats, stream: str, api: JetStream, settings_of: Any
-) -> None:
-    """Two in flight in a chain, and somebody stores a batch of the same size before the first: it
-    is refused, and the stream is now where the second expects it."""
-    api.create({"name": stream, "subjects": [f"{stream}.>"], "allow_atomic": True})
-    mine, other = (
-        settings_of(nats.url, subject=f"{stream}.{name}.{{collection}}", delivery="exactly-once")
-        for name in ("mine", "other")
-    )
-    batches = [batch_of(1000, n) for n in range(1, 5)]
-    with publishing(mine, *batches) as publisher:
-        publisher._read_back()
-        JetStreamSink(other).write([batch_of(1000, 1, backend="other")], ignore)
-        publisher.pump(drain=True)
-    ours = [m.event_id for m in read(nats.url, stream) if ".mine." in m.subject]
-    assert ours == ids_of(*batches)
-
-
 def test_an_answer_that_was_read_while_sending_is_taken_at_once(
     monkeypatch: Any, nats: Nats, settings_of: Any
 ) -> None:

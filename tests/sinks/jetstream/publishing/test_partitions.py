@@ -21,6 +21,8 @@ from tests.sinks.jetstream.raw import publishing
 
 MakeBatch = Callable[..., pa.RecordBatch]
 MakeSink = Callable[..., JetStreamSink]
+# What makes batches chains, or atomic ones.
+SYNCED: dict[str, Any] = {"chain": {}, "atomic": {"durability": "fsync", "assume_synced": True}}
 
 
 @pytest.fixture
@@ -184,8 +186,7 @@ def test_lost_acknowledgements_are_settled_for_every_partition(
     losing: int, form: str, proxy: Any, make: MakeSink, order_of: Any
 ) -> None:
     between = proxy(trigger=b'{"stream":', remaining=losing)
-    synced = {"durability": "fsync", "assume_synced": True} if form == "atomic" else {}
-    sink = make(between.url, timeout="60s", **synced)
+    sink = make(between.url, timeout="60s", **SYNCED[form])
     given = pages(partitions=150, rounds=12, rows=4)
     receipt = sink.write(given, ignore)
     assert between.lost == losing
@@ -219,13 +220,14 @@ def test_several_backends_share_a_stream(make: MakeSink, order_of: Any) -> None:
 
 
 @pytest.mark.parametrize("tokens", ["{backend}.x", "{backend}.{source_partition}"])
+@pytest.mark.parametrize("form", ["chain", "atomic"])
 def test_as_many_messages_of_another_backend_do_not_let_the_next_batch_pass(
-    tokens: str, nats: Nats, stream: str, settings_of: Any, order_of: Any
+    tokens: str, form: str, nats: Nats, stream: str, settings_of: Any, order_of: Any
 ) -> None:
-    """Two atomic batches are in flight, and another backend stores as many messages as the first
-    has: it is refused, and the stream is now where the second expects it."""
-    fields = {"delivery": "exactly-once", "durability": "fsync", "assume_synced": True}
-    settings = settings_of(nats.url, subject=f"{stream}.{tokens}.{{collection}}", **fields)
+    """Two batches are in flight, and another backend stores as many messages as the first has: it
+    is refused, and the stream is now where the second expects it."""
+    fields = {"delivery": "exactly-once", "subject": f"{stream}.{tokens}.{{collection}}"}
+    settings = settings_of(nats.url, **fields, **SYNCED[form])
     batches = [batch_of(1000, n, partition="x") for n in range(1, 5)]
     with publishing(settings, *batches) as publisher:
         publisher._read_back()
