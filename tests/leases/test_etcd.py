@@ -1,6 +1,5 @@
 """Leases in etcd: its URL, a cluster, restarts, a login, TLS, and answers that are lost."""
 
-import base64
 import pickle
 import subprocess
 import threading
@@ -221,15 +220,3 @@ def test_tls_with_a_certificate_of_ones_own(own_etcd: Callable[..., Etcd], tmp_p
     with pytest.raises(SettingsError, match="certificate") as caught:
         EtcdStore(f"etcds://{server.endpoint}/p").get("a")
     assert "ca=" in caught.value.hint
-
-
-def test_a_key_of_an_earlier_version_has_no_properties(prefix: str) -> None:
-    store = EtcdStore(prefix)
-    with store._gateway() as gateway:
-        value = base64.b64encode(b'{"owner": "me", "continuation": "1", "write": "x"}').decode()
-        gateway.send("/v3/kv/put", {"key": store._key("a"), "value": value})
-    found = store.get("a")
-    assert found is not None
-    assert found == Lease(name="a", owner="me", continuation="1", revision=found.revision)
-    assert store.put(replace(found, properties={"team": "x"})) == store.get("a")
-    store.close()

@@ -58,14 +58,3 @@ def test_a_server_that_was_killed_is_unavailable_until_it_is_back(
     written = store.put_all([replace(put, continuation="2"), Lease(name="b")])
     assert [store.get("a"), store.get("b")] == written
     store.close()
-
-
-def test_a_document_of_an_earlier_version_has_no_properties(lease_mongo_url: str) -> None:
-    with MongoClient[dict[str, object]](lease_mongo_url) as client:
-        row = {"_id": "a", "owner": "me", "continuation": "1", "revision": 7}
-        client.get_default_database()["penstock_lease"].insert_one(row)
-    store = MongoStore(lease_mongo_url)
-    found = store.get("a")
-    assert found == Lease(name="a", owner="me", continuation="1", revision="7")
-    assert store.put(replace(found, properties={"team": "x"})) == store.get("a")
-    store.close()

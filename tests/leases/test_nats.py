@@ -33,14 +33,3 @@ def test_a_key_that_is_no_lease_is_an_error_with_the_remedy(nats: Nats, stream: 
         store.list("")
     assert "own" in caught.value.hint
     store.close()
-
-
-def test_a_key_of_an_earlier_version_has_no_properties(nats: Nats, stream: str) -> None:
-    store = NatsStore(f"{nats.url}/{stream}")
-    with store._bucket() as bucket:
-        bucket.put("a", b'{"owner": "me", "continuation": "1"}')
-    found = store.get("a")
-    assert found is not None
-    assert found == Lease(name="a", owner="me", continuation="1", revision=found.revision)
-    assert store.put(replace(found, properties={"team": "x"})) == store.get("a")
-    store.close()

@@ -1,4 +1,5 @@
-"""The Processor on each kind of source, with the servers that tests have."""
+"""The Processor on each kind of source, with the servers that tests have; of Cosmos DB see
+`test_cosmos`."""
 
 import threading
 import uuid
@@ -10,7 +11,6 @@ import pytest
 
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.leases.memory import MemoryStore
-from tests.cosmos.server import CosmosServer
 from tests.dynamodb.local import Table
 from tests.mongo import mongodb, shop_on
 from tests.servers import Database, Moto
@@ -145,14 +145,6 @@ def test_mongodb_is_processed() -> None:
     with mongodb() as url, shop_on(url) as shop:
         settings = {"connection": shop.url, "database": shop.name}
         continues("mongodb", settings, "_id", lambda n: shop.db.items.insert_one({"_id": n}))
-
-
-def test_cosmos_is_processed() -> None:
-    with CosmosServer() as server:
-        orders = server.container("shop", "orders")
-        settings = {"endpoint": server.url, "key": server.key, "poll": 0.01}
-        settings |= {"database": "shop", "container": "orders"}
-        continues("cosmos", settings, "id", lambda n: orders.put({"id": str(n), "pk": "p"}))
 
 
 def test_dynamodb_is_processed() -> None:
