@@ -4,9 +4,7 @@ import json
 import time
 from typing import Any
 
-import pytest
-
-from penstock.model.errors import PenstockError, RecordsExpired
+from penstock.model.errors import PenstockError
 from penstock.stream import Stream
 
 PATIENCE = 60.0
@@ -36,14 +34,3 @@ def ids(records: list[dict[str, Any]]) -> list[Any]:
 def saved(stream: Stream) -> Any:
     """The token, as one that was stored and read again."""
     return json.loads(json.dumps(stream.token))
-
-
-def expired(stream: Stream) -> None:
-    """Polls until its records have expired: the service says it twice."""
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        try:
-            assert next(stream) is None
-        except RecordsExpired:
-            return
-    pytest.fail("nothing has expired")

@@ -1,7 +1,6 @@
 """The iterator on the scripted DynamoDB Streams server: costs, order, pins, expiry, values."""
 
 import json
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -13,11 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.model.errors import RecordsExpired, Unavailable
 from penstock.stream import Stream
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.dynamodb.streams import Shard
-from tests.stream.taking import expired, ids, some
+from tests.stream.taking import ids, some
 
 
 @pytest.fixture
@@ -86,40 +84,6 @@ def test_an_empty_page_is_followed_by_another_until_five(
     assert done == polls
 
 
-def test_expired_iterators_are_made_again_silently(server: StreamsServer) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    stream.put(shard, "a", at=server.now)
-    iterator = opened(server)
-    some(iterator, 1)
-    assert nothing(iterator)
-    server.advance(16 * 60)
-    stream.put(shard, "b", at=server.now)
-    assert ids(some(iterator, 1)) == ["b"]
-    assert nothing(iterator)
-
-
-def test_trimmed_records_are_records_expired(server: StreamsServer) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    for name in "abc":
-        stream.put(shard, name, at=server.now)
-    iterator = opened(server)
-    some(iterator, 1)
-    token = iterator.token
-    stream.trim(shard, 2)
-    late = opened(server, at=token)
-    expired(late)
-    with pytest.raises(RecordsExpired) as caught:
-        next(late)
-    assert "move_to" in caught.value.hint
-    late.move_to("trim_horizon")
-    assert ids(some(late, 1)) == ["c"]
-    passing = opened(server, at=token, on_gap="continue")
-    assert ids(some(passing, 1)) == ["c"]
-    assert [gap.cause for gap in passing.gaps] == ["trimmed"]
-
-
 def test_a_heartbeat_costs_no_call_where_a_sequence_number_is_known(server: StreamsServer) -> None:
     stream = server.stream("users")
     stream.put(stream.shard(), "a", at=server.now)
@@ -129,31 +93,6 @@ def test_a_heartbeat_costs_no_call_where_a_sequence_number_is_known(server: Stre
     for _ in range(1000):
         iterator.heartbeat()
     assert dict(server.counts) == made
-
-
-@pytest.mark.slow
-def test_never_more_than_five_reads_a_second_and_shard(server: StreamsServer) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    stream.put(shard, "a", at=server.now)
-    iterator = Stream(DynamodbFeed(settings_of(server, poll=0.001)), at="trim_horizon")
-    end = time.monotonic() + 2.5
-    while time.monotonic() < end:
-        next(iterator)
-    times = server.reads[shard.id]
-    assert len(times) > 5
-    # 0.95: the server notes a call later than the client makes it, by a delay that varies.
-    assert all(late - early > 0.95 for early, late in zip(times, times[5:], strict=False))
-
-
-def test_a_shards_records_are_handed_out_after_server_errors(server: StreamsServer) -> None:
-    stream = server.stream("users")
-    shard = stream.shard()
-    stream.put(shard, "a", at=server.now)
-    iterator = opened(server)
-    server.fail("GetRecords", "LimitExceededException", times=2)
-    server.fail("DescribeStream", "InternalServerError", times=1, status=500)
-    assert ids(some(iterator, 1, through=Unavailable)) == ["a"]
 
 
 @pytest.mark.slow

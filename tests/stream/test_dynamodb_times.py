@@ -2,7 +2,6 @@
 takes AT_TIMESTAMP, and where the iterator scans.
 """
 
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -18,7 +17,7 @@ from penstock.model.errors import (
 from penstock.stream import Stream
 from tests.dynamodb import streams
 from tests.dynamodb.server import StreamsServer, settings_of
-from tests.stream.taking import expired, ids, saved
+from tests.stream.taking import ids, saved
 from tests.stream.taking import some as taken
 
 
@@ -157,14 +156,6 @@ def test_an_expired_iterator_without_any_time_is_shard_iterator_expired(
     assert [each["mark"]["iterator"] for each in saved(late)["partitions"].values()] == [iterator]
     late.move_to("trim_horizon")
     assert some(late, 4) == ["0", "1", "2", "new"]
-
-
-def test_a_pinned_time_older_than_a_day_is_records_expired(server: StreamsServer) -> None:
-    stream, _, _ = minutes(server, 3)
-    then = time.time() - 25 * 3600
-    late = opened(server, hand_made(server, stream, {"from": then, "asked": then}))
-    expired(late)
-    assert [gap.cause for gap in late.gaps] == ["trimmed"]
 
 
 @pytest.mark.parametrize(

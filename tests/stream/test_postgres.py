@@ -158,21 +158,6 @@ def test_a_killed_reader_resumes_from_its_saved_token(database: Database, tmp_pa
         assert ids(some(stream, 6, through=Unavailable)) == [5, 6, 7, 8, 9, 10]
 
 
-def test_a_connection_that_the_server_ends_loses_and_repeats_nothing(database: Database) -> None:
-    database.execute(TABLE)
-    with opened(database) as stream:
-        insert(database, *range(1, 8))
-        found = ids(some(stream, 2, through=Unavailable))
-        ended = database.execute(
-            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots"
-            " WHERE database = current_database()"
-        )
-        assert ended[0][0] is True
-        found += ids(some(stream, 5, through=Unavailable))
-        insert(database, 8)
-        assert [*found, *ids(some(stream, 1, through=Unavailable))] == list(range(1, 9))
-
-
 @dataclass
 class Item:
     id: int
