@@ -50,41 +50,6 @@ def start(processor: Processor) -> threading.Thread:
     return thread
 
 
-def test_hosts_that_join_and_leave_divide_the_partitions_and_double_nothing() -> None:
-    observer, store = Counting.fresh(), MemoryStore()
-    hosts = [
-        Processor(
-            memory(partitions=12, changes=2000, latency=0.002),
-            leases=store,
-            name="test",
-            observer=observer,
-            **{**FAST, "expire": 60.0},  # a machine that is busy for a second costs no lease
-        )
-        for _ in range(3)
-    ]
-    threads = [start(hosts[0])]
-    until(lambda: len(hosts[0].partitions) == 12)
-    threads += map(start, hosts[1:])
-    until(lambda: [len(each.partitions) for each in hosts] == [4, 4, 4])
-    hosts[0].stop()
-    threads[0].join(30)
-    assert hosts[0].partitions == []
-    until(lambda: sum(len(each.partitions) for each in hosts) == 12)
-    until(lambda: sum(map(len, observer.seen.values())) >= 12 * 2000)
-    for each in hosts:
-        each.stop()
-    for thread in threads:
-        thread.join(30)
-    assert all(len(found) == 2000 for found in observer.seen.values())
-    assert all(found == sorted(found, key=_place) for found in observer.seen.values())
-    assert not observer.inside
-
-
-def _place(text: str) -> tuple[str, int]:
-    cursor, _, ordinal = text.partition(":")
-    return cursor, int(ordinal)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_run_in_order(number: int) -> None:
     store, reasons = MemoryStore(), list[CloseReason]()

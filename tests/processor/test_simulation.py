@@ -174,17 +174,6 @@ def test_a_pipeline_beside_processors_of_its_name_is_refused_and_changes_nothing
     processed_once(world)
 
 
-def test_processors_of_a_pipelines_name_take_nothing_and_end(simulate: Simulate) -> None:
-    world = simulate(4, partitions=20, hosts=3)
-    pipeline = as_a_pipeline(world)
-    world.run(200)
-    assert world.wrong == []
-    assert not world.done
-    errors = [str(host.processor._error) for host in world.hosts]
-    assert all("is the position of a pipeline" in error for error in errors)
-    pipeline.verify()
-
-
 @pytest.mark.parametrize(
     ("partitions", "hosts"),
     [
