@@ -106,8 +106,11 @@ def frame(status: Mapping[str, Any], history: Mapping[str, Any]) -> RenderableTy
         (f"{status['name']}  ", "bold"), (health, f"bold {_COLORS[health]}"),
         f"  up {status['uptime_seconds'] / 60:.0f} min  penstock {status['version']}",
     )  # fmt: skip
-    reasons = [Text(f"  {each}", style=_COLORS[health]) for each in status["reasons"]]
-    parts: list[RenderableType] = [head, *reasons, Text(), _owners(status, history["series"])]
+    parts: list[RenderableType] = [head]
+    for reason, remedy in zip(status["reasons"], status["remedies"], strict=True):
+        parts.append(Text(f"  {reason}", style=_COLORS[health]))
+        parts.append(Text(f"    {remedy['do']} See {remedy['see']}"))
+    parts += [Text(), _owners(status, history["series"])]
     if status["tables"]:
         parts += [Text(), _tables(status["tables"])]
     return Group(*parts)

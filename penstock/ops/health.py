@@ -64,11 +64,48 @@ class Thresholds:
         return {"lag_bytes": self.lag_bytes - 1}
 
 
+class Remedy(NamedTuple):
+    """What to do, and the page of the documentation with more of it."""
+
+    do: str
+    see: str
+
+
+STAND_BY = Remedy(
+    "It takes over by itself; to end the other: penstock shutdown.",
+    "reference/operations/#two-instances",
+)
+_STANDS = Remedy(
+    "Remove the cause; it goes on by itself, or at once with: penstock retry.",
+    "reference/operations/#a-backend-that-fails",
+)
+_AWAY = Remedy("Look at its server and the network; it is tried again.", _STANDS.see)
+_STARTS = Remedy("It goes on by itself; if not, the log says why.", _STANDS.see)
+_PAUSED = Remedy("To go on: penstock resume.", "reference/operations/#actions")
+_STALE = Remedy("Load its tables anew, then: penstock gaps mend.", "how-to/recover-from-a-gap/")
+_RISK = Remedy(
+    "Bring the sink up to speed, or let the source keep more.",
+    "reference/operations/#the-window-of-history",
+)
+_UNOWNED = Remedy("Start more hosts, or raise their max_partitions.", "how-to/process/")
+_UNSAVED = Remedy(
+    "Mend the store of positions; changes flow on.", "reference/pipeline/#positions-stores"
+)
+_SLOW = Remedy(
+    "Look at the sink's server: its disk, its replicas.", "explanation/delivery/#back-pressure"
+)
+_BEHIND = Remedy("Look at back-pressure and at the CPU.", "reference/operations/#lag")
+_TABLE = Remedy(
+    "Remove the cause, then: penstock tables resume.", "how-to/dead-letters/#a-suspended-table"
+)
+
+
 class Complaint(NamedTuple):
     """One thing that is wrong; never ok."""
 
     health: Health
     reason: str
+    remedy: Remedy
 
 
 def worst(found: Sequence[Complaint]) -> Health:
@@ -76,9 +113,12 @@ def worst(found: Sequence[Complaint]) -> Health:
     return max((each.health for each in found), key=_ORDER.index, default="ok")
 
 
-def _lasting(seconds: float, patience: float, reason: str, why: str = "") -> Complaint:
+def _lasting(
+    seconds: float, patience: float, remedy: Remedy, reason: str, why: str = ""
+) -> Complaint:
     """Degraded, and unhealthy once it has lasted for `patience` seconds."""
-    return Complaint("unhealthy" if seconds >= patience else "degraded", _because(reason, why))
+    health: Health = "unhealthy" if seconds >= patience else "degraded"
+    return Complaint(health, _because(reason, why), remedy)
 
 
 def _because(what: str, why: str) -> str:
@@ -93,14 +133,14 @@ def complaints(
     # A shared sink's progress is not evidence about one backend.
     alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
-        Complaint(health, f"backend {name}: {reason}")
+        each._replace(reason=f"backend {name}: {each.reason}")
         for name in backends
-        for health, reason in _Backend(name, snapshot, alone, now, limits).complaints(started)
+        for each in _Backend(name, snapshot, alone, now, limits).complaints(started)
     ]
     found += [
-        Complaint(health, f"sink {name}: {reason}")
+        each._replace(reason=f"sink {name}: {each.reason}")
         for name, entry in sinks.items()
-        for health, reason in _sink_complaints(entry, now, limits)
+        for each in _sink_complaints(entry, now, limits)
     ]
     return [*found, *_table_complaints(snapshot)]
 
@@ -125,19 +165,20 @@ class _Backend:
         """What is wrong, of a pipeline that `started` then."""
         entry, query, limits = self._source, self._query, self._limits
         if query is not None and query.report.blocked:
-            yield Complaint("unhealthy", f"stands still: {query.report.blocked}")
+            yield Complaint("unhealthy", f"stands still: {query.report.blocked}", _STANDS)
         elif query is not None and not query.report.begun:
             waited = self._now - query.changed.get("begun", query.since)
             why = query.report.last_error
             patience = limits.stalled_after if why else inf
-            yield _lasting(waited, patience, f"has not begun for {waited:.0f} s", why)
+            remedy = _AWAY if why else _STARTS
+            yield _lasting(waited, patience, remedy, f"has not begun for {waited:.0f} s", why)
         elif entry is None:
             # It may have joined a pipeline that runs.
             waited = self._now - max(started, query.since if query is not None else started)
             reason = f"has not reported for {waited:.0f} s since the start"
-            yield _lasting(waited, limits.starting, reason)
+            yield _lasting(waited, limits.starting, _STARTS, reason)
         elif entry.report.stopped:
-            yield Complaint("unhealthy", "has stopped")
+            yield Complaint("unhealthy", "has stopped", _STARTS)
         else:
             yield from self._of_running(entry)
 
@@ -148,12 +189,13 @@ class _Backend:
         yield from self._unsaved()
         silent = self._now - entry.at
         if silent >= limits.silent_after:
-            yield _lasting(silent, limits.stalled_after, f"has not reported for {silent:.0f} s")
+            reason = f"has not reported for {silent:.0f} s"
+            yield _lasting(silent, limits.stalled_after, _STARTS, reason)
         if self._query is not None and (paused := self._query.report.paused):
             # Behind on purpose, and after a restart not connected.
             until = paused["until"] or "it is resumed"
             reason = f"paused since {paused['since']} by {paused['by']}, until {until}"
-            yield Complaint("degraded", reason)
+            yield Complaint("degraded", reason, _PAUSED)
             return
         yield from _disconnected(entry, self._now, limits)
         # One that is alone has the backend's own complaint.
@@ -163,7 +205,7 @@ class _Backend:
             if row.report.state == DISCONNECTED and len(self._partitions) > 1
         }
         if gone:
-            yield self._of_partitions(gone, "disconnected")
+            yield self._of_partitions(gone, "disconnected", _AWAY)
         yield from self._behind(entry)
 
     def _losses(self, source: SourceReport) -> Iterator[Complaint]:
@@ -172,27 +214,29 @@ class _Backend:
             if gap.report.stale:
                 causes = ", ".join(sorted(gap.report.counts))
                 reason = f"partition {partition} is stale: it has lost changes ({causes})"
-                yield Complaint("degraded", reason)
+                yield Complaint("degraded", reason, _STALE)
         if state := source.source_state:
-            yield Complaint("degraded", source.source_message or f"the source is {state}")
+            reason = source.source_message or f"the source is {state}"
+            yield Complaint("degraded", reason, _RISK)
         if risk := at_risk(source, self._limits.at_risk):
-            yield Complaint("degraded", risk)
+            yield Complaint("degraded", risk, _RISK)
 
     def _unowned(self, entry: Entry[SourceReport]) -> Iterator[Complaint]:
         """Partitions of a processor that no host which lives has the lease of."""
         since = self._now - entry.calm.get("unowned", entry.since)
         if entry.report.unowned and since >= self._limits.stalled_after:
             reason = f"{entry.report.unowned} partitions have had no owner for {since:.0f} s"
-            yield _lasting(since, self._limits.unowned_after, reason)
+            yield _lasting(since, self._limits.unowned_after, _UNOWNED, reason)
 
     def _unsaved(self) -> Iterator[Complaint]:
         """Changes flow on: only the source keeps more than it need."""
         entry = self._measure
         if entry is not None and (error := entry.report.positions_error):
             waited = self._now - entry.calm.get("positions_error", entry.since)
-            yield Complaint("degraded", f"positions are not saved for {waited:.0f} s: {error}")
+            reason = f"positions are not saved for {waited:.0f} s: {error}"
+            yield Complaint("degraded", reason, _UNSAVED)
 
-    def _of_partitions(self, since: Mapping[str, float], what: str) -> Complaint:
+    def _of_partitions(self, since: Mapping[str, float], what: str, remedy: Remedy) -> Complaint:
         """One complaint for all of them, however many: `since` is seconds."""
         order = sorted(since, key=lambda name: -since[name])
         longest = since[order[0]]
@@ -200,6 +244,7 @@ class _Backend:
         return _lasting(
             longest,
             self._limits.stalled_after,
+            remedy,
             f"{len(since)} of {len(self._partitions)} partitions {what} for up to {longest:.0f} s"
             f" ({', '.join(order[:_NAMED])}{more})",
             self._partitions[order[0]].report.last_error,
@@ -212,17 +257,17 @@ class _Backend:
         stalls = {name: self._stalled(row, [row, *excuses]) for name, row in rows.items()}
         stuck = {name: stall for name, stall in stalls.items() if stall >= limits.stalled_after}
         if stuck and not alone:
-            yield self._of_partitions(stuck, "are behind, and have not moved")
+            yield self._of_partitions(stuck, "are behind, and have not moved", _BEHIND)
             return
         whole = self._stalled(entry, [entry, *rows.values(), *self._sinks])
         longest = max(whole, *stuck.values()) if stuck else whole
         lag, age = entry.report.lag_bytes or 0, entry.report.lag_seconds or 0
         if longest >= limits.stalled_after:
-            yield Complaint("unhealthy", f"behind, and has not moved for {longest:.0f} s")
+            yield Complaint("unhealthy", f"behind, and has not moved for {longest:.0f} s", _BEHIND)
         elif lag >= limits.lag_bytes:
-            yield Complaint("degraded", f"{lag} bytes behind the source")
+            yield Complaint("degraded", f"{lag} bytes behind the source", _BEHIND)
         elif age >= limits.lag_seconds:
-            yield Complaint("degraded", f"{age:.0f} s behind the source")
+            yield Complaint("degraded", f"{age:.0f} s behind the source", _BEHIND)
 
     def _stalled(self, entry: Entry[Any], movers: _Entries) -> float:
         """For how long it has been behind without a move of any of `movers`; 0 if it is not."""
@@ -259,7 +304,7 @@ def _sink_complaints(
         since = now - entry.changed.get(field, entry.since)
         patience = inf if state in _MILD else limits.stalled_after
         text = f"{called} {state} for {since:.0f} s"
-        yield _lasting(since, patience, text, reason or sink.last_error)
+        yield _lasting(since, patience, _SLOW, text, reason or sink.last_error)
 
 
 def _disconnected(
@@ -268,7 +313,7 @@ def _disconnected(
     if not _is_connected(entry.report):
         gone = now - entry.changed.get("connected", entry.since)
         reason = f"disconnected for {gone:.0f} s"
-        yield _lasting(gone, limits.stalled_after, reason, entry.report.last_error)
+        yield _lasting(gone, limits.stalled_after, _AWAY, reason, entry.report.last_error)
 
 
 def _is_connected(report: SourceReport | SinkReport) -> bool:
@@ -289,11 +334,12 @@ def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
             name = f"{table.table} of {table.sid}" if table.sid else table.table
             does = "is suspended" if state == "suspended" else "waits"
             why = table.error if state == "waiting" else table.reason
-            yield Complaint("degraded", f"{who}table {name} {does} since {table.since} ({why})")
+            reason = f"{who}table {name} {does} since {table.since} ({why})"
+            yield Complaint("degraded", reason, _TABLE)
     for (who, state), count in counts.items():
         if count > _NAMED:
             does = "are suspended" if state == "suspended" else "wait"
-            yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}")
+            yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}", _TABLE)
 
 
 class Readiness(NamedTuple):

@@ -184,6 +184,9 @@ class SourceReport(ReadingReport):
     stopped: bool = told(False, "All is saved, and nothing more is read.")
     host: str | None = told(None, "Of a processor: its name among the hosts.")
     leases: int | None = told(None, "Of a processor: partitions of all hosts.")
+    hosts: Mapping[str, int] = told(
+        dict, "Of a processor: how many partitions each host has the lease of."
+    )
     unowned: int | None = told(None, "Of a processor: partitions without a host that lives.")
     observer_errors: int | None = told(None, "Of a processor: batches that its observer failed.")
     set_aside: int | None = told(None, "Of a processor: changes that it set aside.")
@@ -269,6 +272,9 @@ class SnapshotsReport(StatusReport):
         " the server, and since when that has its transaction), `ranges` and how many are `done`,"
         " `chunks`, `rows`, `bytes`, `bytes_per_second`, `seconds_left`.",
     )  # fmt: skip
+    last: Mapping[str, Mapping[str, Any]] = told(
+        dict, "Of tables the last that ended: `snapshot_id`, `state`, `rows`, `at`."
+    )
 
 
 LEVELS = ("normal", "slow", "critical")

@@ -3,6 +3,7 @@
 /health, /ready, /status, /metrics, the log and the dashboard read the same value.
 """
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -11,8 +12,17 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from penstock.model.version import DOCS
 from penstock.ops.board import Entry, Snapshot
-from penstock.ops.health import Complaint, Health, Thresholds, complaints, readiness, worst
+from penstock.ops.health import (
+    STAND_BY,
+    Complaint,
+    Health,
+    Thresholds,
+    complaints,
+    readiness,
+    worst,
+)
 from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
 from penstock.ops.reports import (
     LEVELS,
@@ -91,6 +101,9 @@ class Status:
     backends: Sequence[BackendStatus] = told(..., "The sources.")
     sinks: Sequence[SinkStatus] = told(..., "Where changes go.")
     last_batch: BatchStatus | None = told(..., "Of all backends the latest.")
+    remedies: Sequence[Mapping[str, str]] = told(
+        (), "Of each reason what to `do`, and a link to more (`see`)."
+    )
     ready: bool = told(False, "What `/ready` answers.")
     unready: Sequence[str] = told((), "Why it is not ready.")
     tables: Sequence[TableStatus] = told(
@@ -142,7 +155,7 @@ def assess(
     `partitions` are shown (None: all)."""
     limits = thresholds or Thresholds()
     if standby is not None:
-        found = [Complaint("standby", standby)]
+        found = [Complaint("standby", standby, STAND_BY)]
     else:
         found = complaints(snapshot, backends, started, now, limits)
     batches = [_batch(entry, now) for entry in snapshot.of(BatchReport).values()]
@@ -155,6 +168,7 @@ def assess(
         uptime_seconds=round(now - started, 3),
         health=worst(found),
         reasons=tuple(each.reason for each in found),
+        remedies=tuple(map(_remedy, found)),
         backends=tuple(
             _backend(backend, snapshot, now, partitions, limits) for backend in backends
         ),
@@ -165,6 +179,13 @@ def assess(
         last_batch=min(filter(None, batches), key=lambda batch: batch.age_seconds, default=None),
         standby=standby,
     )
+
+
+def _remedy(found: Complaint) -> dict[str, str]:
+    """An error has its own page, which its code names."""
+    code = re.search(r"\[([a-z]+\.[a-z-]+)\]$", found.reason)
+    page = f"reference/errors/#{code[1].replace('.', '')}" if code else found.remedy.see
+    return {"do": found.remedy.do, "see": f"{DOCS}/{page}"}
 
 
 def _backend(

@@ -72,6 +72,7 @@ class Operations(Closes):
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""
+        self._health = ""
         # By the path that they are below.
         events = EventStream(self.status, last_lines())
         self.endpoints: dict[str, Sequence[Endpoint]] = {
@@ -79,7 +80,11 @@ class Operations(Closes):
         }  # fmt: skip
 
     def __enter__(self) -> Self:
-        steps = (("metrics", self._log_metrics, METRICS), ("history", self._record, RECORD))
+        steps = (
+            ("metrics", self._log_metrics, METRICS),
+            ("history", self._record, RECORD),
+            ("health", self._watch_health, RECORD),
+        )
         for name, step, seconds in steps:
             self._open.enter_context(Repeated(step, interval=seconds, name=name))
         return self
@@ -165,6 +170,13 @@ class Operations(Closes):
 
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())
+
+    def _watch_health(self) -> None:
+        status = self.status()
+        if status.health != self._health:
+            tell = log.info if status.health in ("ok", "standby") else log.warning
+            tell("health has changed", health=status.health, reasons=list(status.reasons))
+            self._health = status.health
 
 
 def _thresholds(pipeline: Deployment) -> Thresholds:

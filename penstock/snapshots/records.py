@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from datetime import UTC, datetime
 from typing import Any, Literal
 
 import orjson
@@ -170,6 +171,7 @@ def _read(document: bytes) -> RunRecord | None:
 
 
 _COUNTED = "chunks", "rows", "bytes"
+_LAST = 200  # tables whose last run is told of
 
 
 class SnapshotTotals:
@@ -178,11 +180,20 @@ class SnapshotTotals:
     def __init__(self) -> None:
         self._runs: Counter[str] = Counter()
         self._stored: Counter[str] = Counter()
+        self._last: dict[str, dict[str, Any]] = {}  # by table; the latest at the end
 
     def ended(self, record: RunRecord) -> None:
         """Counts a run."""
         self._runs[record.state] += 1
         self._stored.update({key: getattr(record, key) for key in _COUNTED})
+        table = ".".join(record.name)
+        self._last.pop(table, None)
+        self._last[table] = {
+            "snapshot_id": record.snapshot_id, "state": record.state, "rows": record.rows,
+            "at": datetime.fromtimestamp(record.changed_at, UTC).isoformat(timespec="seconds"),
+        }  # fmt: skip
+        for name in list(self._last)[:-_LAST]:
+            del self._last[name]
 
     def status(
         self, running: Iterable[tuple[RunRecord, RunProgress]], now: float
@@ -190,7 +201,7 @@ class SnapshotTotals:
         """The counts, with those of runs that have not ended; `now` is monotonic seconds."""
         current = [_of(record, progress, now) for record, progress in running]
         stored = {key: self._stored[key] + sum(one[key] for one in current) for key in _COUNTED}
-        return {"runs": dict(self._runs), **stored, "current": current}
+        return {"runs": dict(self._runs), **stored, "current": current, "last": dict(self._last)}
 
 
 def _of(record: RunRecord, progress: RunProgress, now: float) -> dict[str, Any]:

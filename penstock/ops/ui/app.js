@@ -167,8 +167,16 @@ function overview() {
   put("letters", number(sum(sinks, (each) => sum(Object.values(each.dead_letters), (count) => count))));
   put("stale", number(sum(backends, (each) => Object.values(each.gaps).filter((gap) => gap.stale).length)));
   put("suspended", number(tables.filter((each) => each.state === "suspended").length));
-  const reasons = status.standby ? [`Standby: ${status.standby}`] : status.reasons;
-  $("#reasons").replaceChildren(...reasons.map((text) => element("li", text)));
+  const reasons = JSON.stringify([status.reasons, status.remedies]);
+  if (reasons !== $("#reasons").dataset.shown) {
+    $("#reasons").dataset.shown = reasons;
+    $("#reasons").replaceChildren(...status.reasons.map((text, at) => {
+      const { do: remedy, see } = status.remedies[at];
+      const item = element("li", `${text} — ${remedy} `);
+      item.append(element("a", "More", { href: see, target: "_blank", rel: "noreferrer", "aria-label": `More about: ${text}` }));
+      return item;
+    }));
+  }
   const way = [
     ...backends.map((each) => `${each.name}: ${each.paused ? "paused" : each.connected ? "connected" : "disconnected"}`),
     `${sinks.length ? "Spark: " : ""}${number(rate(readOf))} read a second`,
@@ -191,19 +199,27 @@ async function sources() {
   fill("#backends", status.backends.map((each) => [
     each.name, stateOf(each), each.confirmed, each.current,
     `${seconds(each.lag_seconds)}${each.lag_bytes ? `, ${number(each.lag_bytes)} bytes` : ""}`,
+    each.window_seconds === null ? "" : `${seconds(each.window_left_seconds)} of ${seconds(each.window_seconds)} left`,
+    Object.entries(each.details).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "),
     number(each.reconnects), each.last_error,
     [each.paused ? ["Resume", "resume", { backend: each.name }] : ["Pause", "pause", { backend: each.name }],
       ["Retry", "retry", { backend: each.name }]],
   ]));
+  const hosts = status.backends.flatMap((each) => [
+    ...Object.entries(each.hosts).sort().map(([host, leases]) => [each.name, host + (host === each.host ? " (this one)" : ""), number(leases)]),
+    ...(each.unowned ? [[each.name, "none", number(each.unowned)]] : []),
+  ]);
+  $("#hosts").hidden = !hosts.length;
+  fill("#hosts", hosts);
   const wanted = $("[name=partitions]").value.toLowerCase();
   const cut = status.backends.some((each) => each.partition_count > each.partitions.length);
   const all = cut && wanted ? (await get("status?partitions=all")).backends : status.backends;
   const rows = all.flatMap((backend) => backend.partitions.map((row) => [backend, row]))
-    .filter(([backend, row]) => [backend.name, row.partition, row.owner, row.state, row.health].join(" ").toLowerCase().includes(wanted))
+    .filter(([backend, row]) => [backend.name, row.partition, backend.host, row.state, row.health].join(" ").toLowerCase().includes(wanted))
     .sort(([, one], [, other]) => (other.lag_seconds ?? 0) - (one.lag_seconds ?? 0));
   fill("#partitions", rows.slice(0, 500).map(([backend, row]) => [
     backend.name, row.partition, { text: `${row.state}, ${row.health}`, health: row.health === "healthy" ? "ok" : "degraded" },
-    row.owner, seconds(row.lag_seconds), row.place, row.last_error,
+    backend.host, seconds(row.lag_seconds), row.place, row.last_error,
     backend.gaps[row.partition]?.stale ? [["Mend", "mend", { backend: backend.name, partition: row.partition }]] : [],
   ]));
   const count = sum(status.backends, (each) => each.partition_count);
@@ -213,13 +229,16 @@ async function sources() {
 function tables() {
   const wanted = $("[name=tables]").value.toLowerCase();
   const found = status.tables.filter((each) => [each.backend, each.table, each.sid, each.state].join(" ").toLowerCase().includes(wanted));
+  const taken = Object.fromEntries(status.backends.map((each) => [each.name, each.snapshots.last ?? {}]));
   fill("#tables", found.slice(0, 500).map((each) => {
+    const last = taken[each.backend]?.[each.table];
     const whose = { table: each.table, backend: each.backend };
     const stands = each.state === "suspended" || each.state === "waiting";
     return [
       [each.backend, each.sid].filter(Boolean).join(" / "), each.table, { text: each.state, state: each.state },
       Object.entries(each.applied ?? {}).map(([what, count]) => `${number(count)} ${what}`).join(", "),
       number(each.rate, 1), seconds(each.last_change_seconds),
+      last ? `${last.state} ${last.at}, ${number(last.rows)} rows` : "",
       [each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : ""]
         .filter(Boolean).join("; "),
       stands ? [["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }]]
@@ -235,14 +254,17 @@ function snapshots() {
     ...backend.snapshots.current.map((run) => [
       backend.name, `${[run.table].flat().join(".")} ${run.snapshot_id}`,
       [run.state, `${number(run.done)} of ${number(run.ranges)} ranges`, `${number(run.rows)} rows`,
-        run.seconds_left ? `${seconds(run.seconds_left)} left` : "", run.waiting ? `waits for ${JSON.stringify(run.waiting)}` : ""]
+        run.bytes_per_second ? `${number(run.bytes_per_second)} bytes a second` : "", run.seconds_left ? `${seconds(run.seconds_left)} left` : "", run.waiting ? `waits for ${JSON.stringify(run.waiting)}` : ""]
         .filter(Boolean).join(", "),
     ]),
   ]));
 }
 
 function letters() {
-  fill("#counts", status.sinks.flatMap((sink) => Object.entries(sink.dead_letters).map(([why, count]) => [sink.name, why, number(count)])));
+  fill("#counts", [
+    ...status.sinks.flatMap((sink) => Object.entries(sink.dead_letters).map(([why, count]) => [sink.name, why, "", number(count)])),
+    ...status.tables.filter((each) => each.letters).map((each) => [each.backend, each.reason, each.table, number(each.letters)]),
+  ]);
 }
 
 // They are followed while their screen is shown. What is refused is asked for again when the filter or
@@ -291,6 +313,10 @@ async function configuration() {
 }
 
 function events() {
+  const changes = lines.filter((each) => each.event === "health has changed").slice(-100).reverse();
+  fill("#health", changes.map((each) => [each.timestamp, { text: each.health, health: each.health }, each.reasons.join("; ")]));
+  fill("#gaps", status.backends.flatMap((backend) => Object.entries(backend.gaps).flatMap(([partition, { gaps }]) =>
+    gaps.map((gap) => [gap.at, backend.name, partition, gap.cause, gap.detail]))).sort().reverse());
   fill("#actions", actions.recent.map((each) => [
     each.at, each.action, JSON.stringify(each.arguments), each.by, { text: each.state, state: each.state },
     each.error ? `${each.error} ${each.hint}` : JSON.stringify(each.result),
