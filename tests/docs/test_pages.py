@@ -16,6 +16,7 @@ import penstock
 from penstock.cli import _COMMANDS
 from penstock.config import parse_pipeline
 from penstock.model import version
+from penstock.ops import health
 from tests.docs.pages import DOCS, ROOT, SITE, blocks, commands, linked, pages
 
 PAGES = pages()
@@ -159,6 +160,16 @@ def test_every_command_can_be_called_so(page: Path) -> None:
             if each.startswith("--") and each.partition("=")[0] not in options
         ]
         assert unknown == [], line
+
+
+def test_every_remedy_names_a_command_and_a_page_that_exist() -> None:
+    for remedy in (each for each in vars(health).values() if isinstance(each, health.Remedy)):
+        for name in re.findall(r"penstock ([a-z-]+)", remedy.do):
+            assert name in _COMMANDS, remedy.do
+        path, _, anchor = remedy.see.partition("#")
+        page = ROOT / "docs" / f"{path.rstrip('/')}.md"
+        assert not anchor or anchor in anchors(page), remedy.see
+        assert page.exists(), remedy.see
 
 
 def test_every_term_has_one_definition() -> None:

@@ -22,9 +22,11 @@ from penstock.ops.logs import configure, last_lines
 from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN, summed
 from penstock.ops.reports import (
+    GapReport,
     PartitionReport,
     QueryReport,
     SinkReport,
+    SnapshotsReport,
     SourceReport,
     TableStatus,
 )
@@ -133,6 +135,10 @@ def test_the_overview_follows_the_status(served: Served, page: Any) -> None:
     served.post(1234, blocked="the slot is gone")
     until(lambda: value(page, "health") == "unhealthy")
     assert "the slot is gone" in page.inner_text("#reasons")
+    assert "penstock retry" in page.inner_text("#reasons")
+    assert page.get_attribute("#reasons a", "href").endswith("/#a-backend-that-fails")
+    served.post(1234, blocked="the slot is gone (make one) [postgres.slot-missing]")
+    page.wait_for_selector("#reasons a[href$='/reference/errors/#postgresslot-missing']")
 
 
 def test_each_screen_is_shown_alone(page: Any) -> None:
@@ -244,6 +250,25 @@ def test_a_thousand_partitions_are_sorted_and_filtered(served: Served, page: Any
     assert lags == sorted(
         (rows[f"p77{last}"].lag_seconds for last in ("", *range(10))), reverse=True
     )
+
+
+def test_hosts_gaps_and_last_snapshots_are_shown(served: Served, page: Any) -> None:
+    board = served.board
+    board.post("a", SourceReport(connected=True, host="h1", hosts={"h1": 3, "h2": 2}, unowned=1))
+    gap = {"at": "2026-11-27T01:02:03", "cause": "trimmed", "detail": "hours are gone"}
+    board.post("a/p0", GapReport(stale=True, counts={"trimmed": 1}, gaps=[gap]))
+    last = {"snapshot_id": "snap-1", "state": "done", "rows": 12345, "at": "2026-11-27T01:00:00"}
+    board.post("a", SnapshotsReport(last={"public.items": last}))
+    board.post("a/public.items", TableStatus(backend="a", table="public.items", state="following"))
+    page.click("nav a[href='#/sources']")
+    rows = page.locator("#hosts tbody tr")
+    until(lambda: rows.all_inner_texts() == ["a\th1 (this one)\t3", "a\th2\t2", "a\tnone\t1"])
+    page.click("nav a[href='#/tables']")
+    until(lambda: "done 2026-11-27T01:00:00, 12,345 rows" in page.inner_text("#tables"))
+    page.click("nav a[href='#/events']")
+    until(lambda: "hours are gone" in page.inner_text("#gaps"))
+    structlog.get_logger().warning("health has changed", health="degraded", reasons=["it hurts"])
+    until(lambda: "it hurts" in page.inner_text("#health"))
 
 
 def test_a_day_of_history_is_drawn(served: Served, page: Any) -> None:
