@@ -81,8 +81,6 @@ class Run:
 
     starts_spark = True  # for tests/conftest.py
 
-    starts_spark = True  # for tests/conftest.py
-
     def __init__(self, folder: Path, pipeline: dict[str, Any]) -> None:
         self.file = folder / "pipeline.yaml"
         if CLASSES.exists():

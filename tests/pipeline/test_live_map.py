@@ -1,6 +1,6 @@
 """The map of tables is edited while `penstock run` follows it, on real servers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -229,3 +229,61 @@ def _drop_slots(run: Run, source: Database) -> None:
 
 def _table(run: Run, name: str) -> Any:
     return next(each for each in run.status()["tables"] if each["table"] == name)
+
+
+# Killed at once, or once the service has noticed the edit.
+@pytest.mark.parametrize("is_noticed", [True, pytest.param(False, marks=pytest.mark.thorough)])
+def test_a_kill_between_an_edit_and_its_effect_neither_loses_nor_repeats_it(
+    world: World, *, is_noticed: bool
+) -> None:
+    for source in (world.one, world.two):
+        source.execute("CREATE TABLE log (note text); ALTER TABLE log REPLICA IDENTITY FULL")
+    world.target.execute("CREATE TABLE log (sid text, note text)")
+    shop, number = world.add(world.shop, "eu", world.one, "items"), 0
+    us = {"db_id": shop, "sid": "us", "url": world.two.url}
+
+    def write() -> None:
+        nonlocal number
+        number += 1
+        for source in (world.one, world.two):
+            source.execute(f"INSERT INTO log SELECT '{number} ' || n FROM generate_series(1, 9) n")
+
+    def is_equal(*sids: str) -> bool:
+        log = "SELECT note, count(*) FROM log {} GROUP BY 1 ORDER BY 1"
+        expected = world.one.execute(log.format(""))
+        return all(
+            world.target.execute(log.format(f"WHERE sid = '{sid}'")) == expected for sid in sids
+        )
+
+    def remove() -> None:
+        world.store.remove("tbl", world.store.rows("tbl")[-1]["id"])
+
+    def add() -> None:
+        world.store.add("tbl", {"db_id": shop, "name": "log"})
+
+    # Each edit, and what shows that it is in effect.
+    edits: list[tuple[Callable[[], object], Callable[[], bool]]] = [
+        (add, lambda: is_equal("eu")),
+        (lambda: world.store.add("url", us), lambda: is_equal("eu", "us")),
+        (remove, lambda: {world.states()[sid, "log"] for sid in ("eu", "us")} == {"left"}),
+        (add, lambda: is_equal("eu", "us")),
+    ]
+    is_in_effect: Callable[[], bool] = lambda: world.rows() == [("eu", 1, "before")]  # noqa: E731
+    for edit, then in edits:
+        with running(world.folder, world.pipeline) as run:
+            eventually(lambda: run.url, run=run)  # it has read the map before the edit
+            eventually(is_in_effect, run=run)
+            write()
+            edit()
+            if is_noticed:
+                eventually(lambda: "the map has changed" in run.log, run=run)
+            write()
+            run.kill_and_wait()
+            assert "Traceback" not in run.log
+        write()
+        is_in_effect = then
+    with running(world.folder, world.pipeline) as run:
+        eventually(is_in_effect, run=run)
+        write()
+        eventually(lambda: is_equal("eu", "us"), run=run)
+        assert set(world.states().values()) == {"live"}
