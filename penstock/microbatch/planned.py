@@ -11,9 +11,8 @@ the beginning.
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 
-from penstock.feeds import Feed
 from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import SourceOptions
@@ -30,7 +29,6 @@ from penstock.model.position import (
     bookmarks_from_json,
     bookmarks_to_json,
 )
-from penstock.reading.gaps import GapLog
 from penstock.reading.keeper import Keeper
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
@@ -44,8 +42,19 @@ POLL = 0.1
 LISTED = 5 * AGAIN
 
 
-class Planner:
-    """Plans micro-batches over all partitions of a feed; one thread calls it.
+# Where a query began, in its first offset, beside the partitions. No feed names a partition so.
+_BEGUN = "@begun"
+
+
+def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
+    """The bookmarks of any offset; raises Malformed."""
+    return bookmarks_from_json({name: each for name, each in offset.items() if name != _BEGUN})
+
+
+class PlannedReading(Pages, Reading):
+    """Plans micro-batches over all partitions of a feed; one thread calls it. With the `Pages` of
+    its server: pages go to tasks in splits, or, where tasks make stubs (`late`), through the page
+    server.
 
     Where `positions` is None the offsets are the record, and carry marks.
     """
@@ -57,15 +66,65 @@ class Planner:
         options: SourceOptions,
         positions: Positions | None = None,
     ) -> None:
-        self._reservoir = reservoir
+        self.reader = self._reservoir = reservoir
         self._roster = roster
         self._options = options
         self._keeper = Keeper(positions, reservoir)
         self._is_record = positions is None  # what offsets are
-        self._wake = reservoir.wake
+        self._durable: Bookmarks = {}  # everything up to here is in the sink
+        self._initial: Json | None = None  # where a query began whose offsets are the record
         self._idle_since = time.monotonic()
         # The first bookmarks of children that may be read, until a `start` has them.
         self._announced: dict[PartitionId, Bookmark] = {}
+        self._server = PageServer.of(options, self)
+
+    def draw(self, request: Request) -> PlannedDraw:
+        return PlannedDraw(self._reservoir, request.ranges)
+
+    def take(self, report: Report) -> None:
+        """Tasks that decode store nothing."""
+
+    def is_over(self) -> bool:
+        """A planned micro-batch ends with its pages."""
+        return False
+
+    @property
+    def durable(self) -> Bookmarks:
+        return self._durable
+
+    def begin(self, bookmarks: Bookmarks) -> Json:
+        begun = bookmarks_to_json(bookmarks)
+        self._initial = begun if self._is_record else None
+        return begun
+
+    def next(self, start: Json) -> Json:
+        self._durable = bookmarks_of(start)
+        found = self.advance(self._durable)
+        if start == self._initial:
+            return {**bookmarks_to_json(found), _BEGUN: start}
+        return start if found == self._durable else bookmarks_to_json(found)
+
+    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+        tasks = max(1, self._options.live_slots() or 1)
+        between = bookmarks_of(end.get(_BEGUN, start)), bookmarks_of(end)
+        if not self._options.late:  # tasks get tickets, not pages
+            return self.splits(*between, most=tasks)
+        self._server.open()
+        ranges = self.ranges(*between)
+        shares = [tuple(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
+        address, key = self._server.address, self._server.key
+        return [Ticket(request=Request(ranges=share), address=address, key=key) for share in shares]
+
+    def save(self, start: Json) -> None:
+        self._durable = bookmarks_of(start)
+        self._keep(self._durable, force=True)
+
+    def connect(self) -> None:
+        self.advance(self._durable, patience=0)
+
+    def stop(self, timeout: float) -> None:
+        self._server.close()
+        self._reservoir.stop(timeout)
 
     def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
         """The end of the next micro-batch; `start` itself if nothing came in time.
@@ -76,14 +135,14 @@ class Planner:
         self._begin(start)
         while True:
             known = self._look_up(start)
-            with self._wake:
+            with self._reservoir.wake:
                 end = self._end(known)
                 left = deadline - time.monotonic()
                 if end == known:
                     self._reservoir.check()
                 if end != start or left <= 0:
                     break
-                self._wake.wait(min(left, POLL))
+                self._reservoir.wake.wait(min(left, POLL))
         if end != start:
             self._idle_since = time.monotonic()
         elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
@@ -97,18 +156,18 @@ class Planner:
         without a word."""
         fresh = [name for name in self._announced if name in start]
         try:
-            self.save(start, force=bool(fresh))
+            self._keep(start, force=bool(fresh))
         except Unavailable:
             return
         for name in fresh:
             self._reservoir.open(name, start[name])
             del self._announced[name]
 
-    def save(self, durable: Bookmarks, *, force: bool = False) -> None:
+    def _keep(self, durable: Bookmarks, *, force: bool = False) -> None:
         """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
         (see `Keeper.save`)."""
         places = {name: each.place for name, each in durable.items() if each.place is not None}
-        with self._wake:
+        with self._reservoir.wake:
             released = self._reservoir.stored(places)
         self._keeper.save(durable, released, force=force)
 
@@ -130,9 +189,9 @@ class Planner:
         """
         made: list[list[SplitPages]] = [[] for _ in range(most)]
         for number, each in enumerate(self.ranges(start, end)):
-            with self._wake:
+            with self._reservoir.wake:
                 while not self._reservoir.reaches(each.partition, each.until):
-                    self._wake.wait(1.0)
+                    self._reservoir.wake.wait(1.0)
                 pages = tuple(self._reservoir.beyond(*each))
             if pages:
                 made[number % most].append(SplitPages(pages, each.after, each.until))
@@ -204,83 +263,3 @@ class Planner:
                 break
             last = page.last
         return last
-
-
-# Where a query began, in its first offset, beside the partitions. No feed names a partition so.
-_BEGUN = "@begun"
-
-
-def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
-    """The bookmarks of any offset; raises Malformed."""
-    return bookmarks_from_json({name: each for name, each in offset.items() if name != _BEGUN})
-
-
-class PlannedReading(Pages, Reading):
-    """With the `Pages` of its server. Pages go to tasks in splits, or, where
-    tasks make stubs (`late`), through the page server."""
-
-    def __init__(
-        self,
-        feed: Feed,
-        options: SourceOptions,
-        positions: Positions | None,
-        gaps: GapLog,
-        report: Callable[[], None],
-    ) -> None:
-        reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=report)
-        self.reader = self._reservoir = reservoir
-        self._durable: Bookmarks = {}  # everything up to here is in the sink
-        self._planner = Planner(reservoir, Roster(feed), options, positions)
-        self._slots = options.live_slots
-        self._initial: Json | None = None  # where a query began whose offsets are the record
-        self._is_record = positions is None  # Spark's checkpoint is the record
-        self._server = PageServer.of(options, self)
-        self._is_served = bool(options.late)  # tasks get tickets, not pages
-
-    def draw(self, request: Request) -> PlannedDraw:
-        return PlannedDraw(self._reservoir, request.ranges)
-
-    def take(self, report: Report) -> None:
-        """Tasks that decode store nothing."""
-
-    def is_over(self) -> bool:
-        """A planned micro-batch ends with its pages."""
-        return False
-
-    @property
-    def durable(self) -> Bookmarks:
-        return self._durable
-
-    def begin(self, bookmarks: Bookmarks) -> Json:
-        begun = bookmarks_to_json(bookmarks)
-        self._initial = begun if self._is_record else None
-        return begun
-
-    def next(self, start: Json) -> Json:
-        self._durable = bookmarks_of(start)
-        found = self._planner.advance(self._durable)
-        if start == self._initial:
-            return {**bookmarks_to_json(found), _BEGUN: start}
-        return start if found == self._durable else bookmarks_to_json(found)
-
-    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
-        tasks = max(1, self._slots() or 1)
-        between = bookmarks_of(end.get(_BEGUN, start)), bookmarks_of(end)
-        if not self._is_served:
-            return self._planner.splits(*between, most=tasks)
-        self._server.open()
-        ranges = self._planner.ranges(*between)
-        shares = [tuple(ranges[first::tasks]) for first in range(min(tasks, len(ranges)))]
-        address, key = self._server.address, self._server.key
-        return [Ticket(request=Request(ranges=share), address=address, key=key) for share in shares]
-
-    def save(self, start: Json) -> None:
-        self._durable = bookmarks_of(start)
-        self._planner.save(self._durable, force=True)
-
-    def connect(self) -> None:
-        self._planner.advance(self._durable, patience=0)
-
-    def stop(self, timeout: float) -> None:
-        self._server.close()
-        self._reservoir.stop(timeout)

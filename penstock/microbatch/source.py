@@ -28,6 +28,8 @@ from penstock.reading.announced import Announced
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.remaining import Remaining
+from penstock.reading.reservoir import Reservoir
+from penstock.reading.roster import Roster
 from penstock.reading.silences import Silences
 
 log = logging.getLogger("penstock")
@@ -53,7 +55,8 @@ class Source:
         gaps = GapLog(positions, report=partial(reports.report, now=True))
         self._reading: Reading
         if options.mode == "rows" or positions is None:
-            self._reading = PlannedReading(feed, options, positions, gaps, reports.report)
+            reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=reports.report)
+            self._reading = PlannedReading(reservoir, Roster(feed), options, positions)
         else:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
             make = assigned if feed.polled else buffered

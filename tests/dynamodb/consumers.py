@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from penstock.feeds.dynamodb import DynamodbFeed
-from penstock.microbatch.planned import Planner
+from penstock.microbatch.planned import PlannedReading
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.reading.gaps import GapLog
 from penstock.reading.reservoir import Reservoir
@@ -37,7 +37,7 @@ class Pipeline:
         self.saved = dict(feed.begin() if saved is None else saved)
         options = options_of(patience=0.0)
         self._reservoir = Reservoir(feed, limit=options.buffer, gaps=self.gaps)
-        self._planner = Planner(self._reservoir, Roster(feed, clock=clock), options)
+        self._planner = PlannedReading(self._reservoir, Roster(feed, clock=clock), options)
         self._decoder = feed.decoder("json")
 
     def read(self) -> None:

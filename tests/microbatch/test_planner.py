@@ -7,7 +7,7 @@ import pytest
 
 from penstock.feeds import Following, Gap, HistoryLost
 from penstock.leases.memory import MemoryStore
-from penstock.microbatch.planned import IDLE, Planner
+from penstock.microbatch.planned import IDLE, PlannedReading
 from penstock.microbatch.ticket import Split, bounded
 from penstock.model.errors import PositionLost
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -38,7 +38,7 @@ def expected(settings: StagedSettings, partition: str = "p0") -> list[str]:
 
 
 def drain(
-    planner: Planner,
+    planner: PlannedReading,
     feed: StagedFeed,
     batches: list[tuple[Offset, Offset]],
     total: int | None = None,

@@ -10,7 +10,7 @@ from penstock.leases import Lease
 from penstock.leases.memory import MemoryStore
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.planned import Planner
+from penstock.microbatch.planned import PlannedReading
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
@@ -105,7 +105,7 @@ class Made:
         self.gaps = GapLog(positions)
         self.reservoir = Reservoir(feed, limit=self.options.buffer, gaps=self.gaps)
         self.roster = Roster(feed)
-        self.planner = Planner(self.reservoir, self.roster, self.options, positions)
+        self.planner = PlannedReading(self.reservoir, self.roster, self.options, positions)
 
     def epochs(self, *, clock: Clock | None = None) -> BufferedEpochs:
         assert self.positions is not None

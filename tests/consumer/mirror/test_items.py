@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.microbatch.planned import Planner
+from penstock.microbatch.planned import PlannedReading
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.reservoir import Reservoir
@@ -87,7 +87,7 @@ class AllShards(Pump):
         feed, sink = self.world.feed, JetStreamSink(self.world.settings)
         positions, options = self.world.positions, options_of(patience=0.0)
         reservoir = Reservoir(feed, limit=options.buffer, gaps=GapLog(positions))
-        planner = Planner(reservoir, Roster(feed, clock=fast), options)
+        planner = PlannedReading(reservoir, Roster(feed, clock=fast), options)
         decoder, done = feed.decoder(sink.settings.images), dict(positions.load())
         while not self._over.is_set():
             end = planner.advance(done, patience=0.1)
