@@ -8,7 +8,6 @@ error: nothing is saved for it any more.
 import logging
 import time
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -80,21 +79,11 @@ class HostPositions(BookmarkRows):
             with self.rows.lock:
                 self._stored |= self._read(self.rows.resolve())
                 fresh = self._fresh(newest)
-                texts = {self.name(name): bookmark_text(each) for name, each in fresh.items()}
-                written = self.rows.write(
-                    texts,
-                    lambda row: replace(
-                        row,
-                        owner=self.rows.owner,
-                        continuation=texts[row.name],
-                        properties={**row.properties, SAVED: now_text()},
-                    ),
-                )
-                self._stored |= self._read(written.values())
+                self._write(fresh, **{SAVED: now_text()})
         except Unavailable as error:
             self._note_write(began, self._clock(), str(error))
             raise
-        if texts or self.error:
+        if fresh or self.error:
             self._note_write(began, self._clock())
 
     def verify(self, partition: PartitionId | None = None) -> None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from penstock.config import Checkpoint
 from penstock.leases import Lease, LeaseStore, open_store
@@ -70,6 +71,22 @@ class BookmarkRows:
             if name not in self._stored or bookmark != stored:
                 fresh[name] = bookmark
         return fresh
+
+    def _write(self, bookmarks: Bookmarks, **properties: Any) -> None:
+        """Writes these to their rows, with these properties besides; its caller has the rows'
+        lock. Raises Unavailable."""
+        texts = {self.name(name): bookmark_text(each) for name, each in bookmarks.items()}
+        written = self.rows.write(
+            texts,
+            lambda row: replace(
+                row,
+                owner=self.rows.owner,
+                continuation=texts[row.name],
+                properties={**row.properties, **properties},
+            ),
+        )
+        mine = {name: each for name, each in bookmarks.items() if self.name(name) in written}
+        self._stored |= mine
 
     def _note_write(self, began: float, now: float, error: str = "") -> None:
         if error and not self.error:
@@ -231,7 +248,9 @@ class Positions(BookmarkRows):
         try:
             self._resolve()
             fresh = self._fresh(newest)
-            self._write(fresh)
+            with self.rows.lock:
+                self._write(fresh)
+                self._verify_ours()
         except Unavailable as error:
             self._failed(now, error)
             if force:
@@ -280,18 +299,6 @@ class Positions(BookmarkRows):
                     self.rows.remove(self.name(partition))
                 self._stored.pop(partition, None)
         self._verify_ours()
-
-    def _write(self, bookmarks: Bookmarks) -> None:
-        texts = {self.name(name): bookmark_text(bookmark) for name, bookmark in bookmarks.items()}
-        with self.rows.lock:
-            written = self.rows.write(
-                texts,
-                lambda row: replace(row, owner=self.rows.owner, continuation=texts[row.name]),
-            )
-            for name, bookmark in bookmarks.items():
-                if self.name(name) in written:
-                    self._stored[name] = bookmark
-            self._verify_ours()
 
     def _resolve(self) -> None:
         """After a write whose answer did not come: takes over those of its rows that were
