@@ -31,7 +31,7 @@ from penstock.tables.staged import (
     mentions,
     same,
 )
-from penstock.tables.staging import StagedTable, copy_lines, copy_pieces, make_temporary
+from penstock.tables.staging import StagedTable, copy_lines
 
 FIRST, LAST = "1900-01-01Z", "9999-01-01Z"
 
@@ -172,8 +172,8 @@ class StagedHistory(StagedTable):
         """Makes the temporary tables: versions, and those that lack values, with their origins."""
         kinds = self._kinds(cursor)
         old = {old: kinds[name] for old, name in zip(self._old, self._key_names, strict=True)}
-        make_temporary(cursor, self._rows, _META | kinds)
-        make_temporary(cursor, self._keys, _META | kinds | old)
+        self._make_temporary(cursor, self._rows, _META | kinds)
+        self._make_temporary(cursor, self._keys, _META | kinds | old)
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         """See `StagedTable`."""
@@ -185,7 +185,7 @@ class StagedHistory(StagedTable):
         rows that differ from their open version have a new one."""
         if not merges:
             return super().load(cursor, pieces, merges=False)
-        count = copy_pieces(cursor, self._rows, self._staged, pieces)
+        count = self._copy_pieces(cursor, self._rows, self._staged, pieces)
         cursor.execute(_SQL("ANALYZE {}").format(self._rows))
         self._empty(cursor, datetime.now(UTC).isoformat())
         cursor.execute("SET LOCAL enable_hashjoin = on")

@@ -8,7 +8,7 @@ regclass.
 
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import psycopg
@@ -18,7 +18,7 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.tables.sql import SqlTarget, relation_of
 from penstock.tables.staged import RowMapping, StagedRows
 from penstock.tables.staging import SESSION as STAGING
-from penstock.tables.staging import StagedTable, find_destination
+from penstock.tables.staging import StagedTable, find_destination, set_session
 from penstock.tables.target_table import TargetColumn, TargetTable
 from penstock.tables.targets import Encoder
 from penstock.tables.values import array_of, as_bytes, as_document, as_text, as_time
@@ -32,7 +32,6 @@ _SESSION = {
     "standard_conforming_strings": "on",
 }  # fmt: skip
 _SESSION.pop("search_path", None)
-_SET = "SELECT " + ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(_SESSION))
 _BUILT_IN = """
 SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
 WHERE t.oid = to_regtype(%s)::oid AND n.nspname = 'pg_catalog'
@@ -85,19 +84,15 @@ class PostgresTarget(SqlTarget):
         """An identifier; parameters are marked by %."""
         return super().quote(name).replace("%", "%%")
 
-    def _begun(self) -> AbstractContextManager[Any]:
-        return self._opened().transaction()  # type: ignore[no-any-return]
-
-    def _opened(self) -> Any:
-        if self._connection is None or self._connection.closed:
-            self._connection = psycopg.connect(
-                self._url, autocommit=True, connect_timeout=_PATIENCE,
-                application_name="penstock mirror",
-            )  # fmt: skip
-            self._connection.execute(_SET, [text for one in _SESSION.items() for text in one])
-            (found,) = self._connection.execute("SELECT current_schema()").fetchone()
-            self._schema = found or "public"
-        return self._connection
+    def _connect(self) -> Any:
+        connection = psycopg.connect(
+            self._url, autocommit=True, connect_timeout=_PATIENCE,
+            application_name="penstock mirror",
+        )  # fmt: skip
+        set_session(connection, _SESSION)
+        (found,) = connection.execute("SELECT current_schema()").fetchone() or (None,)
+        self._schema = found or "public"
+        return connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -105,11 +100,6 @@ class PostgresTarget(SqlTarget):
             yield
         except psycopg.Error as error:
             raise _translation(error) from error
-
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._translated():
-            done = self._opened().execute(statement.encode(), values)
-            return done.fetchall() if done.description else []
 
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
         found = find_destination(self._opened(), self._schema, table.target)

@@ -408,27 +408,30 @@ class SqlTarget(Closes):
         """Connects if need be; translates errors. Temporary tables that were made in it go with
         it."""
         try:
-            with self._translated(), self._begun():
+            with self._translated(), self._opened().transaction():
                 yield
         except BaseException:
             self._staged.clear()
             raise
 
-    @abstractmethod
     def _opened(self) -> Any:
-        """The connection; connects if need be."""
+        if self._connection is None or self._connection.closed:
+            self._connection = self._connect()
+        return self._connection
+
+    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
+        """Runs one statement; returns its rows."""
+        with self._translated():
+            done = self._opened().execute(statement, values)
+            return done.fetchall() if done.description else []
 
     @abstractmethod
-    def _begun(self) -> AbstractContextManager[Any]:
-        """A transaction."""
+    def _connect(self) -> Any:
+        """A connection in autocommit mode, with `transaction()` and `closed`."""
 
     @abstractmethod
     def _translated(self) -> AbstractContextManager[None]:
         """The driver's errors as ours."""
-
-    @abstractmethod
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Runs one statement; returns its rows."""
 
     @abstractmethod
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:

@@ -5,8 +5,8 @@ power failure may take the last of them away, rows and positions together: they 
 """
 
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from penstock.process.sqlite_file import ERRORS, path_of, translated
 from penstock.tables.sql import SqlTarget, relation_of
 from penstock.tables.sqlite_staging import (
     KINDS,
-    SqliteConnection,
     SqliteStagedTable,
+    open_file,
     row_id_of,
 )
 from penstock.tables.staged import Destination, RowMapping, StagedRows
@@ -25,6 +25,8 @@ from penstock.tables.targets import Encoder
 from penstock.tables.values import as_bytes, as_document, as_documents, as_text
 
 _BUSY_SECONDS = 10.0
+# Views do not stand in the way of tables whose columns change.
+_SESSION = "PRAGMA synchronous = NORMAL", "PRAGMA legacy_alter_table = ON"
 _ERRORS = ERRORS | {
     sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
     sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
@@ -64,42 +66,11 @@ class SqliteTarget(SqlTarget):
         """A type by SQLite's affinity: what is text must not become a number."""
         return KINDS.get(column.type, "TEXT")
 
-    @contextmanager
-    def _begun(self) -> Iterator[None]:
-        connection = self._opened()
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
-        connection.execute("COMMIT")
-
-    def _opened(self) -> Any:
-        if self._connection is None:
-            made = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False,
-                factory=SqliteConnection,
-            )  # fmt: skip
-            try:
-                made.execute("PRAGMA journal_mode = WAL").fetchall()
-                made.execute("PRAGMA synchronous = NORMAL").fetchall()
-                made.execute("PRAGMA cache_size = -65536").fetchall()
-                # Views do not stand in the way of tables whose columns change.
-                made.execute("PRAGMA legacy_alter_table = ON").fetchall()
-            except BaseException:
-                made.close()
-                raise
-            self._connection = made
-        return self._connection
+    def _connect(self) -> Any:
+        return open_file(self.path, _BUSY_SECONDS, _SESSION)
 
     def _translated(self) -> AbstractContextManager[None]:
         return translated("the mirror", self.path, _ERRORS)
-
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._translated():
-            return list(self._opened().execute(statement, values))
 
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
         found = Destination(

@@ -10,6 +10,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import chain, islice
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -17,7 +18,14 @@ from psycopg import sql
 
 from penstock.model.errors import Rejected, SettingsError
 from penstock.tables.lines import NULL, RelationColumn, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping, StagedRows, joined_names
+from penstock.tables.staged import (
+    SID,
+    Destination,
+    RowMapping,
+    StagedRows,
+    joined_names,
+    kinds_listed,
+)
 
 # Rows of a statement, and parameters that it may have.
 _ROWS, _PARAMETERS = 200, 32_766
@@ -63,6 +71,22 @@ class SqliteConnection(sqlite3.Connection):
                 self.execute("ROLLBACK TO penstock" if inner else "ROLLBACK")
             raise
         self.execute("RELEASE penstock" if inner else "COMMIT")
+
+
+def open_file(path: Path, patience: float, session: Sequence[str]) -> SqliteConnection:
+    """Opens the file, which is made if it is missing; statements wait so many seconds for another
+    connection's lock. WAL: readers go on while rows are written."""
+    connection = sqlite3.connect(
+        path, timeout=patience, isolation_level=None, check_same_thread=False,
+        detect_types=sqlite3.PARSE_DECLTYPES, factory=SqliteConnection,
+    )  # fmt: skip
+    try:
+        for statement in ("PRAGMA journal_mode = WAL", "PRAGMA cache_size = -65536", *session):
+            connection.execute(statement).fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
@@ -133,13 +157,9 @@ class SqliteStagedTable(StagedRows):
     def _make_temporary(
         self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
     ) -> None:
-        parts: list[sql.Composable] = [
-            _SQL("{} {}").format(sql.Identifier(name), sql.SQL(columns[name])) for name in columns
-        ]
+        parts = kinds_listed(columns or {"no_key": ""})
         cursor.execute(_SQL("DROP TABLE IF EXISTS temp.{}").format(table))
-        cursor.execute(_SQL("CREATE TEMP TABLE {} ({})").format(
-            table, _COMMA.join(parts or [_SQL("no_key")])
-        ))  # fmt: skip
+        cursor.execute(_SQL("CREATE TEMP TABLE {} ({})").format(table, parts))
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
         cursor.execute(_SQL("DELETE FROM {}").format(self._rows))

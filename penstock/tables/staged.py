@@ -443,6 +443,13 @@ def joined_names(names: Iterable[str]) -> sql.Composable:
     return _COMMA.join(map(sql.Identifier, names))
 
 
+def kinds_listed(kinds: Mapping[str, str]) -> sql.Composable:
+    """Columns with their types, as CREATE TABLE has them."""
+    return _COMMA.join(
+        _SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind)) for name, kind in kinds.items()
+    )
+
+
 def same(names: Iterable[str], left: str, right: str) -> sql.Composable:
     """Whether two rows have the same values in these columns."""
     return sql.SQL(" AND ").join(

@@ -19,12 +19,20 @@ from penstock.tables.staged import (
     StagedRows,
     escaped,
     joined_names,
+    kinds_listed,
     prefix,
     same,
 )
 
 # Of a session that applies steps: keys are looked up by the target's index.
 SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off", "work_mem": "32MB"}
+# How lines are read, whatever the database, the role or the environment prefer.
+READS = {
+    "client_encoding": "UTF8", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres",
+    "TimeZone": "UTC", "bytea_output": "hex", "extra_float_digits": "3", "array_nulls": "on",
+    "xmloption": "content", "standard_conforming_strings": "on", "lc_monetary": "C",
+    "check_function_bodies": "off",
+}  # fmt: skip
 _LINES = 20_000  # that are sent at once
 
 _TABLE = """
@@ -46,6 +54,13 @@ FROM pg_catalog.pg_index i
 WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
   AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = i.indnatts
 """
+
+
+def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
+    """Gives a connection these settings; by default those by which texts of values are alike.
+    Raises psycopg's errors."""
+    marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
+    connection.execute(f"SELECT {marks}", [text for pair in session.items() for text in pair])
 
 
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
@@ -93,7 +108,11 @@ class StagedTable(StagedRows):
     def _make_temporary(
         self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
     ) -> None:
-        make_temporary(cursor, table, columns)
+        parts = kinds_listed(columns)
+        cursor.execute(_SQL("DROP TABLE IF EXISTS pg_temp.{}").format(table))
+        cursor.execute(
+            _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(table, parts)
+        )
 
     def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
@@ -104,7 +123,10 @@ class StagedTable(StagedRows):
     def _copy_pieces(
         self, cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
     ) -> int:
-        return copy_pieces(cursor, table, names, pieces)
+        with _copy(cursor, table, names) as copy:
+            for piece in pieces:
+                copy.write(piece)
+        return int(cursor.rowcount)
 
     def clear(self, cursor: Any) -> None:
         if self.mapping.sid is None:
@@ -157,17 +179,6 @@ class StagedTable(StagedRows):
 _SQL, _COMMA = sql.SQL, sql.SQL(", ")
 
 
-def make_temporary(cursor: Any, table: sql.Identifier, columns: Mapping[str, str]) -> None:
-    """A table of the session, which a commit empties, with these columns and their types."""
-    parts = [_SQL("{} {}").format(sql.Identifier(name), sql.SQL(columns[name])) for name in columns]
-    cursor.execute(_SQL("DROP TABLE IF EXISTS pg_temp.{}").format(table))
-    cursor.execute(
-        _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(
-            table, _COMMA.join(parts)
-        )
-    )
-
-
 def copy_lines(
     cursor: Any, table: sql.Identifier, names: Sequence[str], form: str, rows: Iterable[Any]
 ) -> None:
@@ -184,16 +195,6 @@ def copy_lines(
                 for row in some:
                     copy.write_row(row)
             some = list(islice(rest, _LINES))
-
-
-def copy_pieces(
-    cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
-) -> int:
-    """Copies lines; returns how many there were."""
-    with _copy(cursor, table, names) as copy:
-        for piece in pieces:
-            copy.write(piece)
-    return int(cursor.rowcount)
 
 
 def _copy(cursor: Any, table: sql.Identifier, names: Sequence[str]) -> Any:

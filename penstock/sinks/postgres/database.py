@@ -1,7 +1,7 @@
 """The destination: connections, what its errors mean, how its tables are made and altered."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -15,16 +15,16 @@ from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import MADE, Destination, RowMapping
-from penstock.tables.staging import SESSION, StagedTable, find_destination, type_at
+from penstock.tables.staging import (
+    READS,
+    SESSION,
+    StagedTable,
+    find_destination,
+    set_session,
+    type_at,
+)
 
 _PATIENCE = 10  # seconds to connect
-# How lines are read, whatever the database, the role or the environment prefer.
-READS = {
-    "client_encoding": "UTF8", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres",
-    "TimeZone": "UTC", "bytea_output": "hex", "extra_float_digits": "3", "array_nulls": "on",
-    "xmloption": "content", "standard_conforming_strings": "on", "lc_monetary": "C",
-    "check_function_bodies": "off",
-}  # fmt: skip
 # Of one row: it breaks a constraint, does not fit its type, or is too large.
 _OF_ROWS = re.compile("22...|23...|54000|54001|P0001")
 _CONFLICTS = ("23505", "23P01")  # another row is in the way
@@ -169,15 +169,6 @@ class PostgresDatabase(TableDatabase):
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
         cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
-
-
-def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
-    """Gives a connection these settings; by default those by which texts of values are alike.
-    Raises psycopg's errors."""
-    marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
-    connection.execute(
-        f"SELECT {marks}".encode(), [text for pair in session.items() for text in pair]
-    )
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -13,12 +13,13 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.database import PostgresDatabase, set_session
+from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
 from penstock.tables.staged import META, SID
+from penstock.tables.staging import set_session
 from penstock.tables.verify import CompareSide, Difference, differences, row_text
 
 _ROUNDS = 5  # looks at rows that change all the time

@@ -14,19 +14,18 @@ from penstock.sinks.tables.database import TableDatabase
 from penstock.tables.history import HistoryColumns
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import (
-    SqliteConnection,
     SqliteStagedTable,
     find_destination,
     kind_of,
+    open_file,
     row_id_of,
 )
 from penstock.tables.staged import Destination, RowMapping
 
 # Seconds that a transaction waits for another one: a part of a load is one.
 _BUSY = 60.0
-# WAL: readers go on while rows are written. FULL: a commit outlives a power failure, as the source
-# is acknowledged what was committed.
-_SESSION = "PRAGMA journal_mode = WAL", "PRAGMA synchronous = FULL", "PRAGMA cache_size = -65536"
+# A commit outlives a power failure, as the source is acknowledged what was committed.
+_SESSION = ("PRAGMA synchronous = FULL",)
 _OF_ROWS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 _CONFLICTS = (
     sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
@@ -46,17 +45,7 @@ class SqliteDatabase(TableDatabase):
 
     def connect(self) -> Any:
         with self.translated("opening"):
-            connection = sqlite3.connect(
-                self.settings.file, timeout=_BUSY, isolation_level=None, check_same_thread=False,
-                detect_types=sqlite3.PARSE_DECLTYPES, factory=SqliteConnection,
-            )  # fmt: skip
-            try:
-                for statement in _SESSION:
-                    connection.execute(statement).fetchall()
-            except BaseException:
-                connection.close()
-                raise
-        return connection
+            return open_file(self.settings.file, _BUSY, _SESSION)
 
     def translation(self, error: Exception, doing: str) -> PenstockError:
         """See `TableDatabase`. SQLite's messages have names and no values."""

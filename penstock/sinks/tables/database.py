@@ -13,7 +13,14 @@ from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import SID, Destination, RowMapping, StagedRows
+from penstock.tables.staged import (
+    SID,
+    Destination,
+    RowMapping,
+    StagedRows,
+    joined_names,
+    kinds_listed,
+)
 
 
 class TableDatabase(ABC):
@@ -81,16 +88,10 @@ class TableDatabase(ABC):
         if periods is not None:
             kinds |= periods.kinds
             key = [*key, periods.start] if key else []
-        parts = [
-            sql.SQL("{} {}").format(sql.Identifier(name), sql.SQL(kind))
-            for name, kind in kinds.items()
-        ]
+        parts = kinds_listed(kinds)
         if key:
-            names = sql.SQL(", ").join(map(sql.Identifier, key))
-            parts.append(sql.SQL("PRIMARY KEY ({})").format(names))
-        cursor.execute(
-            sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(*name), sql.SQL(", ").join(parts))
-        )
+            parts += sql.SQL(", PRIMARY KEY ({})").format(joined_names(key))
+        cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(*name), parts))
         if periods is not None:
             cursor.execute(open_index(*name, key[:-1], periods))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.model.errors import Unavailable
-from penstock.sinks.postgres.database import READS
+from penstock.tables.staging import READS
 from tests.servers import Database, Postgres, postgres_bin
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until

@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from penstock.sinks.postgres.database import READS
+from penstock.tables.staging import READS
 from tests.servers import Database
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
