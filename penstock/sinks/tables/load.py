@@ -20,7 +20,7 @@ from penstock.model.position import PartitionId
 from penstock.sinks import Part, Progress, RowsPoint, ignore
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.row_writer import LoadedRows, TableRowWriter
+from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, relation_of
 from penstock.sinks.tables.table_map import TableMap
@@ -128,12 +128,12 @@ class LedgerLoad:
                 )
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
-            loaded = LoadedRows(
-                table=self._table, row=row, staged=staged, relation=relation_of(point.schema),
-                cursor=point.cursor, identity=identity, merges=merges,
-            )  # fmt: skip
             with self._beginning_anew():
-                yield TableRowWriter(connection, self._database, loaded, on_error, progress)
+                yield TableRowWriter(
+                    connection=connection, database=self._database, table=self._table, row=row,
+                    staged=staged, relation=relation_of(point.schema), cursor=point.cursor,
+                    identity=identity, merges=merges, on_error=on_error, progress=progress,
+                )  # fmt: skip
 
     def discard(self) -> None:
         with self._database.transaction("beginning anew") as cursor:

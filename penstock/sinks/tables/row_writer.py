@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from hashlib import blake2b
 from itertools import chain
 from typing import Any
@@ -15,18 +15,20 @@ from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.sinks.tables.table_map import LETTER
-from penstock.tables.ledger import LedgerRow, LoadPart
+from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import StagedRows
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedRows:
-    """What the rows of a load are: of a relation at the point with this `cursor`, by the plan with
-    this `identity`; where it `merges`, instead of those with their keys."""
+@dataclass(kw_only=True)
+class TableRowWriter:
+    """See `RowWriter`. Rows of a relation at the point with this `cursor`, by the plan with this
+    `identity`; where it `merges`, instead of those with their keys. `row`: of the ledger."""
 
+    connection: Any
+    database: TableDatabase
     table: SourceTable
     row: LedgerRow
     staged: StagedRows
@@ -34,46 +36,42 @@ class LoadedRows:
     cursor: str
     identity: str
     merges: bool
+    on_error: OnError
+    progress: Progress
+
+    @cached_property
+    def _form(self) -> tuple[Sequence[str], bytes]:
+        return self.staged.form(merges=self.merges)
 
     @property
-    def source(self) -> str:
-        """`schema.table` of the source: of a partition, where there are some."""
-        return f"{self.relation.schema}.{self.relation.table}"
+    def prefix(self) -> bytes:
+        return self._form[1]
 
-
-class TableRowWriter:
-    """See `RowWriter`."""
-
-    def __init__(
-        self, connection: Any, database: TableDatabase, loaded: LoadedRows, on_error: OnError,
-        progress: Progress,
-    ) -> None:  # fmt: skip
-        labels, self.prefix = loaded.staged.form(merges=loaded.merges)
-        names, staged = loaded.relation.names, loaded.staged.relation.names
+    @property
+    def columns(self) -> Sequence[str]:
+        """See `RowWriter`: as the source calls them."""
+        names, staged = self.relation.names, self.staged.relation.names
         of_labels = dict(zip(staged[len(staged) - len(names) :], names, strict=True))
-        self.columns = [of_labels[label] for label in labels]
-        self._connection, self._database, self._loaded = connection, database, loaded
-        # A history is compared as a whole, and so are rows without a key.
-        is_whole = loaded.table.mapped.periods is not None or not loaded.staged.key
-        is_divided = not (loaded.merges and is_whole)
-        self._isolates = on_error == "dead-letter" and is_divided
-        self._progress = progress
+        return [of_labels[label] for label in self._form[0]]
 
     def write(self, part: Part, pieces: Iterable[bytes]) -> None:
         """See `RowWriter`. Raises BeginAnew where a row of another point may be in the way."""
-        loaded = self._loaded
-        mark = LoadPart(loaded.source, part[0], "", loaded.identity)
+        source = f"{self.relation.schema}.{self.relation.table}"
+        mark = LoadPart(source, part[0], "", self.identity)
+        # A history is compared as a whole, and so are rows without a key.
+        is_whole = self.table.mapped.periods is not None or not self.staged.key
+        isolates = self.on_error == "dead-letter" and not (self.merges and is_whole)
         letters: Counter[str] = Counter()
-        with self._database.translated("loading rows"), self._connection.transaction():
-            cursor = self._connection.cursor()
-            ledger = self._database.ledger(cursor)
+        with self.database.translated("loading rows"), self.connection.transaction():
+            cursor = self.connection.cursor()
+            ledger = self.database.ledger(cursor)
             # Another one that loads the same part waits here.
-            if not ledger.mark(loaded.row.id, mark):
-                raise Unavailable(f"the load of {loaded.source} was begun anew")
+            if not ledger.mark(self.row.id, mark):
+                raise Unavailable(f"the load of {source} was begun anew")
             rows = 0
-            if not self._isolates:
+            if not isolates:
                 rows = self._load(cursor, pieces)
-            rest = iter(pieces if self._isolates else ())
+            rest = iter(pieces if isolates else ())
             for first in rest:
                 taken: list[bytes] = []
                 try:
@@ -81,34 +79,33 @@ class TableRowWriter:
                 except Rejected:
                     lines = b"".join(taken).splitlines(keepends=True)
                     _, refused = sift(lines, partial(self._load_lines, cursor))
-                    letters += self._set_aside(cursor, refused)
+                    letters += self._set_aside(ledger, refused)
                     rows += len(lines)
-            ledger.count_rows(loaded.row.id, mark._replace(rows=rows))
+            ledger.count_rows(self.row.id, mark._replace(rows=rows))
         if letters:
-            table = {**loaded.table.named, "letters": letters.total()}
-            self._progress.report({"tables": [table], "dead_letters": dict(letters)})
+            table = {**self.table.named, "letters": letters.total()}
+            self.progress.report({"tables": [table], "dead_letters": dict(letters)})
 
     def _load_lines(self, cursor: Any, lines: Sequence[bytes]) -> tuple[()]:
         self._load(cursor, [b"".join(lines)])
         return ()
 
     def _load(self, cursor: Any, pieces: Iterable[bytes]) -> int:
-        loaded = self._loaded
         try:
-            with self._connection.transaction():
-                return loaded.staged.load(cursor, pieces, merges=loaded.merges)
-        except self._database.error as error:
-            if loaded.row.last_point and self._database.is_conflict(error):
+            with self.connection.transaction():
+                return self.staged.load(cursor, pieces, merges=self.merges)
+        except self.database.error as error:
+            if self.row.last_point and self.database.is_conflict(error):
                 raise BeginAnew from error
-            raise self._database.translation(error, "loading rows") from error
+            raise self.database.translation(error, "loading rows") from error
 
     def _set_aside(
-        self, cursor: Any, refused: Sequence[tuple[Sequence[bytes], Rejected]]
+        self, ledger: TargetLedger, refused: Sequence[tuple[Sequence[bytes], Rejected]]
     ) -> Counter[str]:
-        loaded, columns = self._loaded, dict.fromkeys(self.columns)
+        columns = {*self.columns}
         relation = replace(
-            loaded.relation,
-            columns=tuple(each for each in loaded.relation.columns if each.name in columns),
+            self.relation,
+            columns=tuple(each for each in self.relation.columns if each.name in columns),
         )
         letters = []
         for (line,), error in refused:
@@ -117,11 +114,10 @@ class TableRowWriter:
             cells, digest = text.split("\t"), blake2b(line, digest_size=12).hexdigest()
             change = LineChange(
                 "READ", "\t".join(cells[number] for number in relation.key), None, text,
-                cursor=loaded.cursor, event_id=f"{loaded.table.loads}{digest}",
+                cursor=self.cursor, event_id=f"{self.table.loads}{digest}",
             )  # fmt: skip
-            letters.append(loaded.table.letter(relation, change, error))
-        texts = [(each.event_id, each.body(LETTER).decode()) for each in letters]
-        self._database.ledger(cursor).keep_letters(texts)
+            letters.append(self.table.letter(relation, change, error))
+        ledger.keep_letters((each.event_id, each.body(LETTER).decode()) for each in letters)
         return Counter(each.reason for each in letters)
 
 
