@@ -60,14 +60,6 @@ class ServedPipeline(Protocol):
     def live(self) -> Restarts | None: ...
 
 
-class MapRows(Protocol):
-    """Rows of a map, as a `MapStore` has them."""
-
-    def rows(self, kind: Kind) -> Sequence[MapRow]:
-        """All of a kind."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class FileMap:
     """The rows of a map that is in the pipeline file."""
@@ -75,7 +67,7 @@ class FileMap:
     pipeline: Pipeline
 
     def rows(self, kind: Kind) -> Sequence[MapRow]:
-        """See `MapRows`."""
+        """All of a kind, as a `MapStore` has them."""
         names = [each.name for each in self.pipeline.backends]
         if kind == "db":
             return [{"id": stable_id(name), "name": name} for name in names]
@@ -175,7 +167,7 @@ class MapSurvey:
         self._found: dict[PostgresSettings, Inventory | PenstockError] = {}
 
     @property
-    def rows(self) -> MapRows:
+    def rows(self) -> MapStore | FileMap:
         """The rows of the map."""
         return self.store or FileMap(self._served.pipeline)
 

@@ -17,6 +17,8 @@ from penstock.model.errors import Rejected
 from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep, form_of
 from penstock.tables.lines import RelationColumn, SourceRelation
 
+_SQL, _COMMA = sql.SQL, sql.SQL(", ")
+
 SID = "sid"
 # The comment on a table that penstock made.
 MADE = "made by penstock"
@@ -233,15 +235,8 @@ class StagedRows(ABC):
             if not self.key:
                 self._remove(cursor)
             self._put(cursor)
-            return count
-        values = map(literal, self.fixed.values())
-        written = sorted(self.written)
-        cursor.execute(
-            _SQL("INSERT INTO {} ({}) {} SELECT {} FROM {} WHERE {}").format(
-                self.target, joined_names([*self.fixed, *written]), self._overriding,
-                _COMMA.join([*values, *map(self._value, written)]), self._rows, self._filtered,
-            )
-        )  # fmt: skip
+        else:
+            self._insert(cursor)
         return count
 
     def made_rows(self) -> sql.Composable:
@@ -282,15 +277,20 @@ class StagedRows(ABC):
         if self.mapping.filter and self.key:
             outside = _SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter))
             cursor.execute(self._delete(self._rows, outside))
-        names = [*self.written, *([] if self.mapping.sid is None else [SID])]
         rest = [name for name in self.written if name not in self.key]
         sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
         then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
         conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _SQL("")
+        self._insert(cursor, conflict.format(joined_names(self.unique), then))
+
+    def _insert(self, cursor: Any, conflict: sql.Composable = _SQL("")) -> None:
+        """Adds the staged rows; `conflict`: what becomes of those whose keys are there."""
+        written = sorted(self.written)
+        values = [*map(literal, self.fixed.values()), *map(self._value, written)]
         cursor.execute(
             _SQL("INSERT INTO {} ({}) {} SELECT {} FROM {} WHERE {} {}").format(
-                self.target, joined_names(names), self._overriding, self._selected(names),
-                self._rows, self._filtered, conflict.format(joined_names(self.unique), then),
+                self.target, joined_names([*self.fixed, *written]), self._overriding,
+                _COMMA.join(values), self._rows, self._filtered, conflict,
             )
         )  # fmt: skip
 
@@ -387,9 +387,6 @@ class StagedRows(ABC):
     def _mine(self) -> sql.Composable:
         sid = self.mapping.sid
         return _SQL("") if sid is None else _SQL(" AND _t.sid = {}").format(literal(sid))
-
-
-_SQL, _COMMA = sql.SQL, sql.SQL(", ")
 
 
 class UnsentValue(Rejected):

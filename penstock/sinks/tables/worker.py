@@ -150,6 +150,11 @@ class Worker:
             self._is_drained = False
             return bool(done)
 
+    @property
+    def has_report(self) -> bool:
+        """Whether something was committed since the last report."""
+        return bool(self._report.commits)
+
     def take_report(self) -> WorkerReport:
         """What was done since the last call."""
         with self._changed:

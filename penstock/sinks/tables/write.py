@@ -24,7 +24,7 @@ from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tracker import Tracker
-from penstock.sinks.tables.worker import Chunk, Work, Worker, WorkerReport
+from penstock.sinks.tables.worker import Chunk, Work, Worker
 from penstock.tables.lines import SourceRelation
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ _GATHERED = 2000  # and of a partition, for which it does not wait
 # transaction's last change may not say so.
 _PATIENCE = 5.0
 _LOOK = 0.05  # seconds between two looks at what was committed
-_REPORT = 1.0  # seconds between two reports of tables
+_REPORT = 1.0  # seconds between two reports of the workers
 _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
 
 
@@ -78,7 +78,6 @@ class TableWrite:
         self._tails: dict[PartitionId, _Batches] = {}
         self._position: dict[PartitionId, Place] = {}
         self._applied = self._known = self._size = 0
-        self._done = [WorkerReport() for _ in self._workers]  # since tables were reported
         self._reported_at = 0.0  # monotonic seconds
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
@@ -116,7 +115,7 @@ class TableWrite:
             return min(max(due - time.monotonic(), 0.0), _LOOK)
         if not self._tracker.is_idle or self._tails:
             return _LOOK
-        return _REPORT if any(each.commits for each in self._done) else None
+        return _REPORT if any(each.has_report for each in self._workers) else None
 
     def _gather(self, batch: pa.RecordBatch, now: float) -> None:
         """Batches wait for one another as long as their commit would."""
@@ -269,37 +268,31 @@ class TableWrite:
                 time.sleep(next(waits))
 
     def _report(self, *, at_once: bool = False) -> None:
-        """Reports what is durable, and how the workers fare; about tables, now and then."""
+        """Reports what is durable; how the workers fare, now and then."""
         for number in range(len(self._workers)):
             self._worker(number)
-        reports = [worker.take_report() for worker in self._workers]
         if position := self._tracker.stored():
             self._position |= position
             self._progress.stored(position)
-        tables = [one for each in reports for one in each.tables.values()]
-        self._applied += sum(each.applied.total() for each in tables)
-        self._known += sum(each.known for each in reports)
-        errors = [each.error for each in reports if each.error]
-        if position or errors:
+        now = time.monotonic()
+        if not at_once and now - self._reported_at < _REPORT:
+            return
+        self._reported_at = now
+        done = {str(number): each.take_report() for number, each in enumerate(self._workers)}
+        tables = [(table, one) for each in done.values() for table, one in each.tables.items()]
+        error = next((each.error for each in done.values() if each.error), "")
+        self._applied += sum(one.applied.total() for _, one in tables)
+        self._known += sum(each.known for each in done.values())
+        commits = {name: each.commits for name, each in done.items() if each.commits}
+        if commits or error:
             self._progress.report({
                 "published": self._applied, "duplicates": self._known, "size": self._size,
-                "connected": not errors, "error": errors[0] if errors else "",
+                "connected": not error, "error": error,
+                "dead_letters": dict(sum((one.letters for _, one in tables), Counter())),
+                "commits": commits,
+                "commit_seconds": {name: each.seconds for name, each in done.items()},
+                "tables": [one.described(table) for table, one in tables],
             })  # fmt: skip
-        if letters := sum((each.letters for each in tables), Counter()):
-            self._progress.report({"dead_letters": dict(letters)})
-        for done, report in zip(self._done, reports, strict=True):
-            done.add(report)
-        if at_once or time.monotonic() - self._reported_at >= _REPORT:
-            self._report_done()
-
-    def _report_done(self) -> None:
-        self._reported_at, done = time.monotonic(), self._done
-        self._done = [WorkerReport() for _ in done]
-        commits = {str(number): each.commits for number, each in enumerate(done) if each.commits}
-        if commits:
-            seconds = {str(number): each.seconds for number, each in enumerate(done)}
-            tables = [one.described(table) for each in done for table, one in each.tables.items()]
-            self._progress.report({"commits": commits, "commit_seconds": seconds, "tables": tables})
 
 
 @lru_cache
