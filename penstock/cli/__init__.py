@@ -28,7 +28,7 @@ _COMMANDS = {
     "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
     "snapshot": ("penstock.cli.snapshot:command", "Take snapshots of tables."),
     "map": ("penstock.cli.map:command", "Show and fill the map of a sink of tables."),
-    "reload": ("penstock.cli.reload:command", "Load a table of a sink of tables anew."),
+    "reload": ("penstock.cli.tables:reload", "Load a table of a sink of tables anew."),
     "mirror": ("penstock.cli.mirror:command", "Keep copies of tables in SQLite or PostgreSQL."),
     "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
     "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),

@@ -1,4 +1,5 @@
-"""`penstock tables`: which tables are followed, which are suspended and why, and resuming them."""
+"""`penstock tables`: which tables are followed, which are suspended and why, and resuming them;
+`penstock reload`: a table of a sink that keeps tables is loaded anew from its source."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -8,8 +9,9 @@ import click
 
 from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.service.actions import Operated, ResumeTableAction, SuspendTableAction
+from penstock.sinks import LoadsTables
 
 
 @click.group("tables")
@@ -68,6 +70,28 @@ def suspend(*, file: Path, table: str, backend: str | None) -> None:
     action = SuspendTableAction(table=table, backend=backend)
     done = action.run(Operated.by_command(load_pipeline(file)))
     click.echo(f"{table} is {done['state']}")
+
+
+@click.command("reload")
+@file_argument
+@click.argument("table")
+@click.option("--sid", help="Of this source alone: its sid, or its slot where it has none.")
+def reload(*, file: Path, table: str, sid: str | None) -> None:
+    """Load TABLE (`table` or `schema.table` of the source) anew.
+
+    Rows of the source that are in the target are deleted, and read again by the pipeline, at once
+    if it runs; changes meanwhile are kept, and applied then. Other tables go on. An `append` keeps
+    its rows, and a `history` its versions, which end where the row is gone.
+    """
+    pipeline = load_pipeline(file)
+    sink: object = pipeline.sink.sink()
+    if not isinstance(sink, LoadsTables):
+        raise SettingsError(
+            f"the sink {pipeline.sink.type} keeps no tables",
+            hint="penstock snapshot FILE TABLE takes its rows",
+        )
+    for name in sink.reload(table, sid):
+        click.echo(f"{name} is loaded anew")
 
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:

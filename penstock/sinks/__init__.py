@@ -214,31 +214,19 @@ class TableLoad(Protocol):
     """A table of a partition that is not live: changes are kept until its rows are there, and then
     applied from the point of these on. What is stored of it outlives the process. All methods do
     I/O and raise Unavailable; what keeps this table from being loaded is SettingsError or Rejected,
-    for `wait`."""
+    for `wait`.
 
-    @property
-    def backend(self) -> str:
-        """The backend."""
+    `partition` is that of its changes; no two tables have one `name`, which logs call it.
+    `has_rows`: all rows are there, and `settle` is left. `described`: as the status page shows it.
+    `loaded`: how many rows were there at the last `begin`.
+    """
 
-    @property
-    def partition(self) -> PartitionId:
-        """The partition of its changes."""
-
-    @property
-    def name(self) -> str:
-        """What logs call it; no two have one name."""
-
-    @property
-    def has_rows(self) -> bool:
-        """Whether all rows are there: `settle` is left."""
-
-    @property
-    def described(self) -> Mapping[str, Any]:
-        """As the status page shows it. No I/O."""
-
-    @property
-    def loaded(self) -> int:
-        """How many rows were there at the last `begin`. No I/O."""
+    backend: str
+    partition: PartitionId
+    name: str
+    has_rows: bool
+    described: Mapping[str, Any]
+    loaded: int
 
     def covers(self, schema: str, table: str) -> bool:
         """Whether rows of this table of the source belong to it. No I/O."""

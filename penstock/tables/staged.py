@@ -17,7 +17,7 @@ from penstock.model.errors import Rejected
 from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep, form_of
 from penstock.tables.lines import RelationColumn, SourceRelation
 
-_SQL, _COMMA = sql.SQL, sql.SQL(", ")
+_SQL, _COMMA, _NOTHING = sql.SQL, sql.SQL(", "), sql.SQL("")
 
 SID = "sid"
 # The comment on a table that penstock made.
@@ -77,8 +77,7 @@ class StagedRows(ABC):
 
     add_key = "ALTER TABLE {target} ADD PRIMARY KEY ({names});"
     _place: str
-    _overriding = sql.SQL("")
-    _fence = sql.SQL("")
+    _overriding = _fence = _NOTHING
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int
@@ -280,10 +279,10 @@ class StagedRows(ABC):
         rest = [name for name in self.written if name not in self.key]
         sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
         then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
-        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _SQL("")
+        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _NOTHING
         self._insert(cursor, conflict.format(joined_names(self.unique), then))
 
-    def _insert(self, cursor: Any, conflict: sql.Composable = _SQL("")) -> None:
+    def _insert(self, cursor: Any, conflict: sql.Composable = _NOTHING) -> None:
         """Adds the staged rows; `conflict`: what becomes of those whose keys are there."""
         written = sorted(self.written)
         values = [*map(literal, self.fixed.values()), *map(self._value, written)]
@@ -386,7 +385,7 @@ class StagedRows(ABC):
     @property
     def _mine(self) -> sql.Composable:
         sid = self.mapping.sid
-        return _SQL("") if sid is None else _SQL(" AND _t.sid = {}").format(literal(sid))
+        return _NOTHING if sid is None else _SQL(" AND _t.sid = {}").format(literal(sid))
 
 
 class UnsentValue(Rejected):

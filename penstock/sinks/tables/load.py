@@ -34,25 +34,11 @@ class LedgerLoad:
     def __init__(
         self, database: TableDatabase, table_map: TableMap, mapped: MappedTable, record: TableRecord
     ) -> None:
-        self.described, self.loaded = record.described(), 0
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
         self._database, self._row, self._map = database, record.row, table_map
-
-    @property
-    def backend(self) -> str:
-        return self._table.mapped.backend
-
-    @property
-    def partition(self) -> PartitionId:
-        return PartitionId(self._table.sid)
-
-    @property
-    def name(self) -> str:
-        return self._table.name
-
-    @property
-    def has_rows(self) -> bool:
-        return self._row.has_rows
+        self.backend, self.partition = mapped.backend, PartitionId(record.sid)
+        self.name, self.has_rows = self._table.name, record.row.has_rows
+        self.described, self.loaded = record.described(), 0
 
     def covers(self, schema: str, table: str) -> bool:
         return self._map.mapped(self.backend, schema, table) == self._table.mapped

@@ -4,50 +4,33 @@ What lies before the first change that is not committed is stored; changes that 
 has, and traffic without changes, advance it as well.
 """
 
-import threading
 from collections import deque
+from collections.abc import Iterable
 
 from penstock.model.position import PartitionId, Place, Position
 
 
-class HandedOver:
-    """Changes that were handed over together, up to `last`, to some workers: stored once each of
-    these has called `finish`."""
-
-    def __init__(self, last: Place, workers: int) -> None:
-        self.last, self._open = last, workers
-        self._lock = threading.Lock()
-
-    def finish(self) -> None:
-        """One of them has committed its part."""
-        with self._lock:
-            self._open -= 1
-
-    @property
-    def is_stored(self) -> bool:
-        """Whether nobody has uncommitted changes of it."""
-        return not self._open
-
-
 class Tracker:
-    """The entries of each partition in their order. Used by one thread."""
+    """What was handed over together, of each partition in its order: up to which place, and which
+    workers have not committed what they have of it. Used by one thread."""
 
     def __init__(self) -> None:
-        self._entries: dict[PartitionId, deque[HandedOver]] = {}
+        self._entries: dict[PartitionId, deque[tuple[Place, set[int]]]] = {}
 
-    def open(self, partition: PartitionId, last: Place, workers: int) -> HandedOver:
-        """Notes changes up to a place, of which so many workers have some."""
-        entry = HandedOver(last, workers)
-        self._entries.setdefault(partition, deque()).append(entry)
-        return entry
+    def open(self, partition: PartitionId, last: Place, workers: Iterable[int]) -> set[int]:
+        """Notes changes up to a place, of which these workers have some. Each takes its number out
+        of the returned set, in its own thread, when it has committed them."""
+        pending = set(workers)
+        self._entries.setdefault(partition, deque()).append((last, pending))
+        return pending
 
     def stored(self) -> Position:
         """The places up to which everything is stored, of partitions that advanced since the last
         call."""
         found: dict[PartitionId, Place] = {}
         for partition, entries in self._entries.items():
-            while entries and entries[0].is_stored:
-                found[partition] = entries.popleft().last
+            while entries and not entries[0][1]:
+                found[partition], _ = entries.popleft()
         return found
 
     @property

@@ -7,6 +7,7 @@ an instance that was thought dead, repeats nothing.
 
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,10 +19,10 @@ import pyarrow as pa
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
+from penstock.sinks.rows.part import place_of
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
-from penstock.sinks.tables.tracker import HandedOver
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
@@ -37,31 +38,25 @@ class Chunk:
 
     def after(self, row: LedgerRow) -> pa.RecordBatch:
         """The changes that are not stored yet."""
-        cursors, ordinals = self.batch.column("cursor"), self.batch.column("ordinal")
-        low, high = 0, len(self.batch)
-        while low < high:
-            middle = (low + high) // 2
-            place = Place(cursors[middle].as_py(), ordinals[middle].as_py())
-            low, high = (low, middle) if row.is_new(place) else (middle + 1, high)
-        return self.batch.slice(low)
+        rows = range(len(self.batch))
+        first = bisect_left(rows, True, key=lambda at: row.is_new(place_of(self.batch, at)))
+        return self.batch.slice(first)
 
     @property
     def last(self) -> Place:
         """The place of its last change."""
-        row = len(self.batch) - 1
-        return Place(
-            self.batch.column("cursor")[row].as_py(), self.batch.column("ordinal")[row].as_py()
-        )
+        return place_of(self.batch, len(self.batch) - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Chunks that are committed together, `since` when (monotonic seconds); `entry` counts them."""
+    """Chunks that are committed together, `since` when (monotonic seconds); `pending`: the workers
+    that have not committed what was handed over with them, see `Tracker`."""
 
     chunks: Sequence[Chunk]
     rows: int
     since: float
-    entry: HandedOver
+    pending: set[int]
 
 
 @dataclass(slots=True)
@@ -120,7 +115,7 @@ class Worker:
 
     def __init__(self, database: TableDatabase, number: int) -> None:
         self.failure: PenstockError | None = None
-        self._database, self._settings = database, database.settings
+        self._database, self._settings, self._number = database, database.settings, number
         self._pending: deque[Work] = deque()
         self._rows = 0  # that are pending
         self._report = WorkerReport()
@@ -175,8 +170,7 @@ class Worker:
                     self._commit(works)
                 except Unavailable as error:
                     self._disconnect()
-                    self._say(error.message)
-                    self._pause(next(waits))
+                    self._pause(error, next(waits))
                 else:
                     waits = delays(first=0.2)
                     self._done(works)
@@ -210,20 +204,17 @@ class Worker:
                 rows += work.rows
             return works
 
-    def _pause(self, seconds: float) -> None:
+    def _pause(self, error: Unavailable, seconds: float) -> None:
         with self._changed:
+            self._report.error = error.message
             self._changed.wait_for(lambda: self._is_closed, seconds)
-
-    def _say(self, error: str) -> None:
-        with self._changed:
-            self._report.error = error
 
     def _done(self, works: Sequence[Work]) -> None:
         with self._changed:
             for work in works:
                 self._pending.popleft()
                 self._rows -= work.rows
-                work.entry.finish()
+                work.pending.discard(self._number)
             self._report.error = ""
             self._changed.notify_all()
 

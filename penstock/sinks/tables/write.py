@@ -200,10 +200,10 @@ class TableWrite:
         for batch in batches:
             for chunk in self._chunks(partition, batch):
                 works.setdefault(chunk.table.worker(len(self._workers)), []).append(chunk)
-        entry = self._tracker.open(partition, place_of(last, len(last) - 1), len(works))
+        pending = self._tracker.open(partition, place_of(last, len(last) - 1), works)
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
-            self._worker(number).add(Work(chunks, rows, since, entry))
+            self._worker(number).add(Work(chunks, rows, since, pending))
 
     def _worker(self, number: int) -> Worker:
         worker = self._workers[number]

@@ -15,8 +15,7 @@ from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.verify import TableComparison, Verdict
-from penstock.tables.verify import Difference
+from penstock.sinks.postgres.verify import Difference, TableComparison, Verdict
 from tests.servers import Database, Postgres
 
 ITEMS = TableSchema(

@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.tables.verify import CompareSide, Difference, differences
+from penstock.sinks.postgres.verify import CompareSide, Difference, differences
 from tests.servers import Database, Postgres
 
 
