@@ -26,7 +26,8 @@ from penstock.tables.staged import UnsentValue
 # is not followed, and what is in the target is old.
 State = Literal["live", "loading", "loaded", "waiting", "left"]
 
-_CREATE = (
+CREATE = (
+    "CREATE SCHEMA IF NOT EXISTS {schema}",
     """CREATE TABLE IF NOT EXISTS {own}ledger (
         id {id} PRIMARY KEY, backend text NOT NULL, sid text NOT NULL,
         "schema" text NOT NULL, "table" text NOT NULL, target text NOT NULL,
@@ -161,6 +162,7 @@ class TargetLedger:
     """The ledger in one schema, in the transaction of a cursor. Methods raise psycopg's errors."""
 
     _id = "bigint GENERATED ALWAYS AS IDENTITY"  # the type of a number that rows get
+    _create: Sequence[str] = CREATE
 
     def __init__(self, schema: str, cursor: Any) -> None:
         self._schema, self._cursor = schema, cursor
@@ -174,19 +176,9 @@ class TargetLedger:
 
     def make(self) -> None:
         """Makes what is missing."""
-        found = self._run(
-            "SELECT count(*) FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n"
-            " ON n.oid = c.relnamespace WHERE n.nspname = %s"
-            " AND c.relname IN ('ledger', 'loading', 'held', 'dead_letter')",
-            [self._schema],
-        )
-        if found.fetchone()[0] < len(_CREATE):
-            self._run(f"CREATE SCHEMA IF NOT EXISTS {self._own[:-1]}")
-            self._make_tables()
-
-    def _make_tables(self) -> None:
-        for statement in _CREATE:
-            self._run(statement.format(own=self._own, id=self._id))
+        if not self.is_there():
+            for statement in self._create:
+                self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
 
     def is_there(self) -> bool:
         """Whether it was made."""

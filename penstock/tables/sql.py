@@ -127,7 +127,7 @@ class SqlTarget(Closes):
         is_late: bool = False,
     ) -> None:
         """See `Target`."""
-        loading = replace(table, target=self._loading_name(table))
+        loading = replace(table, target=self._loading(table))
         steps = (_added(loading, each) for each in [rows])  # made when it is needed
         with self._refusing([(loading, steps)]), self._writing():
             values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
@@ -135,15 +135,12 @@ class SqlTarget(Closes):
             self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
             self._fill(loading, rows)
             if is_late:
-                late, before = (
-                    replace(table, target=self._late_name(table)),
-                    self._stored(table.name),
-                )
+                late, before = self._late(table), self._stored(table.name)
                 if before is None or before.last_point != table.last_point:
-                    self._run(f"DROP TABLE IF EXISTS {self._late(table)}")
-                    self._create(table, self._late(table))
+                    self._run(f"DROP TABLE IF EXISTS {late}")
+                    self._create(table, late)
                     self._store(table)
-                self._fill(late, rows)
+                self._fill(replace(table, target=late), rows)
 
     def finish(self, table: TargetTable, rows: int | None = None) -> None:
         """See `Target`. A table with the same key keeps what users made of it, as far as that needs
@@ -246,7 +243,7 @@ class SqlTarget(Closes):
 
     def _fits(self, table: TargetTable) -> bool:
         """Whether the table that is there has the columns of the loaded one, or gets them here."""
-        there, new = self._shape(table.target), self._shape(self._loading_name(table))
+        there, new = self._shape(table.target), self._shape(self._loading(table))
         if [one for one in there if one[2] >= 0] != [one for one in new if one[2] >= 0]:
             return False
         target = self.quote(table.target)
@@ -286,18 +283,15 @@ class SqlTarget(Closes):
         return ", ".join(map(self.quote, names))
 
     def _loading(self, table: TargetTable) -> str:
-        return self.quote(self._loading_name(table))
+        return self._beside("loading", table)
 
     def _late(self, table: TargetTable) -> str:
-        return self.quote(self._late_name(table))
-
-    def _late_name(self, table: TargetTable) -> str:
-        return self._loading_name(table).replace("loading", "late", 1)
+        return self._beside("late", table)
 
     @staticmethod
-    def _loading_name(table: TargetTable) -> str:
+    def _beside(what: str, table: TargetTable) -> str:
         # A table's name may be as long as names may be.
-        return f"penstock_loading_{hashlib.sha256(table.name.encode()).hexdigest()[:16]}"
+        return f"penstock_{what}_{hashlib.sha256(table.name.encode()).hexdigest()[:16]}"
 
     def _tables(self) -> list[TargetTable]:
         rows = self._run("SELECT document, sequence FROM penstock_mirror ORDER BY name")

@@ -9,7 +9,7 @@ from typing import Any
 
 from psycopg import sql
 
-from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger import CREATE, TargetLedger
 from penstock.tables.sqlite_staging import insert_rows
 
 # Columns of the type that the ledger's have: `CURRENT_TIMESTAMP` is text in SQLite.
@@ -31,14 +31,10 @@ class SqliteLedger(TargetLedger):
     """See `TargetLedger`. The cursor is a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
-    _id, _own = "integer", "main.penstock_"
+    _id, _own, _create = "integer", "main.penstock_", CREATE[1:]
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
-
-    def make(self) -> None:
-        if not self.is_there():
-            self._make_tables()
 
     def is_there(self) -> bool:
         found = self._run("SELECT 1 FROM main.sqlite_master WHERE name = 'penstock_ledger'")

@@ -10,8 +10,8 @@ from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
-from penstock.sinks.tables.table_map import LETTER
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import StagedRows
@@ -112,9 +112,7 @@ class Applier:
                 at = changes.index(change)
                 return Applied(_operations(changes[:at]), rest=changes[at:], error=error)
             letter = table.letter(relation, change, error)
-            self._database.ledger(cursor).keep_letters(
-                [(letter.event_id, letter.body(LETTER).decode())]
-            )
+            keep_letters(self._database.ledger(cursor), [letter])
             letters[letter.reason] += 1
         bad = Counter(change.operation for (change,), _ in refused)
         return Applied(_operations(changes) - bad, letters)

@@ -13,8 +13,8 @@ from penstock.model.errors import Rejected, Unavailable
 from penstock.sinks import Part, Progress
 from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
-from penstock.sinks.tables.table_map import LETTER
 from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import StagedRows
@@ -117,7 +117,7 @@ class TableRowWriter:
                 cursor=self.cursor, event_id=f"{self.table.loads}{digest}",
             )  # fmt: skip
             letters.append(self.table.letter(relation, change, error))
-        ledger.keep_letters((each.event_id, each.body(LETTER).decode()) for each in letters)
+        keep_letters(ledger, letters)
         return Counter(each.reason for each in letters)
 
 

@@ -4,7 +4,7 @@ With `on_error: suspend` the refused change is held, and so are all changes of i
 none is skipped, and they are applied in order once an operator has mended the cause.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import groupby
@@ -22,6 +22,13 @@ from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
+
+_LARGEST = 1 << 20  # bytes of a dead letter at most
+
+
+def keep_letters(ledger: TargetLedger, letters: Iterable[Letter]) -> None:
+    """Stores dead letters that are new. Raises the driver's errors."""
+    ledger.keep_letters((each.event_id, each.body(_LARGEST).decode()) for each in letters)
 
 
 class LedgerLetters:

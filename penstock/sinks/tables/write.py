@@ -17,10 +17,11 @@ from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
 from penstock.sinks import Progress, Receipt
-from penstock.sinks.poison.dead_letter import error_letter
+from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
 from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tracker import Tracker
@@ -69,7 +70,7 @@ class TableWrite:
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
         settings = self._settings = database.settings
-        self._progress = progress
+        self._database, self._progress = database, progress
         self._workers = [Worker(database, number) for number in range(settings.workers)]
         self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
@@ -102,7 +103,6 @@ class TableWrite:
         finally:
             for worker in self._workers:
                 worker.close()
-            self._map.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
             size=self._size, numbers={"details": {"workers": len(self._workers)}},
@@ -242,19 +242,25 @@ class TableWrite:
         rows = unreadable(batch)
         if not rows:
             return batch
-        for row in rows:
-            (values,) = batch.slice(row, 1).to_pylist()
-            letter = error_letter(values, "json")
-            if self._settings.on_error == "stop":
-                raise Rejected(
-                    f"the change at {letter.position} of {letter.partition} cannot be read:"
-                    f" {letter.error}",
-                    hint="on_error: dead-letter would set it aside",
-                )
-            self._retried(partial(self._map.keep_letter, letter))
-            self._progress.report({"dead_letters": {letter.reason: 1}})
+        found = batch.take(pa.array(rows, pa.int64())).to_pylist()
+        letters = [error_letter(values, "json") for values in found]
+        if self._settings.on_error == "stop":
+            first = letters[0]
+            raise Rejected(
+                f"the change at {first.position} of {first.partition} cannot be read:"
+                f" {first.error}",
+                hint="on_error: dead-letter would set it aside",
+            )
+        self._retried(partial(self._keep, letters))
+        self._progress.report({"dead_letters": dict(Counter(each.reason for each in letters))})
         kept = sorted(set(range(len(batch))) - set(rows))
         return batch.take(pa.array(kept, pa.int64()))
+
+    def _keep(self, letters: Sequence[Letter]) -> None:
+        with self._database.transaction("storing dead letters") as cursor:
+            ledger = self._database.ledger(cursor)
+            ledger.make()
+            keep_letters(ledger, letters)
 
     def _retried(self, step: Callable[[], T]) -> T:
         """Does a step that asks the destination, until it answers."""
@@ -263,7 +269,6 @@ class TableWrite:
             try:
                 return step()
             except Unavailable as error:
-                self._map.close()
                 self._progress.report({"connected": False, "error": str(error)})
                 time.sleep(next(waits))
 
