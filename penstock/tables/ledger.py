@@ -6,7 +6,7 @@ same time the later one finds its changes stored.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain, groupby
 from operator import itemgetter
@@ -61,17 +61,21 @@ class LedgerRow:
     those between it and `last_point` some are: the parts were read at several points. `resumes`:
     the state after `waiting`. `is_ours`: rows of the source that are there were loaded or applied,
     so that a load may replace them. `is_again`: a load is not the first, and all rows of before are
-    there. `columns`: `KnownColumns` as text."""
+    there. `columns`: `KnownColumns` as text. `losses`: of the source, after which it was loaded
+    last. `reason` and `detail`: why it waits."""
 
     id: int
     state: State
     place: Place | None
     point: str
-    last_point: str = ""
-    resumes: str = ""
-    is_ours: bool = False
-    is_again: bool = False
-    columns: str = ""
+    last_point: str
+    resumes: State | Literal[""]
+    is_ours: bool
+    is_again: bool
+    columns: str
+    losses: str
+    reason: str
+    detail: str
 
     @classmethod
     def of(cls, id: int, state: State, place: str, *rest: Any) -> "LedgerRow":
@@ -87,8 +91,38 @@ class LedgerRow:
         """Whether its rows were loaded, or are not to be."""
         return "loading" not in (self.state, self.resumes)
 
+    @property
+    def is_refused(self) -> bool:
+        """Whether it waits because of one of its changes."""
+        return self.reason in (_REFUSED, _UNSENT)
 
-_ROW = "id, state, place, point, last_point, resumes, is_ours, is_again, columns"
+    def become(self, state: State, error: PenstockError | None = None) -> "LedgerRow":
+        """The row in another state. One that is `waiting`, because of an error, goes on where it
+        was."""
+        resumes: State | Literal[""] = ""
+        if state == "waiting":
+            resumes = self.resumes if self.state == "waiting" else self.state
+        return replace(
+            self, state=state, resumes="loaded" if resumes == "live" else resumes,
+            reason="" if error is None else reason_of(error),
+            detail="" if error is None else str(error),
+        )  # fmt: skip
+
+    def begun_anew(self, state: State = "loading") -> "LedgerRow":
+        """The row of a table that is to be loaded instead of the rows that are there."""
+        return replace(self.become(state), is_again=self.is_again or self.has_rows)
+
+    def at_points(self, point: str, last_point: str = "", *, is_ours: bool = True) -> "LedgerRow":
+        """Rows of the table are of these points. It is loading, unless it waits because of a row,
+        which may be refused again."""
+        row = self if self.is_refused else self.become("loading")
+        return replace(row, point=point, last_point=last_point, is_ours=self.is_ours or is_ours)
+
+
+_ROW = (
+    "id, state, place, point, last_point, resumes, is_ours, is_again, columns, losses, reason,"
+    " detail"
+)
 
 
 class LoadPart(NamedTuple):
@@ -104,16 +138,14 @@ class LoadPart(NamedTuple):
 
 
 class TableRecord(NamedTuple):
-    """All that the ledger says of a table (`schema.table`) of a source, with its `row`: why it
-    waits, since when it is in its state, how many changes are held, and of which transactions."""
+    """All that the ledger says of a table (`schema.table`) of a source, with its `row`: since when
+    it is in its state, how many changes are held, and of which transactions."""
 
     row: LedgerRow
     backend: str
     sid: str
     table: str
     target: str
-    reason: str
-    detail: str
     since: datetime
     held: int
     first: str | None
@@ -125,8 +157,8 @@ class TableRecord(NamedTuple):
         state = _SHOWN.get(row.state, str(row.state))
         return {
             "backend": self.backend, "sid": self.sid, "table": self.table, "target": self.target,
-            "state": "suspended" if self.reason in _OF_CHANGES else state, "reason": self.reason,
-            "error": self.detail, "since": self.since.astimezone(UTC).isoformat(),
+            "state": "suspended" if row.is_refused else state, "reason": row.reason,
+            "error": row.detail, "since": self.since.astimezone(UTC).isoformat(),
             "place": row.place and str(row.place), "held": self.held, "first_skipped": self.first,
             "last_skipped": self.last, "ignored": KnownColumns.parse(row.columns).ignored,
         }  # fmt: skip
@@ -135,7 +167,6 @@ class TableRecord(NamedTuple):
 _SHOWN = {"loaded": "loading"}
 # Why a table waits: because of one of its changes, or of what it is.
 _REFUSED, _UNSENT, _UNFIT = "refused", "unsent-value", "unfit"
-_OF_CHANGES = (_REFUSED, _UNSENT)
 
 
 def reason_of(error: PenstockError) -> str:
@@ -145,13 +176,6 @@ def reason_of(error: PenstockError) -> str:
     return _REFUSED if isinstance(error, Rejected) else _UNFIT
 
 
-_TO_LOADING = (
-    "state = 'loading', detail = '', reason = '', resumes = '',"
-    " since = CASE WHEN state = 'loading' THEN since ELSE CURRENT_TIMESTAMP END"
-)
-_LOAD_ANEW = (
-    f"{_TO_LOADING}, is_ours = true, is_again = is_again OR 'loading' NOT IN (state, resumes)"
-)
 _HELD = (
     "ledger", "cursor", "ordinal", "operation", "key", "before", "after", "unsent", "committed_at",
     "event_id", "relation",
@@ -214,21 +238,18 @@ class TargetLedger:
         followed = [
             each for each in self.tables() if each.backend == backend and each.row.state != "left"
         ]
-        self.lock(each.row.id for each in followed)
-        gone = [
+        rows = self.lock(each.row.id for each in followed)
+        gone = {
             each.row.id for each in followed
             if (sids is not None and each.sid not in sids)
             or (each.table, each.target) not in kept
-        ]  # fmt: skip
-        self._run(
-            f"UPDATE {self._own}ledger SET state = 'left', detail = '', reason = '', resumes = '',"
-            " held = 0, since = CURRENT_TIMESTAMP, is_again = is_again"
-            " OR 'loading' NOT IN (state, resumes) WHERE id = ANY (%s)",
-            [gone],
-        )
+        }  # fmt: skip
+        for id in gone:
+            self.save(rows[id].begun_anew("left"))
+        self._run(f"UPDATE {self._own}ledger SET held = 0 WHERE id = ANY (%s)", [[*gone]])
         for name in ("loading", "held"):
-            self._run(f"DELETE FROM {self._own}{name} WHERE ledger = ANY (%s)", [gone])
-        return {*gone}
+            self._run(f"DELETE FROM {self._own}{name} WHERE ledger = ANY (%s)", [[*gone]])
+        return gone
 
     def tables(self, source: tuple[str, str] | None = None) -> list[TableRecord]:
         """All tables, or those of a source (backend and sid); none without a ledger. Those of a
@@ -237,14 +258,14 @@ class TargetLedger:
             return []
         held = f"{self._own}held WHERE ledger = l.id"
         found = self._run(
-            f"""SELECT {_ROW}, backend, sid, "schema" || '.' || "table", target, reason, detail,
-            since, held, (SELECT min(cursor) FROM {held}), (SELECT max(cursor) FROM {held})
+            f"""SELECT backend, sid, "schema" || '.' || "table", target, since, held,
+            (SELECT min(cursor) FROM {held}), (SELECT max(cursor) FROM {held}), {_ROW}
             FROM {self._own}ledger AS l
             WHERE coalesce(backend = %s, true) AND coalesce(sid = %s, true)
             ORDER BY backend, "schema" || '.' || "table", id""",
             source or (None, None),
         )
-        return [TableRecord(LedgerRow.of(*row[:9]), *row[9:]) for row in found.fetchall()]
+        return [TableRecord(LedgerRow.of(*row[8:]), *row[:8]) for row in found.fetchall()]
 
     def lock(self, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""
@@ -313,45 +334,22 @@ class TargetLedger:
     def _count_held(self, id: int, more: int) -> None:
         self._run(f"UPDATE {self._own}ledger SET held = held + %s WHERE id = %s", [more, id])
 
-    def enter_state(self, id: int, state: State, error: PenstockError | None = None) -> None:
-        """The table is in another state. One that is `waiting`, because of an error, goes on where
-        it was."""
+    def save(self, row: LedgerRow) -> None:
+        """Stores a row that was locked, but for its place and its columns."""
         self._run(
-            f"UPDATE {self._own}ledger SET detail = %(detail)s, reason = %(reason)s,"
-            " since = CASE WHEN state = %(state)s THEN since ELSE CURRENT_TIMESTAMP END,"
-            " state = %(state)s, resumes ="
-            " CASE WHEN %(state)s <> 'waiting' THEN '' WHEN state = 'waiting' THEN resumes"
-            " WHEN state = 'live' THEN 'loaded' ELSE state END WHERE id = %(id)s",
-            {
-                "state": state, "id": id, "detail": "" if error is None else str(error),
-                "reason": "" if error is None else reason_of(error),
-            },
-        )  # fmt: skip
-
-    def resume(self, id: int) -> None:
-        """A table that waits goes on where it was."""
-        self._run(
-            f"UPDATE {self._own}ledger SET state = resumes, resumes = '', detail = '',"
-            " reason = '', since = CURRENT_TIMESTAMP WHERE id = %s AND state = 'waiting'",
-            [id],
+            f"UPDATE {self._own}ledger SET state = %(state)s, resumes = %(resumes)s,"
+            " reason = %(reason)s, detail = %(detail)s, point = %(point)s,"
+            " last_point = %(last_point)s, is_ours = %(is_ours)s, is_again = %(is_again)s,"
+            " losses = %(losses)s,"
+            " since = CASE WHEN state = %(state)s THEN since ELSE CURRENT_TIMESTAMP END"
+            " WHERE id = %(id)s",
+            asdict(row),
         )
 
-    def load_anew(self, id: int) -> None:
+    def load_anew(self, row: LedgerRow) -> None:
         """The table is loaded from its beginning, instead of the rows that are there."""
-        self._run(f"UPDATE {self._own}ledger SET {_LOAD_ANEW} WHERE id = %s", [id])
-        self.forget_parts(id)
-
-    def load_after(self, tables: Sequence[int], losses: str) -> bool:
-        """Changes of these tables were lost: each that was not loaded after that is loaded anew;
-        whether there is one."""
-        begun = self._run(
-            f"UPDATE {self._own}ledger SET {_LOAD_ANEW}, losses = %s"
-            " WHERE id = ANY (%s) AND losses <> %s RETURNING id",
-            [losses, [*tables], losses],
-        ).fetchall()
-        for (id,) in begun:
-            self.forget_parts(id)
-        return bool(begun)
+        self.save(replace(row.begun_anew(), is_ours=True))
+        self.forget_parts(row.id)
 
     def columns(self, id: int) -> KnownColumns:
         """The source's columns when changes of a table were applied last; none before the first."""
@@ -376,21 +374,6 @@ class TargetLedger:
             f"SELECT id, columns FROM {self._own}ledger WHERE target = %s ORDER BY id", [target]
         )
         return [(id, KnownColumns.parse(text)) for id, text in found.fetchall()]
-
-    def set_points(
-        self, id: int, point: str, last_point: str = "", *, is_ours: bool = True
-    ) -> None:
-        """Rows of the table are of these points. It is loading, unless it waits because of a
-        row, which may be refused again."""
-        self._run(
-            f"UPDATE {self._own}ledger SET {_TO_LOADING} WHERE id = %s AND reason <> ALL (%s)",
-            [id, [*_OF_CHANGES]],
-        )
-        self._run(
-            f"UPDATE {self._own}ledger SET is_ours = is_ours OR %s, point = %s, last_point = %s"
-            " WHERE id = %s",
-            [is_ours, point, last_point, id],
-        )
 
     def parts(self, id: int) -> Sequence[LoadPart]:
         """The parts of a table that is loading."""

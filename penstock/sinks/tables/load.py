@@ -51,12 +51,12 @@ class LedgerLoad:
             if not own or not any(part.is_done for part in parts):
                 return None
             if not all(point.continues(part.identity) for part in own):
-                ledger.load_anew(row.id)
+                ledger.load_anew(row)
                 self.loaded = 0
                 return None
             left = [(part.number, orjson.loads(part.ranges)) for part in own if not part.is_done]
             if left:
-                ledger.set_points(row.id, row.point, point.cursor)
+                ledger.save(row.at_points(row.point, point.cursor))
             return left
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
@@ -76,9 +76,9 @@ class LedgerLoad:
             if is_first:
                 ledger.forget_parts(row.id)
                 ledger.forget_letters(self._table.loads)
-                ledger.set_points(row.id, point.cursor, is_ours=not keeps)
+                ledger.save(row.at_points(point.cursor, is_ours=not keeps))
             elif is_keyed and not is_whole:
-                ledger.set_points(row.id, row.point, point.cursor)
+                ledger.save(row.at_points(row.point, point.cursor))
             else:
                 raise SettingsError(
                     f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
@@ -122,15 +122,15 @@ class LedgerLoad:
                 )  # fmt: skip
 
     def discard(self) -> None:
-        with self._database.transaction("beginning anew") as cursor:
-            self._database.ledger(cursor).load_anew(self._row.id)
+        with self._locked("beginning anew") as (ledger, row):
+            ledger.load_anew(row)
 
     def finish(self) -> bool:
         with self._locked("ending a load") as (ledger, row):
             parts = ledger.parts(row.id)
             is_whole = bool(parts) and all(part.is_done for part in parts)
             if is_whole:
-                ledger.enter_state(row.id, "loaded")
+                ledger.save(row.become("loaded"))
                 ledger.forget_parts(row.id)
             return is_whole
 
@@ -160,7 +160,7 @@ class LedgerLoad:
                 applied += done.applied
                 letters += done.letters
             if not has_more:
-                ledger.enter_state(row.id, "live")
+                ledger.save(row.become("live"))
         if applied or letters:
             table = {**self._table.named, "applied": applied, "letters": letters.total()}
             progress.report({"tables": [table], "dead_letters": dict(letters)})
@@ -169,7 +169,7 @@ class LedgerLoad:
     def wait(self, error: PenstockError) -> None:
         with self._locked("storing why a table waits") as (ledger, row):
             if row.state != "live":
-                ledger.enter_state(row.id, "waiting", error)
+                ledger.save(row.become("waiting", error))
 
     def _staged(self, cursor: Any, point: RowsPoint) -> StagedRows:
         relation = relation_of(point.schema)

@@ -109,8 +109,8 @@ class TableLetters:
             ]
             if not found:
                 raise SettingsError(f"{backend} has no table {table} in the map")
-            for each in found:
-                ledger.enter_state(each.row.id, "waiting", Rejected("suspended by hand"))
+            for row in ledger.lock(each.row.id for each in found).values():
+                ledger.save(row.become("waiting", Rejected("suspended by hand")))
             return found[0].described() | {"state": "waiting"}
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
@@ -122,11 +122,12 @@ class TableLetters:
             }
             known = {key: same[0].described() for key, same in waiting.items()}
             same = waiting[find_suspended(known, backend, table)]
-            for each in same:
-                ledger.resume(each.row.id)
-                if BY_HAND in each.detail:
-                    columns = replace(ledger.columns(each.row.id), is_resumed=True)
-                    ledger.keep_columns(each.row.id, columns)
+            for row in ledger.lock(each.row.id for each in same).values():
+                if row.resumes:
+                    ledger.save(row.become(row.resumes))
+                if BY_HAND in row.detail:
+                    columns = replace(ledger.columns(row.id), is_resumed=True)
+                    ledger.keep_columns(row.id, columns)
             held = [each for each in same if each.held]
             return same[0].described() | {
                 "state": "resuming", "skipped": 0, "held": sum(each.held for each in held),

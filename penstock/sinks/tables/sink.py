@@ -1,6 +1,7 @@
 """A sink of tables: changes in, rows of its tables out, each commit with its ledger rows."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -76,9 +77,12 @@ class TableSink(TableLetters):
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
         with self._ledger() as (ledger, _):
-            tables = [each.row for each in self._mapped(ledger, backend, partition)]
-            is_anew = ledger.load_after([row.id for row in tables], losses)
-            return not is_anew and {row.state for row in tables} == {"live"}
+            tables = self._mapped(ledger, backend, partition)
+            rows = ledger.lock(each.row.id for each in tables).values()
+            stale = [row for row in rows if row.losses != losses]
+            for row in stale:
+                ledger.load_anew(replace(row, losses=losses))
+            return not stale and {row.state for row in rows} == {"live"}
 
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
@@ -116,6 +120,6 @@ class TableSink(TableLetters):
                     f"the ledger has no table {table}" + (f" of {partition}" if partition else ""),
                     hint="write `table` or `schema.table` of the source, and its sid",
                 )
-            for id in found:
-                ledger.load_anew(id)
+            for row in ledger.lock(found).values():
+                ledger.load_anew(row)
         return [*found.values()]

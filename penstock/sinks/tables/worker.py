@@ -274,12 +274,12 @@ class Worker:
         try:
             done = self._applier.apply(cursor, table, row, relation, changes)
         except BeginAnew:
-            self._database.ledger(cursor).load_anew(row.id)
+            self._database.ledger(cursor).load_anew(row)
             return changes
         report.applied += done.applied
         report.letters += done.letters
         if done.error is not None:
-            self._database.ledger(cursor).enter_state(row.id, "waiting", done.error)
+            self._database.ledger(cursor).save(row.become("waiting", done.error))
         return done.rest
 
 
