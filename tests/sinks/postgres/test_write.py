@@ -316,7 +316,7 @@ def test_a_row_whose_filter_needs_a_value_that_was_not_sent_is_a_letter_of_its_o
     names = database.execute("SELECT id, name FROM items ORDER BY id, name")
     assert names[-1] == (5, "five") if kind == "history" else names == [(5, "cinq")]
     assert [each["reason"] for each in sink.dead_letters()] == ["unsent-value"]
-    assert {"dead_letters": {"unsent-value": 1}} in noted
+    assert noted[-1]["dead_letters"] == {"unsent-value": 1}
 
 
 def relation(*names: str) -> list[Any]:
