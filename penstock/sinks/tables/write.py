@@ -69,7 +69,7 @@ class TableWrite:
     not its rows; `_tails`: the last changes of a partition, whose transaction may go on."""
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
-        settings = self._settings = database.settings
+        settings = database.settings
         self._database, self._progress = database, progress
         self._workers = [Worker(database, number) for number in range(settings.workers)]
         self._map = TableMap(database)
@@ -111,7 +111,10 @@ class TableWrite:
     def _until(self) -> float | None:
         """How long to wait for the source at most."""
         if self._gathered:
-            due = min(each.since for each in self._gathered.values()) + self._settings.commit.wait
+            due = (
+                min(each.since for each in self._gathered.values())
+                + self._database.settings.commit.wait
+            )
             return min(max(due - time.monotonic(), 0.0), _LOOK)
         if not self._tracker.is_idle or self._tails:
             return _LOOK
@@ -174,13 +177,13 @@ class TableWrite:
         if tail is None:
             tail = self._tails[partition] = _Batches(now)
         tail.add(rows.slice(first))
-        if tail.rows >= self._settings.commit.rows:
+        if tail.rows >= self._database.settings.commit.rows:
             self._flush(partition)
 
     def _release(self, now: float) -> None:
         """Hands over what has waited, and transactions whose end comes without a change."""
         for partition, gathered in list(self._gathered.items()):
-            if now - gathered.since >= self._settings.commit.wait:
+            if now - gathered.since >= self._database.settings.commit.wait:
                 self._take(partition)
         for partition, tail in list(self._tails.items()):
             if now - tail.since >= _PATIENCE:
@@ -244,7 +247,7 @@ class TableWrite:
             return batch
         found = batch.take(pa.array(rows, pa.int64())).to_pylist()
         letters = [error_letter(values, "json") for values in found]
-        if self._settings.on_error == "stop":
+        if self._database.settings.on_error == "stop":
             first = letters[0]
             raise Rejected(
                 f"the change at {first.position} of {first.partition} cannot be read:"
