@@ -69,9 +69,8 @@ class TableWrite:
     not its rows; `_tails`: the last changes of a partition, whose transaction may go on."""
 
     def __init__(self, database: TableDatabase, progress: Progress) -> None:
-        settings = database.settings
         self._database, self._progress = database, progress
-        self._workers = [Worker(database, number) for number in range(settings.workers)]
+        self._workers = [Worker(database, number) for number in range(database.settings.workers)]
         self._map = TableMap(database)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
