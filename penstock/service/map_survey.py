@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -205,17 +205,25 @@ class MapSurvey:
         with database.transaction("reading the catalogue") as cursor:
             targets = inventory(cursor)
         dbs = {row["name"]: row["id"] for row in self.rows.rows("db")}
-        mapped: defaultdict[str, list[MapRow]] = defaultdict(list)
+        mapped: defaultdict[str, dict[tuple[str, str], MapRow]] = defaultdict(dict)
         for row in self.rows.rows("tbl"):
-            mapped[row["db_name"]].append(row)
+            mapped[row["db_name"]][row["schema"], row["name"]] = row
         states: defaultdict[tuple[str, str], list[TableStatus]] = defaultdict(list)
         for each in status.tables:
             states[each.backend, each.table].append(each)
-        return [
-            self._surveyed(db, dbs.get(db), one, targets, states)
-            for db in sorted({*dbs, *there})
-            for one in _grouped(there.get(db, {}), mapped[db])
-        ]
+        found = []
+        for db in sorted({*dbs, *there}):
+            tables, rows = there.get(db, {}), mapped[db]
+            for key, partitions in sorted(_grouped(tables, rows).items()):
+                valid, problem = self._valid(key, rows.get(key))
+                table = self.mapped(db, valid)
+                found.append(SurveyedTable(
+                    db_id=dbs.get(db), mapped=table, row=rows.get(key), there=tables.get(key),
+                    partitions=sorted(partitions), problem=problem,
+                    target=targets.get((table.target_schema, table.target)),
+                    states=states.get((db, table.source), ()),
+                ))  # fmt: skip
+        return found
 
     def create(self, mapped: MappedTable, there: InventoriedTable, *, has_sid: bool) -> bool:
         """Makes the target as the source's table is; False if it is there. Raises SettingsError,
@@ -236,30 +244,16 @@ class MapSurvey:
         (table,) = self.settings.model_copy(update={"map": (entry,)}).tables()
         return table
 
-    def _surveyed(
-        self,
-        db: str,
-        db_id: int | None,
-        one: "_Grouped",
-        targets: Inventory,
-        states: Mapping[tuple[str, str], Sequence[TableStatus]],
-    ) -> SurveyedTable:
-        row: MapRow = {"schema": one.schema, "name": one.name, "partitions_regex": ""}
+    def _valid(self, key: tuple[str, str], row: MapRow | None) -> tuple[MapRow, str]:
+        """The row of a table, and what is wrong with it; the defaults in its place, where there is
+        none, or where another program's edit is wrong."""
         problem = ""
-        if one.row is not None:
-            try:
-                if self.store is not None:
-                    self.store.verify("tbl", one.row)
-                row = one.row
-            except RefusedEdit as error:  # another program's edit
-                problem = error.message
-        mapped = self.mapped(db, row)
-        return SurveyedTable(
-            problem=problem,
-            db_id=db_id, mapped=mapped, row=one.row, there=one.there, partitions=one.partitions,
-            target=targets.get((mapped.target_schema, mapped.target)),
-            states=states.get((db, mapped.source), ()),
-        )  # fmt: skip
+        try:
+            if row is not None and self.store is not None:
+                self.store.verify("tbl", row)
+        except RefusedEdit as error:
+            row, problem = None, error.message
+        return row or {"schema": key[0], "name": key[1], "partitions_regex": ""}, problem
 
     def _sources(self) -> Sequence[tuple[str, PostgresSettings]]:
         return sources_of(self._served.pipeline, self.store)
@@ -291,26 +285,16 @@ def _inventory(settings: PostgresSettings) -> Inventory | PenstockError:
         return error
 
 
-@dataclass(frozen=True, slots=True)
-class _Grouped:
-    """A table that is there, or is in the map, with those that its pattern names."""
-
-    schema: str
-    name: str
-    there: InventoriedTable | None
-    row: MapRow | None
-    partitions: Sequence[str]
-
-
-def _grouped(there: Inventory, rows: Sequence[MapRow]) -> Iterator[_Grouped]:
-    mapped = {(row["schema"], row["name"]): row for row in rows}
+def _grouped(
+    there: Inventory, mapped: Mapping[tuple[str, str], MapRow]
+) -> Mapping[tuple[str, str], set[str]]:
+    """The tables that are there, or are in the map, each with those that its pattern names."""
     patterns = []
     for (schema, name), row in mapped.items():
         with suppress(re.error):  # a problem of its row
             if row["partitions_regex"]:
                 patterns.append((schema, name, re.compile(row["partitions_regex"])))
-    parts: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    names = {*mapped}
+    found: dict[tuple[str, str], set[str]] = {key: set() for key in mapped}
     for key, table in there.items():
         schema, name = key
         owners = [
@@ -318,9 +302,7 @@ def _grouped(there: Inventory, rows: Sequence[MapRow]) -> Iterator[_Grouped]:
             if within == schema and pattern.fullmatch(name)
         ]  # fmt: skip
         if owners and key not in mapped:
-            parts[owners[0]].add(name)
+            found[owners[0]].add(name)
         elif not table.is_partition:
-            names.add(key)
-            parts[key].update(table.partitions or ())
-    for key in sorted(names):
-        yield _Grouped(*key, there.get(key), mapped.get(key), sorted(parts[key]))
+            found.setdefault(key, set()).update(table.partitions or ())
+    return found
