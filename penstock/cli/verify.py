@@ -11,7 +11,7 @@ from typing import Any, cast
 import click
 
 from penstock.cli.options import file_argument
-from penstock.config import Backend, Pipeline, load_pipeline
+from penstock.config import Pipeline, load_pipeline
 from penstock.feeds.postgres.connect import connect_reading
 from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.settings import PostgresSettings
@@ -95,7 +95,8 @@ def _chosen(
     table_map = TableMap(PostgresDatabase(settings))
     wanted = {name if "." in name else f"public.{name}" for name in names}
     for backend in pipeline.backends:
-        for source, feed in _sources(backend):
+        for each in cast(PostgresSettings, backend.settings).each:
+            source, feed = str(each.partition), PostgresFeed(each)
             if sid not in (None, source):
                 continue
             pairs = {
@@ -109,11 +110,6 @@ def _chosen(
                     # All partitions that go into one target are one table there.
                     pairs[table.source].schemas.append(schema)
             yield from pairs.values()
-
-
-def _sources(backend: Backend) -> Iterator[tuple[str, PostgresFeed]]:
-    for settings in cast(PostgresSettings, backend.settings).each:
-        yield str(settings.partition), PostgresFeed(settings)
 
 
 def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:
@@ -158,15 +154,12 @@ def _report(pair: _Pair, verdict: Verdict = _NOTHING, *, repaired: bool = False)
         "backend": pair.table.backend,
         "sid": pair.sid,
         "table": pair.table.source,
-        "target": f"{pair.table.target_schema}.{pair.table.target}",
+        "target": pair.table.full_target,
         "missing": not pair.schemas,
         "different": len(verdict.differences),
         "unsettled": verdict.unsettled,
         "repaired": repaired,
-        "differences": [
-            {"key": each.key, "kind": each.kind, "columns": list(each.columns)}
-            for each in verdict.differences
-        ],
+        "differences": [each._asdict() for each in verdict.differences],
     }
 
 

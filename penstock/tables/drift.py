@@ -17,11 +17,11 @@ a type whose values may have other texts, a column that was left out so far.
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-import orjson
 from psycopg import sql
+from pydantic import TypeAdapter
 
 from penstock.model.errors import SettingsError
 from penstock.tables.lines import (
@@ -72,17 +72,12 @@ class KnownColumns:
 
     @classmethod
     def parse(cls, text: str) -> "KnownColumns":
-        """What `to_json` made."""
-        found = orjson.loads(text)
-        if not isinstance(found, dict):  # names alone, of before there were numbers
-            return cls()
-        columns = tuple(KnownColumn(*each) for each in found.pop("columns"))
-        gone, ignored = tuple(found.pop("gone")), tuple(found.pop("ignored"))
-        return cls(columns=columns, gone=gone, ignored=ignored, **found)
+        """What `to_json` made, or the ledger of a new table."""
+        return cls() if text == "[]" else _KNOWN.validate_json(text)
 
     def to_json(self) -> str:
         """The columns as text."""
-        return orjson.dumps(asdict(self) | {"columns": [[*each] for each in self.columns]}).decode()
+        return _KNOWN.dump_json(self).decode()
 
     def renamed(self, old: str, new: str) -> "KnownColumns":
         """The same after a column of the target got another name."""
@@ -107,6 +102,9 @@ class KnownColumns:
             column._replace(name=label)
             for column, label in zip(relation.columns, labels, strict=True)
         ))  # fmt: skip
+
+
+_KNOWN = TypeAdapter(KnownColumns)
 
 
 class _Doubt(SettingsError):
