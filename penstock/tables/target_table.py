@@ -1,11 +1,12 @@
 """A table of a replica: what it is called, its columns, and how far it is. Plain values."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, Self
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, TypeAdapter
 
 State = Literal["loading", "live"]
-_LAST_POINT = "settled"  # what stored tables call it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +25,7 @@ class TargetColumn:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> Self:
-        """The column in a document of the bucket `schemas`, or of a stored table."""
+        """The column in a document of the bucket `schemas`."""
         return cls(
             name=document["name"],
             data_type=document["data_type"],
@@ -66,7 +67,7 @@ class TargetTable:
     stream: str = ""
     created: str = ""
     cursor: str = ""
-    last_point: str = ""
+    last_point: Annotated[str, Field(alias="settled")] = ""  # as stored tables call it
     sequence: int = 0
     places: Mapping[str, str] = field(default_factory=dict)
 
@@ -98,18 +99,13 @@ class TargetTable:
 
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON."""
-        document = asdict(self)
-        document[_LAST_POINT] = document.pop("last_point")
-        return document
+        found: dict[str, Any] = _TABLE.dump_python(self, mode="json", by_alias=True)
+        return found
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TargetTable":
         """The table that `to_json` made this of."""
-        document = {**document, "last_point": document.get(_LAST_POINT, "")}
-        known = {each.name: document[each.name] for each in fields(cls) if each.name in document}
-        for name in ("columns", "kept"):
-            known[name] = tuple(TargetColumn.of(one) for one in known.get(name, ()))
-        return cls(**known | {"key": tuple(known.get("key", ()))})
+        return _TABLE.validate_python(document)
 
     def with_schema(self, document: Mapping[str, Any]) -> "TargetTable":
         """The same table with the columns of a document of the bucket `schemas`."""
@@ -123,6 +119,9 @@ class TargetTable:
             self, columns=columns, key=key, document=whole, version=document["version"],
             origin=document.get("origin") or "",
         )  # fmt: skip
+
+
+_TABLE = TypeAdapter(TargetTable)
 
 
 def _beside(key: Sequence[str]) -> str:
