@@ -4,8 +4,9 @@ A line has the cells of all columns of its relation: `\\N` is null, `\\U` a valu
 did not send.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import repeat
 from typing import Any, NamedTuple
 
@@ -117,24 +118,12 @@ class SourceRelation:
 
 def replaced_columns(
     before: Sequence[str], now: Sequence[str]
-) -> list[tuple[list[str], list[str]]]:
+) -> list[tuple[Sequence[str], Sequence[str]]]:
     """Columns that are gone, and those that stand where they were: a renamed column keeps its place
     among the others, and a new one is after all of them. So between columns that stayed they were
     renamed; at the end they may have been."""
-    stay = set(before) & set(now)
-    pairs = zip(_between(before, stay), _between(now, stay), strict=True)
-    return [(gone, new) for gone, new in pairs if gone and new]
-
-
-def _between(names: Sequence[str], stay: Collection[str]) -> list[list[str]]:
-    """The names before, between and after those that stay."""
-    found: list[list[str]] = [[]]
-    for name in names:
-        if name in stay:
-            found.append([])
-        else:
-            found[-1].append(name)
-    return found
+    edits = SequenceMatcher(None, before, now, autojunk=False).get_opcodes()
+    return [(before[a:b], now[c:d]) for kind, a, b, c, d in edits if kind == "replace"]
 
 
 class LineChange(NamedTuple):
