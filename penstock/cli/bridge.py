@@ -41,7 +41,7 @@ BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
 
 @click.command("bridge")
 @click.option("--slot", required=True, help="Replication slot; created if missing.")
-@click.option("--pub", required=True, help="Publication; must exist.")
+@click.option("--pub", "publication", required=True, help="Publication; must exist.")
 @click.option(
     "--port", default=9090, show_default=True, help="Ops port on loopback; 0: a free one."
 )
@@ -52,17 +52,7 @@ BRIDGE_SERIES: tuple[tuple[str, Literal["counter", "gauge"], str], ...] = (
 )
 @click.option("--zstd", "is_compressed", is_flag=True, help="Compress chunks of snapshots.")
 @log_format
-def command(
-    *,
-    slot: str,
-    pub: str,
-    port: int,
-    as_json: bool,
-    stream: str,
-    subject: str,
-    is_compressed: bool,
-    log_format: Format | None,
-) -> None:
+def command(*, as_json: bool, is_compressed: bool, log_format: Format | None, **given: Any) -> None:
     """Follow a PostgreSQL slot into a NATS stream, configured by flags and the environment.
 
     \b
@@ -75,13 +65,9 @@ def command(
     """
     pipeline = bridge_pipeline(
         os.environ,
-        slot=slot,
-        publication=pub,
-        port=port,
         encoding="json" if as_json else "msgpack",
-        stream=stream,
-        subject=subject,
         compression="zstd" if is_compressed else "none",
+        **given,
     )
     serve(pipeline, log_format=log_format, bridge_metrics=True)
 

@@ -1,5 +1,6 @@
 """`penstock gaps`: what a pipeline's partitions have lost, and that one of them is mended."""
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +62,8 @@ def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
         )
     if mended is not None:
         mend(pipeline, mended)
-    store = open_store(pipeline.positions)
-    try:
-        gaps = Gaps(store, pipeline.name)
+    with closing(open_store(pipeline.positions)) as store:
         return [
             {"backend": name.partition("/")[0], "partition": name.partition("/")[2], **row}
-            for name, row in gaps.rows().items()
+            for name, row in Gaps(store, pipeline.name).rows().items()
         ]
-    finally:
-        store.close()

@@ -5,9 +5,9 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import ask_ops, file_argument, ops_token, overrides, state_option
+from penstock.cli.options import OpsClient, file_argument, overrides, state_option
 from penstock.config import Pipeline, load_pipeline
-from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.model.errors import Rejected, SettingsError
 from penstock.service.actions import Operated, PauseAction, ResumeAction, read_action
 
 _backend = click.argument("backend", required=False)
@@ -74,16 +74,11 @@ def _print(done: Any) -> None:
 
 
 def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
-    ops = pipeline.ops
-    if ops.token is None:
+    if pipeline.ops.token is None:
         raise SettingsError(
             f"{action} needs ops.token", hint="set it in the file, and start the pipeline again"
         )
-    found = ask_ops(ops.bind, ops.port, f"/actions/{action}", arguments, token=ops_token(ops))
-    if not found:
-        raise Unavailable(
-            f"no ops server answers on {ops.bind}:{ops.port}", hint="does the pipeline run here?"
-        )
+    found = OpsClient.of(pipeline.ops).answer(f"/actions/{action}", arguments)
     if "error" in found:
         raise Rejected(str(found["error"]), hint=str(found.get("info", "")))
     click.echo(f"{action} has begun")

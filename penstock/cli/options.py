@@ -4,12 +4,14 @@ ops server of a pipeline that may run on this machine."""
 import http.client
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import click
 
 from penstock.config import Deployment, Ops, Pipeline, keys_of, load_file
+from penstock.model.errors import Unavailable
 from penstock.nats.settings import NatsSettings
 from penstock.processor.settings import ProcessorFile
 
@@ -94,28 +96,38 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     )
 
 
-def ops_token(ops: Ops) -> str:
-    """The token that reads and, where there is one, acts; "" without one."""
-    token = ops.token or ops.read_token
-    return "" if token is None else token.get_secret_value()
+class OpsClient:
+    """Asks an ops server, of a pipeline file or below a path."""
 
+    def __init__(self, bind: str, port: int, *, path: str = "", token: str = "") -> None:
+        self._bind, self._port, self._path, self._token = bind, port, path, token
 
-def ask_ops(
-    bind: str, port: int, path: str, body: Mapping[str, Any] | None = None, *, token: str = ""
-) -> dict[str, Any]:
-    """The JSON object it answers with; empty where nothing answers, or something else. With a
-    `body` it is a POST."""
-    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(bind, bind)  # noqa: S104
-    connection = http.client.HTTPConnection(host, port, timeout=_PATIENCE)
-    try:
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        if body is None:
-            connection.request("GET", path, headers=headers)
-        else:
-            connection.request("POST", path, json.dumps(body), headers)
-        answer = json.loads(connection.getresponse().read(_LONGEST))
-    except (OSError, http.client.HTTPException, ValueError):
-        return {}
-    finally:
-        connection.close()
-    return answer if isinstance(answer, dict) else {}
+    @classmethod
+    def of(cls, ops: Ops) -> "OpsClient":
+        """With the token that reads and, where there is one, acts."""
+        token = ops.token or ops.read_token
+        return cls(ops.bind, ops.port, token="" if token is None else token.get_secret_value())
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object it answers with; empty where nothing answers, or something else. With a
+        `body` it is a POST."""
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._bind, self._bind)  # noqa: S104
+        method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
+        headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
+        with closing(http.client.HTTPConnection(host, self._port, timeout=_PATIENCE)) as connection:
+            try:
+                connection.request(method, self._path + path, data, headers)
+                answer = json.loads(connection.getresponse().read(_LONGEST))
+            except (OSError, http.client.HTTPException, ValueError):
+                return {}
+        return answer if isinstance(answer, dict) else {}
+
+    def answer(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The same; raises Unavailable where nothing answers."""
+        if not (found := self.ask(path, body)):
+            raise Unavailable(
+                f"no ops server answers on {self._bind}:{self._port}",
+                code="no-ops-server",
+                hint="does the pipeline run here? give its file, or the URL of its ops server",
+            )
+        return found

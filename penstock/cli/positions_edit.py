@@ -3,7 +3,8 @@ no live owner has them."""
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -119,7 +120,7 @@ class Editing(Closes):
 
     def write(self, bookmarks: Mapping[str, Bookmark]) -> None:
         """Stores bookmarks, in one write. Raises SettingsError while an instance runs."""
-        with _Owning(self):
+        with self._owning():
             found = self._ownerless(bookmarks)
             rows = []
             for name, bookmark in bookmarks.items():
@@ -134,22 +135,23 @@ class Editing(Closes):
 
     def delete(self, row: StoredRow) -> None:
         """Removes a row. Raises SettingsError while an instance runs."""
-        with _Owning(self):
+        with self._owning():
             self._ownerless([row.name])
             self._store.delete(row.lease)
 
     def release(self, row: StoredRow, *, now: bool) -> None:
         """Takes a row from its owner, which has ended. `now`: does not wait to see that. Raises
         SettingsError while the owner may live."""
-        with _Owning(self):
+        with self._owning():
             if now:
                 refuse_unless_ended(row.lease)
             lease = row.lease if now else self._ownerless([row.name]).get(row.lease.name)
             if lease is not None and lease.owner:
                 self._store.put(released(lease))
 
-    def own(self) -> Ownership:
-        """The lease of the pipeline, which is ours now: release it."""
+    @contextmanager
+    def _owning(self) -> Iterator[None]:
+        """The lease of the pipeline is ours, while its rows change."""
         kind: Kind = "pipeline" if isinstance(self._pipeline, Pipeline) else "processor"
         verify_kind(self._store.list(self._prefix), kind)
         ours = Ownership(self._store, self._pipeline.name, instance=instance_name(), kind=kind)
@@ -163,7 +165,10 @@ class Editing(Closes):
                     hint="stop it (and its standbys) before positions are changed",
                 )
             time.sleep(_POLL)
-        return ours
+        try:
+            yield
+        finally:
+            ours.release()
 
     def _ownerless(self, names: Iterable[str]) -> dict[str, Lease]:
         """Rows by full name, once no live owner has any of them."""
@@ -177,16 +182,6 @@ class Editing(Closes):
             bookmark = None
         name = lease.name.removeprefix(self._prefix)
         return StoredRow(name=name, lease=lease, bookmark=bookmark)
-
-
-class _Owning(Closes):
-    """The pipeline's lease, while its rows change."""
-
-    def __init__(self, editing: Editing) -> None:
-        self._ours = editing.own()
-
-    def close(self) -> None:
-        self._ours.release()
 
 
 def read_export(text: str) -> dict[str, Bookmark]:

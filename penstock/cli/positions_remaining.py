@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import ask_ops, columns, ops_token
+from penstock.cli.options import OpsClient, columns
 from penstock.cli.positions_edit import StoredRow
 from penstock.config import Backend, Deployment
 from penstock.model.position import Bookmark, PartitionId
@@ -94,8 +94,8 @@ def _of_backend(
 
 def _lags(pipeline: Deployment, backend: str) -> Mapping[str, float]:
     """Partition -> seconds, as the running pipeline reports them."""
-    ops, path = pipeline.ops, "/status?partitions=all"
-    answer = ask_ops(ops.bind, ops.port, path, token=ops_token(ops)) if ops.port else {}
+    ops = pipeline.ops
+    answer = OpsClient.of(ops).ask("/status?partitions=all") if ops.port else {}
     if answer.get("name") != pipeline.name:
         return {}
     return {

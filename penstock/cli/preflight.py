@@ -8,13 +8,13 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from penstock.cli.options import ask_ops
+from penstock.cli.options import OpsClient
 from penstock.config import Deployment, Ops, Pipeline
 from penstock.feeds import KnowsReader
 from penstock.leases import Lease, open_store
@@ -231,11 +231,8 @@ def check_state(state: Path) -> Finding:
 def check_positions(url: str) -> Finding:
     """The positions store opens and takes a row."""
     try:
-        store = open_store(url)
-        try:
+        with closing(open_store(url)) as store:
             store.delete(store.put(store.get("penstock.check") or Lease(name="penstock.check")))
-        finally:
-            store.close()
     except LeaseLost:
         pass  # another check at the same time: it could write
     except PenstockError as error:
@@ -252,19 +249,17 @@ def check_positions(url: str) -> Finding:
 def check_name(deployment: Deployment) -> Iterator[Finding]:
     """No row of its name is of another kind of owner, and no pipeline of a processor's name runs.
     Looks for some seconds whether one does that holds a lease."""
-    store = open_store(deployment.positions)
-    try:
-        if isinstance(deployment, ProcessorFile):
-            deployment.verify_name()
-            check = NameCheck(store, deployment.name)
-            while not check.attempt():
-                time.sleep(1.0)
-        else:
-            verify_kind(store.list(f"{deployment.name}/"), "pipeline")
-    except PenstockError as error:
-        yield failed("name", error)
-    finally:
-        store.close()
+    with closing(open_store(deployment.positions)) as store:
+        try:
+            if isinstance(deployment, ProcessorFile):
+                deployment.verify_name()
+                check = NameCheck(store, deployment.name)
+                while not check.attempt():
+                    time.sleep(1.0)
+            else:
+                verify_kind(store.list(f"{deployment.name}/"), "pipeline")
+        except PenstockError as error:
+            yield failed("name", error)
 
 
 def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
@@ -331,5 +326,5 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
 
 def _runs(bind: str, port: int, pipeline: str) -> bool:
     """Whether it is the ops server of this very pipeline that has the port."""
-    answer = ask_ops(bind, port, "/")
+    answer = OpsClient(bind, port).ask("/")
     return bool(answer.get("penstock")) and answer.get("pipeline") == pipeline

@@ -13,8 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.options import ask_ops, load_deployment, ops_token
+from penstock.cli.options import OpsClient, load_deployment
 from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.settings import Secret
 
 _DEFAULT = "http://127.0.0.1:9090"
 _EVERY = 1.0  # seconds
@@ -36,7 +37,7 @@ def status(*, where: str, as_json: bool, token: str | None) -> None:
 
     Exits with 0 if it is healthy, else with 1.
     """
-    _once(_Ops(where, token), as_json=as_json)
+    _once(_ops(where, token), as_json=as_json)
 
 
 @click.command("top")
@@ -46,14 +47,16 @@ def status(*, where: str, as_json: bool, token: str | None) -> None:
 def top(*, where: str, once: bool, token: str | None) -> None:
     """Watch a running pipeline in a terminal, until Ctrl-C: by its FILE, or by the URL of its ops
     server."""
-    ops = _Ops(where, token)
+    ops = _ops(where, token)
     if once:
         _once(ops, as_json=False)
     with Live(auto_refresh=False, screen=True) as live:
         try:
             while True:
                 try:
-                    live.update(frame(ops.ask("/status"), ops.ask("/history")), refresh=True)
+                    live.update(
+                        frame(_asked(ops, "/status"), _asked(ops, "/history")), refresh=True
+                    )
                 except Unavailable as error:
                     live.update(Text(str(error), style="red"), refresh=True)
                 time.sleep(_EVERY)
@@ -61,42 +64,35 @@ def top(*, where: str, once: bool, token: str | None) -> None:
             return
 
 
-class _Ops:
-    """The ops server of a pipeline file, or at a URL."""
-
-    def __init__(self, where: str, token: str | None) -> None:
-        if "://" in where:
-            url = urlsplit(where)
-            self._bind, self._port = url.hostname or "", url.port or 80
-            self._token, self._path = token or "", url.path.rstrip("/")
-            if url.scheme != "http" or not self._bind:
-                raise SettingsError(f"{where} is no http:// URL", hint=f"such as {_DEFAULT}")
-        else:
-            ops = load_deployment(Path(where), None).ops
-            self._bind, self._port, self._path = ops.bind, ops.port, ""
-            self._token = token or ops_token(ops)
-
-    def ask(self, path: str) -> dict[str, Any]:
-        """The answer. Raises Unavailable, SettingsError."""
-        found = ask_ops(self._bind, self._port, self._path + path, token=self._token)
-        if not found:
-            raise Unavailable(
-                f"no ops server answers on {self._bind}:{self._port}",
-                code="no-ops-server",
-                hint="does the pipeline run here? give its file, or the URL of its ops server",
-            )
-        if "error" in found:
-            raise SettingsError(str(found["error"]), hint=str(found.get("info", "")))
-        return found
+def _ops(where: str, token: str | None) -> OpsClient:
+    """The ops server of a pipeline file, or at a URL. Raises SettingsError."""
+    if "://" not in where:
+        ops = load_deployment(Path(where), None).ops
+        return OpsClient.of(ops.model_copy(update={"token": Secret(token)}) if token else ops)
+    url = urlsplit(where)
+    if url.scheme != "http" or not url.hostname:
+        raise SettingsError(f"{where} is no http:// URL", hint=f"such as {_DEFAULT}")
+    return OpsClient(url.hostname, url.port or 80, path=url.path.rstrip("/"), token=token or "")
 
 
-def _once(ops: _Ops, *, as_json: bool) -> None:
-    found = ops.ask("/status")
+def _asked(ops: OpsClient, path: str) -> dict[str, Any]:
+    found = ops.answer(path)
+    if "error" in found:
+        raise SettingsError(str(found["error"]), hint=str(found.get("info", "")))
+    return found
+
+
+def _once(ops: OpsClient, *, as_json: bool) -> None:
+    found = _asked(ops, "/status")
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        Console().print(frame(found, ops.ask("/history")))
+        Console().print(_frame(ops, found))
     raise SystemExit(0 if found["health"] == "ok" else 1)
+
+
+def _frame(ops: OpsClient, status: Mapping[str, Any]) -> RenderableType:
+    return frame(status, _asked(ops, "/history"))
 
 
 def frame(status: Mapping[str, Any], history: Mapping[str, Any]) -> RenderableType:

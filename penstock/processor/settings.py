@@ -1,5 +1,6 @@
 """How a host shares a feed with others: intervals, limits, checkpoints, retries."""
 
+from contextlib import closing
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -51,11 +52,8 @@ class ProcessorFile(Deployment):
             if not file.exists():
                 return
             url = f"sqlite:///{file}"
-        store = open_store(url)
-        try:
+        with closing(open_store(url)) as store:
             rows = [row for each in self.backends for row in store.list(f"{former}/{each.name}/")]
-        finally:
-            store.close()
         if any(kind_of(row) == "" for row in rows):
             raise SettingsError(
                 f"there are positions of the name `{former}`, which a processor's file without"

@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, ClassVar, Literal
@@ -327,16 +328,13 @@ def _backend(on: Operated, name: str) -> Backend:
 
 def mend(pipeline: Any, name: str) -> None:
     """Marks the gaps of BACKEND/PARTITION as mended. Raises SettingsError."""
-    store = open_store(pipeline.positions)
-    try:
+    with closing(open_store(pipeline.positions)) as store:
         gaps = Gaps(store, pipeline.name)
         known = gaps.rows()
         if name not in known:
             listed = ", ".join(known) or "none"
             raise SettingsError(f"{name} has no gaps", hint=f"those that have: {listed}")
         gaps.clear(name)
-    finally:
-        store.close()
 
 
 @dataclass(slots=True, kw_only=True)
