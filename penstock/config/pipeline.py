@@ -26,6 +26,7 @@ from penstock.feeds import Feed, FeedPlugin
 from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
+from penstock.ops.health import Thresholds
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer
@@ -206,7 +207,7 @@ class Checkpoint(Settings):
     """Changes between two positions that are stored."""
 
 
-class Ops(Settings):
+class Ops(Thresholds):
     """The ops server, and when a pipeline stops being healthy."""
 
     bind: str = "127.0.0.1"
@@ -222,15 +223,6 @@ class Ops(Settings):
     """Who has it may act, and read row data; without it there are no actions."""
     read_token: Secret | None = Field(default=None, min_length=1)
     """With it, nobody reads without one of both, but for whether it is healthy and ready."""
-    stalled_after: Duration = Field(default=30.0, gt=0)
-    """Behind and not moving, or disconnected, for more seconds than this is unhealthy."""
-    lag_limit: Size = Field(default=64 * 2**20, ge=0)
-    """More bytes of unconfirmed log than this count as "behind"."""
-    lag_age: Duration = Field(default=300.0, gt=0)
-    """And so does a change in flight that is older than so many seconds, whatever the source
-    counts."""
-    at_risk: float = Field(default=0.25, ge=0, lt=1)
-    """Less than this share of the source's history left before the stored position: at risk."""
 
 
 class SnapshotSettings(Settings):

@@ -6,10 +6,12 @@ healthy, however connected it is; an idle one that has nothing to do is.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from penstock.model.settings import Duration, Settings, Size
 from penstock.ops.board import Entry, Snapshot
 from penstock.ops.partitions import DISCONNECTED, at_risk
 from penstock.ops.reports import (
@@ -37,31 +39,31 @@ _PASSING = ("slow", "critical")
 _MOVES = ("confirmed", "place", "acknowledged", "published")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Thresholds:
-    """When things count as wrong; seconds, and exactly at a threshold counts as above it.
+# Seconds. A reporter that has said nothing for this long is suspect.
+_SILENT_AFTER = 15.0
+# Partitions without an owner for so long are unhealthy: that a host takes over takes less.
+_UNOWNED_AFTER = 120.0
+# How long a first report may take. Spark alone takes 5 s, and 30 s on a busy machine.
+_STARTING = 120.0
 
-    `stalled_after`: behind and not moving, or disconnected, for this long is unhealthy.
-    `lag_bytes`: more unconfirmed log than this is "behind"; `lag_seconds`: so is an older change in
-    flight. `at_risk`: less than this share of the source's history before us may soon be lost.
-    `silent_after`: a reporter that has
-    said nothing for this long is suspect. `unowned_after`: partitions without an owner for so long
-    are unhealthy: that a host takes over takes less. `starting`: how long a first report may take.
-    """
 
-    stalled_after: float = 30.0
-    lag_bytes: int = 64 * 2**20
-    lag_seconds: float = 300.0
-    at_risk: float = 0.25
-    silent_after: float = 15.0
-    unowned_after: float = 120.0
-    # Spark alone takes 5 s, and 30 s on a busy machine.
-    starting: float = 120.0
+class Thresholds(Settings):
+    """When things count as wrong; exactly at a threshold counts as above it."""
+
+    stalled_after: Duration = Field(default=30.0, gt=0)
+    """Behind and not moving, or disconnected, for more seconds than this is unhealthy."""
+    lag_limit: Size = Field(default=64 * 2**20, ge=0)
+    """More bytes of unconfirmed log than this count as "behind"."""
+    lag_age: Duration = Field(default=300.0, gt=0)
+    """And so does a change in flight that is older than so many seconds, whatever the source
+    counts."""
+    at_risk: float = Field(default=0.25, ge=0, lt=1)
+    """Less than this share of the source's history left before the stored position: at risk."""
 
     @property
     def bounds(self) -> dict[str, float]:
         """What the board must know to tell since when a number is above its bound."""
-        return {"lag_bytes": self.lag_bytes - 1}
+        return {"lag_bytes": self.lag_limit - 1}
 
 
 class Remedy(NamedTuple):
@@ -176,7 +178,7 @@ class _Backend:
             # It may have joined a pipeline that runs.
             waited = self._now - max(started, query.since if query is not None else started)
             reason = f"has not reported for {waited:.0f} s since the start"
-            yield _lasting(waited, limits.starting, _STARTS, reason)
+            yield _lasting(waited, _STARTING, _STARTS, reason)
         elif entry.report.stopped:
             yield Complaint("unhealthy", "has stopped", _STARTS)
         else:
@@ -188,7 +190,7 @@ class _Backend:
         yield from self._unowned(entry)
         yield from self._unsaved()
         silent = self._now - entry.at
-        if silent >= limits.silent_after:
+        if silent >= _SILENT_AFTER:
             reason = f"has not reported for {silent:.0f} s"
             yield _lasting(silent, limits.stalled_after, _STARTS, reason)
         if self._query is not None and (paused := self._query.report.paused):
@@ -226,7 +228,7 @@ class _Backend:
         since = self._now - entry.calm.get("unowned", entry.since)
         if entry.report.unowned and since >= self._limits.stalled_after:
             reason = f"{entry.report.unowned} partitions have had no owner for {since:.0f} s"
-            yield _lasting(since, self._limits.unowned_after, _UNOWNED, reason)
+            yield _lasting(since, _UNOWNED_AFTER, _UNOWNED, reason)
 
     def _unsaved(self) -> Iterator[Complaint]:
         """Changes flow on: only the source keeps more than it need."""
@@ -264,9 +266,9 @@ class _Backend:
         lag, age = entry.report.lag_bytes or 0, entry.report.lag_seconds or 0
         if longest >= limits.stalled_after:
             yield Complaint("unhealthy", f"behind, and has not moved for {longest:.0f} s", _BEHIND)
-        elif lag >= limits.lag_bytes:
+        elif lag >= limits.lag_limit:
             yield Complaint("degraded", f"{lag} bytes behind the source", _BEHIND)
-        elif age >= limits.lag_seconds:
+        elif age >= limits.lag_age:
             yield Complaint("degraded", f"{age:.0f} s behind the source", _BEHIND)
 
     def _stalled(self, entry: Entry[Any], movers: _Entries) -> float:
@@ -274,7 +276,7 @@ class _Backend:
         known: ReadingReport = entry.report
         over = {
             "buffered_events": known.buffered_events > 0,
-            "lag_bytes": (known.lag_bytes or 0) >= self._limits.lag_bytes,
+            "lag_bytes": (known.lag_bytes or 0) >= self._limits.lag_limit,
             # A log has bytes that are no changes of ours; anything else that is counted is.
             "lag": isinstance(known, PartitionReport)
             and known.lag_unit not in (None, "bytes")
@@ -340,6 +342,20 @@ def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
         if count > _NAMED:
             does = "are suspended" if state == "suspended" else "wait"
             yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}", _TABLE)
+
+
+# What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change
+# than the pipeline's limits. `STALE`: it has lost changes, and nobody said that it is mended.
+HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
+
+
+def partition_health(row: PartitionReport, limits: Thresholds, *, is_stale: bool) -> str:
+    """HEALTHY, LAGGING or STALE."""
+    if is_stale:
+        return STALE
+    much = row.lag_unit == "bytes" and (row.lag or 0) >= limits.lag_limit
+    late = (row.lag_seconds or 0) >= limits.lag_age
+    return LAGGING if much or late or row.state == DISCONNECTED else HEALTHY
 
 
 class Readiness(NamedTuple):

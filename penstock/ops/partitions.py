@@ -23,10 +23,6 @@ from penstock.ops.reports import (
 
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
-# What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change
-# than the pipeline's limits. `STALE`: it has lost changes, and nobody said that it is mended.
-HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
-
 # The state of a source that refuses some of our calls because they are too many.
 THROTTLED = "throttled"
 
@@ -48,8 +44,9 @@ class PartitionStatus(PartitionReport):
 
     partition: str = told(..., "Its name.")
     health: str = told(
-        HEALTHY, "healthy; lagging: disconnected, or at or above `ops.lag_limit` or `ops.lag_age`;"
-        " stale: it lost changes.",
+        "healthy",
+        "healthy; lagging: disconnected, or at or above `ops.lag_limit` or `ops.lag_age`; stale: it"
+        " lost changes.",
     )  # fmt: skip
     age_seconds: float | None = told(None, "Since the last report.")
 
@@ -130,15 +127,6 @@ def shown(
         PartitionStatus(partition=name, age_seconds=round(now - entry.at, 3), **entry.report.named)
         for name, entry in found
     )
-
-
-def health_of(row: PartitionStatus, *, stale: bool, lag_bytes: int, lag_seconds: float) -> str:
-    """HEALTHY, LAGGING or STALE; exactly at a limit counts as above it. Pure."""
-    if stale:
-        return STALE
-    much = row.lag_unit == "bytes" and (row.lag or 0) >= lag_bytes
-    late = (row.lag_seconds or 0) >= lag_seconds
-    return LAGGING if much or late or row.state == DISCONNECTED else HEALTHY
 
 
 def _urgency(partition: tuple[str, Entry[PartitionReport]]) -> tuple[Any, ...]:

@@ -20,10 +20,11 @@ from penstock.ops.health import (
     Health,
     Thresholds,
     complaints,
+    partition_health,
     readiness,
     worst,
 )
-from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, health_of, shown
+from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, shown
 from penstock.ops.reports import (
     LEVELS,
     BatchReport,
@@ -195,16 +196,12 @@ def _backend(
     reader, service = snapshot.latest(SourceReport, name), snapshot.latest(QueryReport, name)
     measure, batch = snapshot.latest(MeasureReport, name), snapshot.get(BatchReport, name)
     gaps = {key: entry.report for key, entry in snapshot.rows(GapReport, name).items()}
+    stale = {key for key, gap in gaps.items() if gap.stale}
     is_alone = reader.partition_count == 1  # then its details are the backend's
     partitions = tuple(
         replace(
             row,
-            health=health_of(
-                row,
-                stale=row.partition in gaps and gaps[row.partition].stale,
-                lag_bytes=limits.lag_bytes,
-                lag_seconds=limits.lag_seconds,
-            ),
+            health=partition_health(row, limits, is_stale=row.partition in stale),
             details={} if is_alone else row.details,
         )
         for row in shown(snapshot.rows(PartitionReport, name), now, most)

@@ -15,7 +15,6 @@ from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
 from penstock.ops.board import Board
 from penstock.ops.events import EventStream
-from penstock.ops.health import Thresholds
 from penstock.ops.history import History
 from penstock.ops.logs import last_lines, log_metrics
 from penstock.ops.metrics import MoreMetrics
@@ -41,7 +40,7 @@ EVENTS = "server-sent events: the status each second, and the log"
 
 def open_board(pipeline: Deployment, run: Path) -> Board:
     """The board that the reader process and the tasks report to, in the run folder."""
-    return Board(run / BOARD, bounds=_thresholds(pipeline).bounds)
+    return Board(run / BOARD, bounds=pipeline.ops.bounds)
 
 
 class Operations(Closes):
@@ -109,7 +108,7 @@ class Operations(Closes):
             backends=[backend.name for backend in pipeline.backends],
             started=board.started,
             now=time.monotonic(),
-            thresholds=_thresholds(pipeline),
+            thresholds=pipeline.ops,
             standby=self._standby(),
             partitions=partitions,
         )
@@ -179,13 +178,3 @@ class Operations(Closes):
             tell = log.info if status.health in ("ok", "standby") else log.warning
             tell("health has changed", health=status.health, reasons=list(status.reasons))
             self._health = status.health
-
-
-def _thresholds(pipeline: Deployment) -> Thresholds:
-    ops = pipeline.ops
-    return Thresholds(
-        stalled_after=ops.stalled_after,
-        lag_bytes=ops.lag_limit,
-        lag_seconds=ops.lag_age,
-        at_risk=ops.at_risk,
-    )

@@ -14,7 +14,7 @@ from penstock.ops.reports import PartitionReport, SourceReport
 from penstock.ops.status import Status, assess
 from tests.waiting import until
 
-LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
+LIMITS = Thresholds(stalled_after=30, lag_limit=1000)
 
 
 def row(**more: Any) -> PartitionReport:

@@ -15,7 +15,7 @@ from penstock.ops.reports import KINDS, SinkReport, SourceReport
 from penstock.ops.status import Status, assess, status_schema
 from tests.waiting import Clock
 
-LIMITS = Thresholds(stalled_after=30, lag_bytes=1000, silent_after=15, starting=60)
+LIMITS = Thresholds(stalled_after=30, lag_limit=1000)
 FINE: Mapping[str, Any] = {
     "connected": True,
     "lag_bytes": 0,
@@ -68,8 +68,8 @@ def each(first: int, last: int, **fields: Any) -> list[tuple[float, str, str, Ma
 CASES = [
     Case("idle and caught up", each(0, 600), 600, "ok"),
     Case("starting", [], 5, "degraded", "a: has not reported for 5 s since the start"),
-    Case("just not starting any more", [], 59.9, "degraded", "since the start"),
-    Case("never started", [], 60, "unhealthy", "has not reported for 60 s since the start"),
+    Case("just not starting any more", [], 119.9, "degraded", "since the start"),
+    Case("never started", [], 120, "unhealthy", "has not reported for 120 s since the start"),
     Case("silent", [source(0)], 15, "degraded", "has not reported for 15 s"),
     Case("not silent yet", [source(0)], 14.9, "ok"),
     Case("silent for long", [source(0)], 30, "unhealthy", "has not reported for 30 s"),
