@@ -15,45 +15,38 @@ from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.version import DOCS
 from penstock.process.plugins import installed_by
 
-# name -> (module:attribute, what `penstock --help` says)
+# name -> what `penstock --help` says. Its module has the same name.
 _COMMANDS = {
-    "run": ("penstock.cli.run:command", "Run a pipeline until it is stopped."),
-    "process": (
-        "penstock.cli.process:command",
-        "Call an observer with the changes of a feed, on several hosts.",
-    ),
-    "init": ("penstock.cli.init:command", "Print a pipeline file to begin with."),
-    "check": ("penstock.cli.check:command", "Preflight: what would keep a pipeline from running."),
-    "tail": ("penstock.cli.tail:command", "Print the changes of a stream as they come."),
-    "bridge": ("penstock.cli.bridge:command", "One slot to one stream, configured by flags."),
-    "snapshot": ("penstock.cli.snapshot:command", "Take snapshots of tables."),
-    "map": ("penstock.cli.map:command", "Show and fill the map of a sink of tables."),
-    "reload": ("penstock.cli.tables:reload", "Load a table of a sink of tables anew."),
-    "mirror": ("penstock.cli.mirror:command", "Keep copies of tables in SQLite or PostgreSQL."),
-    "positions": ("penstock.cli.positions:command", "Show and change where a pipeline has got to."),
-    "gaps": ("penstock.cli.gaps:command", "Show what was lost, and mark it as mended."),
-    "compare": ("penstock.cli.compare:command", "Compare a stream with a table or collection."),
-    "verify": (
-        "penstock.cli.verify:command",
-        "Compare tables at a destination with their sources.",
-    ),
-    "dead-letters": (
-        "penstock.cli.dead_letters:command",
-        "Show and replay what could not be published.",
-    ),
-    "tables": ("penstock.cli.tables:command", "Show tables, and resume suspended ones."),
-    "status": ("penstock.cli.status:status", "Show how a running pipeline is."),
-    "top": ("penstock.cli.status:top", "Watch a running pipeline in a terminal."),
-    "pause": ("penstock.cli.operate:pause", "Have a pipeline take no more changes for a while."),
-    "resume": ("penstock.cli.operate:resume", "End a pause."),
-    "retry": ("penstock.cli.operate:retry", "Have what stands still begin anew now."),
-    "shutdown": ("penstock.cli.operate:shutdown", "Stop a pipeline that runs on this machine."),
-    "dictionaries": (
-        "penstock.cli.dictionaries:command",
-        "Train and show what single changes are compressed with.",
-    ),
-    "demo": ("penstock.cli.demo:command", "The whole way on embedded servers, and a verdict."),
+    "run": "Run a pipeline until it is stopped.",
+    "process": "Call an observer with the changes of a feed, on several hosts.",
+    "init": "Print a pipeline file to begin with.",
+    "check": "Preflight: what would keep a pipeline from running.",
+    "tail": "Print the changes of a stream as they come.",
+    "bridge": "One slot to one stream, configured by flags.",
+    "snapshot": "Take snapshots of tables.",
+    "map": "Show and fill the map of a sink of tables.",
+    "reload": "Load a table of a sink of tables anew.",
+    "mirror": "Keep copies of tables in SQLite or PostgreSQL.",
+    "positions": "Show and change where a pipeline has got to.",
+    "gaps": "Show what was lost, and mark it as mended.",
+    "compare": "Compare a stream with a table or collection.",
+    "verify": "Compare tables at a destination with their sources.",
+    "dead-letters": "Show and replay what could not be published.",
+    "tables": "Show tables, and resume suspended ones.",
+    "status": "Show how a running pipeline is.",
+    "top": "Watch a running pipeline in a terminal.",
+    "pause": "Have a pipeline take no more changes for a while.",
+    "resume": "End a pause.",
+    "retry": "Have what stands still begin anew now.",
+    "shutdown": "Stop a pipeline that runs on this machine.",
+    "dictionaries": "Train and show what single changes are compressed with.",
+    "demo": "The whole way on embedded servers, and a verdict.",
 }
+# Those that share a module, and are called in it as they are here.
+_SHARED = {
+    "reload": "tables", "status": "status", "top": "status",
+    "pause": "operate", "resume": "operate", "retry": "operate", "shutdown": "operate",
+}  # fmt: skip
 
 _GONE = SettingsError(
     "`penstock class-archive` is no more",
@@ -73,11 +66,12 @@ class _Commands(click.Group):
             _fail(_GONE)
         if cmd_name not in _COMMANDS:
             return None
-        module, _, attribute = _COMMANDS[cmd_name][0].partition(":")
+        module = _SHARED.get(cmd_name, cmd_name.replace("-", "_"))
         try:
-            command: click.Command = getattr(import_module(module), attribute)
+            found = import_module(f"penstock.cli.{module}")
         except ModuleNotFoundError as error:
             _fail(_missing(cmd_name, error))
+        command: click.Command = getattr(found, cmd_name if cmd_name in _SHARED else "command")
         return command
 
     def resolve_command(
@@ -90,7 +84,7 @@ class _Commands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in _COMMANDS.items()])
+            formatter.write_dl([*_COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:

@@ -211,19 +211,16 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     does."""
     feed, saved = backend.feed(), positions.load()
     begun = _begun(backend, feed, sink, saved)
+    for partition, record in begun.items():
+        _warn_of(record, backend.name, partition, is_saved=bool(saved))
     if saved:
-        _warn_of_repetition(backend, begun)
         _move(backend, feed, positions, saved, begun)
-        return
-    positions.begin(_first(backend, feed, begun))
-
-
-def _first(backend: Backend, feed: Feed, begun: Mapping[PartitionId, Record]) -> Bookmarks:
-    """Where a start without a stored position begins."""
-    if not begun:
-        return feed.begin()
-    _warn_of_no_position(backend, begun)
-    return {name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()}
+    elif begun:
+        positions.begin({
+            name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()
+        })  # fmt: skip
+    else:
+        positions.begin(feed.begin())
 
 
 def _move(
@@ -268,30 +265,23 @@ def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[P
     return found
 
 
-def _warn_of_repetition(backend: Backend, begun: dict[PartitionId, Record]) -> None:
-    for partition, record in begun.items():
-        if record.emptied:
-            log.warning(
-                "the sink has nothing left of what it stored: resuming after the stored position;"
-                " what was delivered after that comes again",
-                backend=backend.name,
-                partition=partition,
-            )
-
-
-def _warn_of_no_position(backend: Backend, begun: Mapping[PartitionId, Record]) -> None:
-    for partition, record in begun.items():
-        if record.bookmark is not None:
-            log.warning(
-                "no position is stored, and the sink has changes: resuming after them",
-                backend=backend.name,
-                partition=partition,
-                place=str(record.bookmark.place),
-            )
-        else:
-            log.warning(
-                "no position is stored, and the sink, which had changes, does not say how far it"
-                " is: resuming where the source remembers us to be; some may come again",
-                backend=backend.name,
-                partition=partition,
-            )
+def _warn_of(record: Record, backend: str, partition: str, *, is_saved: bool) -> None:
+    about = {"backend": backend, "partition": partition}
+    if is_saved and record.emptied:
+        log.warning(
+            "the sink has nothing left of what it stored: resuming after the stored position;"
+            " what was delivered after that comes again",
+            **about,
+        )
+    elif not is_saved and record.bookmark is not None:
+        log.warning(
+            "no position is stored, and the sink has changes: resuming after them",
+            **about,
+            place=str(record.bookmark.place),
+        )
+    elif not is_saved:
+        log.warning(
+            "no position is stored, and the sink, which had changes, does not say how far it is:"
+            " resuming where the source remembers us to be; some may come again",
+            **about,
+        )

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -17,7 +18,7 @@ from penstock.ops.board import Board
 from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import last_lines, log_metrics
-from penstock.ops.metrics import MoreMetrics
+from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest
@@ -56,7 +57,7 @@ class Operations(Closes):
         *,
         stop: Callable[[], None],
         standby: Callable[[], str | None],
-        more_metrics: MoreMetrics,
+        more_metrics: MoreMetrics = no_more_metrics,
         stream_info: StreamInfo | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -66,10 +67,11 @@ class Operations(Closes):
         )
         self._board = board
         self._history = History()
-        self._stop = stop
         self._standby = standby
-        self._more_metrics = more_metrics
-        self._stream_info = stream_info
+        self._asked = partial(
+            Asked, access=self.access, stop=stop, stream_info=stream_info,
+            more_metrics=more_metrics, history=self._history,
+        )  # fmt: skip
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""
@@ -150,21 +152,13 @@ class Operations(Closes):
         log.info("ops server listens", url=server.url)
 
     def _answer(self, request: OpsRequest) -> Response:
-        asked = Asked(
-            request=request,
-            status=self.status(None if request.query.get("partitions") == "all" else SHOWN),
-            access=self.access,
-            stop=self._stop,
-            stream_info=self._stream_info,
-            more_metrics=self._more_metrics,
-            history=self._history,
-            more=[
-                each._replace(path=below + each.path)
-                for below, some in self.endpoints.items()
-                for each in some
-            ],
-        )
-        return respond(asked)
+        status = self.status(None if request.query.get("partitions") == "all" else SHOWN)
+        more = [
+            each._replace(path=below + each.path)
+            for below, some in self.endpoints.items()
+            for each in some
+        ]
+        return respond(self._asked(request=request, status=status, more=more))
 
     def _log_metrics(self) -> None:
         log_metrics(self.status())

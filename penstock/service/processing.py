@@ -9,7 +9,6 @@ import structlog
 
 from penstock.leases import open_store
 from penstock.model.errors import Unavailable
-from penstock.ops.metrics import no_more_metrics
 from penstock.process.backoff import delays
 from penstock.process.processes import StopRequest, ending_at_signals
 from penstock.processor.observer import Observer
@@ -64,13 +63,7 @@ class ProcessorService:
                 stack.enter_context(ProcessorReports(each, board)) for each in self._processors
             ]
             ops = stack.enter_context(
-                Operations(
-                    file,
-                    board,
-                    stop=self.stop,
-                    standby=lambda: _standby(reports),
-                    more_metrics=no_more_metrics,
-                )
+                Operations(file, board, stop=self.stop, standby=lambda: _standby(reports))
             )
             pool = stack.enter_context(ThreadPoolExecutor(len(self._processors), "processor"))
             ops.listen()

@@ -23,7 +23,6 @@ from penstock.model.finding import Finding
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.reports import QueryReport, SourceReport
-from penstock.ops.respond import StreamInfo
 from penstock.process.processes import ending_at_signals
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import Actions, Operated
@@ -88,7 +87,7 @@ class Service:
             ownership = self._ownership(board)
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
-            standby = Standby(pipeline, ownership, self._stop)
+            server, standby = pipeline.sink.server(), Standby(pipeline, ownership, self._stop)
             stack.callback(standby.release)
             ops = stack.enter_context(
                 Operations(
@@ -97,7 +96,7 @@ class Service:
                     stop=self.stop,
                     standby=lambda: standby.reason,
                     more_metrics=self._more_metrics,
-                    stream_info=_stream_info(pipeline),
+                    stream_info=None if server is None else server.stream_info,
                 )
             )
             actions = stack.enter_context(Actions())
@@ -231,8 +230,3 @@ def _kept_in(pipeline: Pipeline, run: Path) -> Pipeline:
     if not pipeline.positions.startswith("memory:"):
         return pipeline
     return pipeline.model_copy(update={"positions": f"sqlite:///{run}/positions.db"})
-
-
-def _stream_info(pipeline: Pipeline) -> StreamInfo | None:
-    server = pipeline.sink.server()
-    return None if server is None else server.stream_info

@@ -5,7 +5,6 @@ import re
 import shlex
 import subprocess
 import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -13,7 +12,7 @@ import pytest
 import yaml
 
 import penstock
-from penstock.cli import _COMMANDS
+from penstock.cli import main
 from penstock.config import parse_pipeline
 from penstock.model import version
 from penstock.ops import health
@@ -147,8 +146,7 @@ def test_every_block_of_code_can_be_read(page: Path) -> None:
 def test_every_command_can_be_called_so(page: Path) -> None:
     for line in commands(page.read_text()):
         name, *arguments = shlex.split(line)[1:]
-        module, _, attribute = _COMMANDS[name][0].partition(":")
-        command: click.Command = getattr(import_module(module), attribute)
+        command = main.get_command(click.Context(main), name)
         while isinstance(command, click.Group):
             command = command.commands[arguments.pop(0)]
         options = {

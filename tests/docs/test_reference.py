@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, get_args
 
@@ -12,7 +11,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
-from penstock.cli import _COMMANDS
+from penstock.cli import _COMMANDS, main
 from penstock.cli.bridge import _LOGIN, _REQUIRED, BRIDGE_SERIES
 from penstock.config import Pipeline, build_pipeline, parse_pipeline
 from penstock.feeds.cosmos.following import CAUSES as CAUSES_OF_COSMOS
@@ -194,8 +193,8 @@ def test_every_field_of_the_metrics_line_is_documented() -> None:
 
 
 def command(name: str) -> click.Command:
-    module, _, attribute = _COMMANDS[name][0].partition(":")
-    found: click.Command = getattr(import_module(module), attribute)
+    found = main.get_command(click.Context(main), name)
+    assert found is not None
     return found
 
 
