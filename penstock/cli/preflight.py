@@ -89,9 +89,8 @@ def check_package() -> Iterator[Finding]:
 def check_java(environment: Mapping[str, str]) -> Finding:
     """Spark's JVM: JAVA_HOME first, then the PATH, as Spark looks for it."""
     home = environment.get("JAVA_HOME")
-    found = (
-        str(Path(home, "bin", "java")) if home else shutil.which("java", path=_path(environment))
-    )
+    path = environment.get("PATH", os.defpath)
+    found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=path)
     if not found:
         return finding("error", "java", "there is no java on the PATH", _GET_JAVA)
     try:
@@ -109,10 +108,6 @@ def check_java(environment: Mapping[str, str]) -> Finding:
             "error", "java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA
         )
     return finding("ok", "java", f"version {version[1]}, {found}")
-
-
-def _path(environment: Mapping[str, str]) -> str:
-    return environment.get("PATH", os.defpath)
 
 
 def check_spark() -> Finding:

@@ -96,9 +96,8 @@ def reload(*, file: Path, table: str, sid: str | None) -> None:
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     known: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for each in Operated.by_command(
-        pipeline
-    ).letters.tables():  # of a sink of tables: one for each source
+    # Of a sink of tables: one for each source.
+    for each in Operated.by_command(pipeline).letters.tables():
         known.setdefault((each["backend"], each["table"]), []).append(each)
     keeps_all = any("sid" in each for same in known.values() for each in same)
     for backend in () if keeps_all else pipeline.backends:

@@ -159,21 +159,18 @@ def _plugged(kind: str, data: dict[str, Any], path: Path, problems: list[Problem
 
 
 def _plugin(kind: str, name: Any, path: Path, problems: list[Problem]) -> Any:
-    place = (*path, "type")
     names = known(kind)
     if not isinstance(name, str):
         text = f"is missing; known: {', '.join(names)}"
-        problems.append(Problem(path=place, text=text))
-        return None
-    if name not in names:
+    elif name not in names:
         text = f"there is no {kind.removesuffix('s')} {name!r}{nearest(name, names)}"
-        problems.append(Problem(path=place, text=text))
-        return None
-    try:
-        return plugin(kind, name)
-    except SettingsError as error:
-        problems.append(Problem(path=place, text=str(error)))
-        return None
+    else:
+        try:
+            return plugin(kind, name)
+        except SettingsError as error:
+            text = str(error)
+    problems.append(Problem(path=(*path, "type"), text=text))
+    return None
 
 
 def _try(

@@ -42,7 +42,7 @@ def configure(
             structlog.processors.format_exc_info,
             Blot(secrets),
             LastLines(),
-            *_renderers(chosen, colors=out.isatty()),
+            _renderer(chosen, colors=out.isatty()),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(out),
@@ -61,16 +61,13 @@ def hide(secrets: Iterable[str]) -> None:
             each.add(secrets)
 
 
-def _renderers(form: Format, *, colors: bool) -> list[Processor]:
+def _renderer(form: Format, *, colors: bool) -> Processor:
     if form == "json":
-        return [structlog.processors.JSONRenderer()]
+        return structlog.processors.JSONRenderer()
     if form == "console":
-        return [structlog.dev.ConsoleRenderer(colors=colors)]
-    return [
-        structlog.processors.LogfmtRenderer(
-            key_order=["timestamp", "level", "event"], bool_as_flag=False
-        )
-    ]
+        return structlog.dev.ConsoleRenderer(colors=colors)
+    order = ["timestamp", "level", "event"]
+    return structlog.processors.LogfmtRenderer(key_order=order, bool_as_flag=False)
 
 
 class Blot:

@@ -149,10 +149,11 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
             continue
         kind = ACTIONS.get(name)
         has_rows = path.startswith(("/letters", "/messages"))
-        found = _operation(
-            kind.what if kind else what,
-            _ACTION if kind else _ROWS if has_rows else {200: "the answer"},
-        )
+        answers = _ACTION if kind else _ROWS if has_rows else {200: "the answer"}
+        found: dict[str, Any] = {
+            "summary": kind.what if kind else what,
+            "responses": {str(code): {"description": text} for code, text in answers.items()},
+        }
         if kind or has_rows:
             found["security"] = [{"token": []}]
         if kind:
@@ -172,8 +173,3 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         "paths": paths,
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
-
-
-def _operation(what: str, answers: Mapping[int, str]) -> dict[str, Any]:
-    said = {str(code): {"description": text} for code, text in answers.items()}
-    return {"summary": what, "responses": said}

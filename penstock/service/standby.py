@@ -144,16 +144,13 @@ class Standby:
                     log.warning("taking over", instance=self._ownership.instance)
                 self.reason = None
                 return True
-            self._wait_for(reason)
+            self.waited = True
+            if reason != self.reason:
+                log.warning(f"standby: {reason}")
+            self.reason = reason
             meanwhile()
             self._stop.wait(_AGAIN)
         return False
-
-    def _wait_for(self, reason: str) -> None:
-        self.waited = True
-        if reason != self.reason:
-            log.warning(f"standby: {reason}")
-        self.reason = reason
 
     def _obstacle(self) -> str | None:
         """Why we must wait; None if we need not."""

@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from hashlib import blake2b
+from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -155,10 +156,5 @@ def written(
 
 def _marked(slices: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
     """Each with whether it is the last."""
-    before = None
-    for one in slices:
-        if before is not None:
-            yield before, False
-        before = one
-    if before is not None:
-        yield before, True
+    for one, following in pairwise(chain(slices, [None])):
+        yield one, following is None
