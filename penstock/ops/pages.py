@@ -1,6 +1,5 @@
 """The files of the pages below `/ui/`, which ask the other endpoints for all that they show."""
 
-from collections.abc import Mapping, Sequence
 from importlib.resources import files
 
 from starlette.responses import Response
@@ -34,6 +33,4 @@ def page(request: OpsRequest) -> Response:
     return Response(body, media_type=kind, headers=_HEADERS)
 
 
-PAGES: Mapping[str, Sequence[Endpoint]] = {
-    "/ui": [Endpoint("/", "GET", page), Endpoint("/{name}", "GET", page)]
-}
+PAGES = (Endpoint("/ui/", "GET", page), Endpoint("/ui/{name}", "GET", page))

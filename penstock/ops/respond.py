@@ -1,4 +1,4 @@
-"""What the ops server answers: a pure function of the request and the status."""
+"""What the ops server answers: pure functions of the request and the status."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.history import RANGES, History
 from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
-from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
+from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status, status_schema
 
 # A stream's state as the sink's server reports it, or None if there is no such stream.
@@ -19,8 +19,8 @@ StreamInfo = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, and all that its answer depends on. `stop` asks for a graceful stop; `more`: what
-    else the server answers."""
+    """A request, and all that its answer depends on. `stop` asks for a graceful stop; `endpoints`:
+    all that the server answers."""
 
     request: OpsRequest
     status: Status
@@ -29,18 +29,7 @@ class Asked:
     stream_info: StreamInfo | None = None
     more_metrics: MoreMetrics = no_more_metrics
     history: History = field(default_factory=History)
-    more: Sequence[Endpoint] = ()
-
-
-def respond(asked: Asked) -> Response:
-    """Answers one request; HEAD is a GET whose body the server keeps."""
-    path, method = asked.request.path, asked.request.method
-    if path not in _ENDPOINTS:
-        return as_json(404, {"error": f"there is no {path}", "endpoints": list(_ENDPOINTS)})
-    allowed, _, answer = _ENDPOINTS[path]
-    if method != allowed and (method, allowed) != ("HEAD", "GET"):
-        return as_json(405, {"error": f"{path} takes {allowed}"}, headers={"Allow": allowed})
-    return answer(asked)
+    endpoints: Sequence[Endpoint] = ()
 
 
 def _health(asked: Asked) -> Response:
@@ -115,13 +104,16 @@ def _index(asked: Asked) -> Response:
         return RedirectResponse("ui/", 302)
     status = asked.status
     about = {"penstock": status.version, "pipeline": status.name, "health": status.health}
-    more = [(each.path, each.method, each.what) for each in asked.more if each.what]
-    listed = [{"path": p, "method": m, "what": what} for p, m, what in (*ENDPOINTS, *more)]
+    listed = [
+        {"path": path, "method": method, "what": what}
+        for path, method, _, what in asked.endpoints
+        if what
+    ]
     return as_json(200, {**about, "endpoints": listed})
 
 
 # Path -> its method, what it is for, and what answers.
-_ENDPOINTS: Mapping[str, tuple[str, str, Callable[[Asked], Response]]] = {
+ANSWERS: Mapping[str, tuple[str, str, Callable[[Asked], Response]]] = {
     "/": ("GET", "this list", _index),
     "/health": ("GET", "200 ok, degraded, standby; 503 unhealthy; why", _health),
     "/ready": ("GET", "200 when changes can flow; ?standby=ok: on standby, too", _ready),
@@ -132,5 +124,15 @@ _ENDPOINTS: Mapping[str, tuple[str, str, Callable[[Asked], Response]]] = {
     "/streams/info": ("GET", "?stream=NAME: the stream as its server tells it", _stream),
     "/shutdown": ("POST", "a graceful stop", _shutdown),
 }
-# (path, method, what for).
-ENDPOINTS = tuple((path, method, what) for path, (method, what, _) in _ENDPOINTS.items())
+
+
+def status_endpoints(asked: Callable[[OpsRequest], Asked]) -> list[Endpoint]:
+    """The endpoints of a server that answers so what `asked` makes of requests."""
+
+    def answered(answer: Callable[[Asked], Response]) -> Answer:
+        return lambda request: answer(asked(request))
+
+    return [
+        Endpoint(path, method, answered(answer), what)
+        for path, (method, what, answer) in ANSWERS.items()
+    ]

@@ -1,13 +1,12 @@
 """The ops HTTP server: Starlette on uvicorn, in a thread. It only moves bytes: responses are
-functions of a request, as `respond`."""
+functions of a request."""
 
 import asyncio
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
-from types import MappingProxyType
 from typing import Self
 
 import structlog
@@ -17,26 +16,23 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import BaseRoute, Mount, Route
+from starlette.routing import Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, refused
+from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
 from penstock.process.closing import Closes
 
 # Bytes of a request's body.
 _LONGEST = 2**20
 # Seconds that requests have to end in when the server closes.
 _PATIENCE = 1
-_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-_NONE: Mapping[str, Sequence[Endpoint]] = MappingProxyType({})
 
 log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. Answers run in threads of a pool: those of `endpoints` below a path (""
-    is none), and `answer` for all others. Port 0 takes a free one: see `.port`. `extra_ports` serve
-    the same."""
+    """Serves until closed. Answers run in threads of a pool. Port 0 takes a free one: see `.port`.
+    `extra_ports` serve the same."""
 
     def __init__(
         self,
@@ -44,13 +40,11 @@ class OpsServer(Closes):
         port: int,
         extra_ports: Sequence[int] = (),
         access: Access,
-        answer: Answer,
-        endpoints: Mapping[str, Sequence[Endpoint]] = _NONE,
+        endpoints: Sequence[Endpoint],
     ) -> None:
         self.bind = access.bind
         self.port = port
         self._extra_ports = extra_ports
-        self._answer = answer
         self._endpoints = endpoints
         self._access = access
         self._server: uvicorn.Server | None = None
@@ -105,20 +99,14 @@ class OpsServer(Closes):
 
     def app(self) -> Starlette:
         """The ASGI application."""
-        routes: list[BaseRoute] = []
-        for path, some in self._endpoints.items():
-            own = [self._route(each.path, each.answer, each.method) for each in some]
-            routes += [Mount(path, routes=own)] if path else own
-        for each in self._endpoints.get("", ()):  # no other method than theirs
-            routes.append(self._route(each.path, partial(_not_allowed, each.method), *_METHODS))
-        return Starlette(
-            routes=[*routes, self._route("/{path:path}", self._answer, *_METHODS)],
-            exception_handlers={HTTPException: _http_error},
-            max_body_size=_LONGEST,
-        )
-
-    def _route(self, path: str, answer: Answer, *methods: str) -> Route:
-        return Route(path, partial(self._serve, answer), methods=methods)
+        routes = [
+            Route(each.path, partial(self._serve, each.answer), methods=[each.method])
+            for each in self._endpoints
+        ]
+        handlers = {HTTPException: self._refuse}
+        app = Starlette(routes=routes, exception_handlers=handlers, max_body_size=_LONGEST)
+        app.router.redirect_slashes = False
+        return app
 
     async def _serve(self, answer: Answer, asked: Request) -> Response:
         try:
@@ -137,6 +125,20 @@ class OpsServer(Closes):
         if asked.method == "HEAD" and isinstance(found, StreamingResponse):
             found = Response(headers=found.headers)
         return found
+
+    async def _refuse(self, asked: Request, error: Exception) -> Response:
+        """What has no endpoint: another path or method, or a body that is too long."""
+        assert isinstance(error, HTTPException)
+        headers = {**(error.headers or {}), "Cache-Control": "no-store"}
+        text, more = error.detail, {}
+        if error.status_code == 404:
+            more = {"endpoints": [each.path for each in self._endpoints if each.what]}
+            text = f"there is no {asked.url.path}"
+        elif error.status_code == 405:
+            text = f"{asked.url.path} takes {headers['Allow']}"
+        body = {"code": "http", "error": text, **more}
+        denied = self._access.refusal(_request(asked, b""))
+        return denied or as_json(error.status_code, body, headers=headers)
 
 
 def _listener(bind: str, port: int) -> socket.socket:
@@ -167,14 +169,3 @@ def _request(asked: Request, body: bytes) -> OpsRequest:
         ids=asked.path_params,
         client=asked.client.host if asked.client else "",
     )
-
-
-def _not_allowed(method: str, request: OpsRequest) -> Response:
-    text = f"{request.path} takes {method}"
-    return refused(405, "not_allowed", text, headers={"Allow": method})
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    headers = {"Cache-Control": "no-store"}
-    return refused(error.status_code, "http", error.detail, headers=headers)

@@ -19,7 +19,7 @@ from penstock.model.version import __version__
 from penstock.native import describe
 from penstock.ops.logs import Blot
 from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
-from penstock.ops.respond import ENDPOINTS
+from penstock.ops.respond import ANSWERS
 from penstock.service.actions import ACTIONS, Action, Actions, BadArgument, Operated, read_action
 from penstock.service.messages import FILTERS, MESSAGES, MessageViews
 from penstock.service.operations import EVENTS
@@ -143,7 +143,8 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
     """OpenAPI 3.1 of the ops server, with these endpoints of a pipeline."""
     paths: dict[str, Any] = {}
     listed = ((each.path, each.method, each.what) for each in endpoints)
-    for path, method, what in (*ENDPOINTS, ("/events", "GET", EVENTS), *listed):
+    of_status = ((path, method, what) for path, (method, what, _) in ANSWERS.items())
+    for path, method, what in (*of_status, ("/events", "GET", EVENTS), *listed):
         name = path.removeprefix("/actions/")
         if name == "{name}":
             continue

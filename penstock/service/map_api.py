@@ -46,10 +46,10 @@ class MapApi:
         self._survey = MapSurvey(served)
         self._access, self._status = access, status
 
-    def endpoints(self) -> Mapping[str, Sequence[Endpoint]]:
+    def endpoints(self) -> Sequence[Endpoint]:
         """What it answers, if the sink has a map."""
         if self._served.pipeline.sink.plug_in.map_store is None:
-            return {}
+            return []
         found = [
             Endpoint("/url/restart", "POST", self._writing(self._restart)),
             Endpoint("/map", "GET", _guarded(self._map), "tables, and which are replicated"),
@@ -67,7 +67,7 @@ class MapApi:
                 Endpoint(f"/{kind}/{{id}}", "PUT", self._writing(partial(self._replace, kind))),
                 Endpoint(f"/{kind}/{{id}}", "DELETE", self._writing(partial(self._remove, kind))),
             ]
-        return {"/api": found}
+        return [each._replace(path=f"/api{each.path}") for each in found]
 
     def _writing(
         self, answer: Callable[[OpsRequest], Response], *, edits: bool = True

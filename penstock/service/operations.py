@@ -1,14 +1,13 @@
 """What operators see of a running service: the board, the ops server, the METRICS line."""
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 import structlog
-from starlette.responses import Response
 
 from penstock.config import Deployment
 from penstock.microbatch.run_folder import BOARD
@@ -22,7 +21,7 @@ from penstock.ops.metrics import MoreMetrics, no_more_metrics
 from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest
-from penstock.ops.respond import Asked, StreamInfo, respond
+from penstock.ops.respond import Asked, StreamInfo, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
@@ -76,11 +75,12 @@ class Operations(Closes):
         self._server: OpsServer | None = None
         self._refused = ""
         self._health = ""
-        # By the path that they are below.
         events = EventStream(self.status, last_lines())
-        self.endpoints: dict[str, Sequence[Endpoint]] = {
-            **PAGES, "": [Endpoint("/events", "GET", events.answer, EVENTS)]
-        }  # fmt: skip
+        self.endpoints = [
+            *status_endpoints(self._asked_by),
+            Endpoint("/events", "GET", events.answer, EVENTS),
+            *PAGES,
+        ]
 
     def __enter__(self) -> Self:
         steps = (
@@ -145,20 +145,14 @@ class Operations(Closes):
             port=ops.port,
             extra_ports=ops.extra_ports,
             access=self.access,
-            answer=self._answer,
             endpoints=self.endpoints,
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)
 
-    def _answer(self, request: OpsRequest) -> Response:
+    def _asked_by(self, request: OpsRequest) -> Asked:
         status = self.status(None if request.query.get("partitions") == "all" else SHOWN)
-        more = [
-            each._replace(path=below + each.path)
-            for below, some in self.endpoints.items()
-            for each in some
-        ]
-        return respond(self._asked(request=request, status=status, more=more))
+        return self._asked(request=request, status=status, endpoints=self.endpoints)
 
     def _log_metrics(self) -> None:
         log_metrics(self.status())

@@ -101,12 +101,12 @@ class Service:
             )
             actions = stack.enter_context(Actions())
             api = ActionApi(actions, ops.access, self._operated)
-            ops.endpoints[""] = [*ops.endpoints[""], *api.endpoints()]
+            ops.endpoints += api.endpoints()
             if pipeline.sink.plug_in.map_store is not None:
                 # (It has psycopg, which a pipeline without PostgreSQL may lack.)
                 from penstock.service.map_api import MapApi
 
-                ops.endpoints |= MapApi(self, ops.access, partial(ops.status, None)).endpoints()
+                ops.endpoints += MapApi(self, ops.access, partial(ops.status, None)).endpoints()
             paused = PausedReaders(pipeline, stack.enter_context(Pauses(pipeline)), run, board)
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from starlette.responses import Response
 
 from penstock import cli
 from penstock.leases import Lease
@@ -19,7 +18,7 @@ from penstock.model.position import Bookmark, PartitionId
 from penstock.ops.board import Board
 from penstock.ops.reports import PartitionReport
 from penstock.ops.requests import Access, OpsRequest
-from penstock.ops.respond import Asked, respond
+from penstock.ops.respond import Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from tests.feeds.staged import StagedFeed, StagedSettings
@@ -151,7 +150,7 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
             board = Board("/nowhere")
             board.post("pg/slot", PartitionReport(lag_seconds=2.5))
 
-            def answer(request: OpsRequest) -> Response:
+            def asked(request: OpsRequest) -> Asked:
                 status = assess(
                     board.snapshot(),
                     name=pipeline,
@@ -160,9 +159,9 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
                     started=board.started,
                     now=time.monotonic(),
                 )
-                return respond(Asked(request=request, status=status, access=Access(), stop=list))
+                return Asked(request=request, status=status, access=Access(), stop=list)
 
-            server = OpsServer(port=0, access=Access(), answer=answer)
+            server = OpsServer(port=0, access=Access(), endpoints=status_endpoints(asked))
             return stack.enter_context(server)
 
         yield start

@@ -26,7 +26,7 @@ from penstock.cli.preflight import (
 from penstock.config import Pipeline, parse_pipeline
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.finding import Finding
-from penstock.ops.requests import Access
+from penstock.ops.requests import Access, Endpoint
 from penstock.ops.server import OpsServer
 
 Check = Callable[[Pipeline], Iterable[Finding]]
@@ -240,7 +240,8 @@ def test_a_port_that_this_very_pipeline_has_is_no_error(name: str, level: str) -
         body = b'{"penstock": "1", "pipeline": "shop"}'
         return Response(body, media_type="application/json")
 
-    with OpsServer(port=0, access=Access(), answer=answer) as server:
+    endpoints = [Endpoint("/", "GET", answer)]
+    with OpsServer(port=0, access=Access(), endpoints=endpoints) as server:
         assert check_port("127.0.0.1", server.port, name).level == level
 
 

@@ -17,12 +17,11 @@ from typing import Any
 
 import pytest
 import yaml
-from starlette.responses import Response
 
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.reports import GapReport, TableStatus
 from penstock.ops.requests import Access, OpsRequest
-from penstock.ops.respond import Asked, respond
+from penstock.ops.respond import Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status
 from tests.deploy.programs import prometheus_program
@@ -112,12 +111,12 @@ def ops_server(status: Status) -> OpsServer:
     """Of a pipeline that has this status; its positions cannot be saved."""
     failures = itertools.count()
 
-    def answer(request: OpsRequest) -> Response:
+    def asked(request: OpsRequest) -> Asked:
         backends = [replace(each, save_errors=next(failures)) for each in status.backends]
         shown = replace(status, backends=backends)
-        return respond(Asked(request=request, status=shown, access=Access(), stop=list))
+        return Asked(request=request, status=shown, access=Access(), stop=list)
 
-    return OpsServer(port=0, access=Access(), answer=answer)
+    return OpsServer(port=0, access=Access(), endpoints=status_endpoints(asked))
 
 
 @pytest.fixture(scope="module")

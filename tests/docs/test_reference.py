@@ -21,7 +21,7 @@ from penstock.feeds.shared import LINEAGE_BROKEN
 from penstock.leases import open_store
 from penstock.ops.logs import metrics_fields
 from penstock.ops.requests import Access
-from penstock.ops.respond import ENDPOINTS
+from penstock.ops.respond import ANSWERS
 from penstock.process.plugins import known, plugin
 from penstock.reading.passed_gaps import REFUSED
 from penstock.service.action_api import ActionApi
@@ -153,7 +153,7 @@ def test_every_endpoint_is_documented() -> None:
     document = {"backends": [{"type": "memory"}], "sink": {"type": "jetstream", "url": "nats://h"}}
     pipeline = build_pipeline(document, name="test", secrets=[])
     api = ActionApi(Actions(), Access(), lambda by: Operated(pipeline=pipeline, by=by))
-    wanted = [(path, method) for path, method, _ in ENDPOINTS]
+    wanted = [(path, method) for path, (method, _, _) in ANSWERS.items()]
     wanted += [(each.path, each.method) for each in api.endpoints() if each.what]
     documented = [(row.key, row.cells[1]) for row in OPERATIONS["Endpoints"]]
     assert sorted(documented) == sorted([*wanted, ("/events", "GET")])

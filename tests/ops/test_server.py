@@ -16,8 +16,8 @@ from starlette.responses import Response
 from penstock.model.errors import SettingsError
 from penstock.ops.board import Board
 from penstock.ops.reports import SourceReport
-from penstock.ops.requests import Access, OpsRequest
-from penstock.ops.respond import Asked, respond
+from penstock.ops.requests import Access, Endpoint, OpsRequest
+from penstock.ops.respond import ANSWERS, Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from tests.servers import free_port
@@ -42,7 +42,7 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
     board = Board("/nowhere")
     board.post("a", SourceReport(connected=True, events=3))
 
-    def answer(request: OpsRequest) -> Response:
+    def asked(request: OpsRequest) -> Asked:
         status = assess(
             board.snapshot(),
             name="shop",
@@ -51,17 +51,18 @@ def server(stopped: threading.Event) -> Iterator[OpsServer]:
             started=board.started,
             now=time.monotonic(),
         )
-        asked = Asked(
+        return Asked(
             request=request,
             status=status,
             access=access,
             stop=stopped.set,
             stream_info=lambda name: {"name": name} if name == "a b" else None,
+            endpoints=endpoints,
         )
-        return respond(asked)
 
     access = Access(hosts=("ops.example",))
-    with OpsServer(port=0, access=access, answer=answer) as found:
+    endpoints = status_endpoints(asked)
+    with OpsServer(port=0, access=access, endpoints=endpoints) as found:
         yield found
 
 
@@ -74,7 +75,8 @@ def test_extra_ports_serve_the_same_and_one_that_is_taken_leaves_none_open() -> 
     def answer(_: OpsRequest) -> Response:
         return Response(b"here", media_type="text/plain")
 
-    server = partial(OpsServer, access=Access(), answer=answer)
+    endpoints = [Endpoint("/", "GET", answer)]
+    server = partial(OpsServer, access=Access(), endpoints=endpoints)
     with server(port=0) as taken:
         port, extra = free_port(), free_port()
         with pytest.raises(SettingsError, match=f"{taken.port}: Address already in use"):
@@ -92,6 +94,35 @@ def test_endpoints_answer(server: OpsServer) -> None:
     assert get(server, "/health")[0] == 200
     assert b'penstock_events_total{backend="a"} 3.0' in get(server, "/metrics")[1]
     assert get(server, "/nothing")[0] == 404
+
+
+def test_the_index_lists_every_endpoint(server: OpsServer) -> None:
+    assert {one["path"] for one in json.loads(get(server, "/")[1])["endpoints"]} == {*ANSWERS}
+
+
+@pytest.mark.parametrize("path", ["/x", "/status/", "//health", "/../health", "/ui"])
+def test_any_other_path_is_404(server: OpsServer, path: str) -> None:
+    code, body = get(server, path)
+    assert (code, json.loads(body)["endpoints"]) == (404, [*ANSWERS])
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "PUT", "DELETE"])
+def test_an_endpoint_takes_its_method_only(server: OpsServer, path: str, method: str) -> None:
+    takes = ANSWERS[path][0]
+    allowed = {"GET", "HEAD"} if takes == "GET" else {takes}
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request(method, path)
+    answer = connection.getresponse()
+    assert (answer.status == 405) == (method not in allowed)
+    if answer.status == 405:
+        assert set(answer.headers["Allow"].split(", ")) == allowed
+
+
+def test_a_foreign_name_is_told_no_paths(server: OpsServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("GET", "/x", headers={"Host": "evil.example"})
+    assert connection.getresponse().status == 421
 
 
 def test_a_query_is_unquoted(server: OpsServer) -> None:
@@ -201,7 +232,8 @@ def test_a_client_that_says_nothing_holds_nobody_up(server: OpsServer) -> None:
 
 
 def made(answer: Callable[..., Response], port: int = 0, bind: str = "127.0.0.1") -> OpsServer:
-    return OpsServer(port=port, access=Access(bind=bind), answer=answer)
+    endpoints = [Endpoint("/health", "GET", answer)]
+    return OpsServer(port=port, access=Access(bind=bind), endpoints=endpoints)
 
 
 def failing(*_: object) -> Response:

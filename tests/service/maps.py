@@ -12,7 +12,7 @@ from penstock.config import Pipeline, load_pipeline
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
 from penstock.ops.pages import PAGES
-from penstock.ops.requests import Access, as_json
+from penstock.ops.requests import Access
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.map_api import MapApi
@@ -55,8 +55,7 @@ class Api:
         self.live: Running | None = self.running
         self.api = MapApi(self, self.access, self.status)
         self.server = OpsServer(
-            port=0, access=self.access, answer=lambda _: as_json(404, {}),
-            endpoints={**PAGES, **self.api.endpoints()},
+            port=0, access=self.access, endpoints=[*PAGES, *self.api.endpoints()],
         )  # fmt: skip
         self.client = TestClient(self.server.app(), base_url="http://localhost")
 

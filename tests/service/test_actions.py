@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
-from penstock.ops.requests import Access, OpsRequest, as_json
+from penstock.ops.requests import Access, OpsRequest
 from penstock.ops.server import OpsServer
 from penstock.service.action_api import ActionApi, described
 from penstock.service.actions import ACTIONS, Actions, Operated, PauseAction
@@ -169,8 +169,8 @@ def test_whatever_is_asked_gets_an_answer_that_is_documented(
     token = "a-token-of-tests"
     ask = Asked(pipeline, token=Secret(token))
     server = OpsServer(
-        port=0, access=Access(), answer=lambda _: as_json(404, {}),
-        endpoints={"": ask.endpoints},
+        port=0, access=Access(),
+        endpoints=ask.endpoints,
     )  # fmt: skip
     client = TestClient(server.app(), base_url="http://localhost")
     paths = described(ask.endpoints)["paths"]

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import structlog
-from starlette.responses import Response
 
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
@@ -31,7 +30,7 @@ from penstock.ops.reports import (
     TableStatus,
 )
 from penstock.ops.requests import Access, Endpoint, OpsRequest
-from penstock.ops.respond import Asked, respond
+from penstock.ops.respond import ANSWERS, Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.action_api import ActionApi
@@ -59,11 +58,11 @@ class Served:
         self.actions = Actions()
         events = EventStream(self.status, last_lines())
         api = ActionApi(self.actions, self.access, self.operated)
-        self.more = [Endpoint("/events", "GET", events.answer), *api.endpoints()]
-        self.server = OpsServer(
-            port=0, access=self.access, answer=self.answer,
-            endpoints={**PAGES, "": self.more},
-        )  # fmt: skip
+        self.of_processor = [
+            *status_endpoints(self.asked), Endpoint("/events", "GET", events.answer), *PAGES,
+        ]  # fmt: skip
+        self.endpoints = [*self.of_processor, *api.endpoints()]
+        self.server = OpsServer(port=0, access=self.access, endpoints=self.endpoints)
         self.post(0)
 
     def operated(self, by: str) -> Operated:
@@ -81,13 +80,11 @@ class Served:
             started=self.board.started, now=time.monotonic(), partitions=partitions,
         )  # fmt: skip
 
-    def answer(self, request: OpsRequest) -> Response:
+    def asked(self, request: OpsRequest) -> Asked:
         status = self.status(None if request.query.get("partitions") == "all" else SHOWN)
-        return respond(
-            Asked(
-                request=request, status=status, access=self.access, stop=list,
-                history=self.history, more=self.more,
-            )
+        return Asked(
+            request=request, status=status, access=self.access, stop=list,
+            history=self.history, endpoints=self.endpoints,
         )  # fmt: skip
 
 
@@ -112,9 +109,8 @@ def live(page: Any) -> Any:
 
 
 def test_a_processor_shows_no_buttons(served: Served, opened: Callable[..., Any]) -> None:
-    served.more = served.more[:1]  # the events
-    endpoints = {**PAGES, "": served.more}
-    with OpsServer(port=0, access=Access(), answer=served.answer, endpoints=endpoints) as server:
+    served.endpoints = served.of_processor
+    with OpsServer(port=0, access=Access(), endpoints=served.endpoints) as server:
         page = live(opened(f"{server.url}/ui/#/sources"))
         page.wait_for_selector("body[data-kind=processor]")
         assert page.locator("[data-action]:visible").count() == 0
@@ -328,4 +324,6 @@ def test_every_action_of_the_page_is_one(served: Served) -> None:
     used |= set(re.findall(r'\["[A-Za-z ]+", "([a-z-]+)", ', text))
     assert used <= set(ACTIONS)
     assert set(ACTIONS) - used == set()
-    assert json.loads(served.answer(OpsRequest(method="GET", path="/history")).body)
+    assert json.loads(
+        ANSWERS["/history"][2](served.asked(OpsRequest(method="GET", path="/history"))).body
+    )

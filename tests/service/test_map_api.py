@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from penstock.model.settings import Secret
-from penstock.ops.requests import Access, as_json
+from penstock.ops.requests import Access
 from penstock.ops.server import OpsServer
 from penstock.service.map_api import MapApi
 from penstock.tables.staging import find_destination
@@ -369,11 +369,8 @@ def test_who_may_not_write(
 
 
 def test_without_a_token_nobody_may_write(tmp_path: Path, asked: Api) -> None:
-    pages = MapApi(asked, Access(), asked.status).endpoints()["/api"]
-    server = OpsServer(
-        port=0, access=Access(), answer=lambda _: as_json(404, {}),
-        endpoints={"/api": pages},
-    )  # fmt: skip
+    pages = MapApi(asked, Access(), asked.status).endpoints()
+    server = OpsServer(port=0, access=Access(), endpoints=pages)
     client = TestClient(server.app(), base_url="http://localhost")
     assert client.get("/api/db").status_code == 200
     answer = client.post("/api/db", json={"name": "x"}, headers=OWNER)

@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 
 from penstock.config import SinkChoice, build_pipeline
 from penstock.model.settings import Secret
-from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json
+from penstock.ops.requests import Access, Endpoint, OpsRequest
 from penstock.ops.server import OpsServer
 from penstock.service.messages import MessageViews
 from tests.consumer.tail.test_reader import api, change, publish
@@ -146,8 +146,8 @@ def served(nats: Nats, stream: str) -> Iterator[OpsServer]:
     store(nats, stream, 1)
     answer = MessageViews(ACCESS, sink(nats.url, stream)).answer
     with OpsServer(
-        port=0, access=ACCESS, answer=lambda _: as_json(404, {}),
-        endpoints={"": [Endpoint("/messages", "GET", answer)]},
+        port=0, access=ACCESS,
+        endpoints=[Endpoint("/messages", "GET", answer)],
     ) as found:  # fmt: skip
         yield found
 
