@@ -9,17 +9,12 @@ from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.position import Bookmark, Bookmarks
-from penstock.ops.partitions import (
-    DISCONNECTED,
-    ENDED,
-    READING,
-    PartitionReports,
-    summed,
-)
+from penstock.ops.partitions import DISCONNECTED, ENDED, READING
 from penstock.ops.reporter import Reporter
 from penstock.ops.reports import BatchReport, GapReport, MeasureReport, PartitionReport
 from penstock.process.histograms import observed
 from penstock.reading.gaps import GapLog
+from penstock.reading.partition_reports import PartitionReports, summed
 from penstock.reading.remaining import Remaining
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.silences import Silences

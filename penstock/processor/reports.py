@@ -6,11 +6,12 @@ from typing import Any
 
 from penstock.model.position import Bookmarks
 from penstock.ops.board import Board
-from penstock.ops.partitions import DISCONNECTED, READING, WAITING, summed
+from penstock.ops.partitions import DISCONNECTED, READING, WAITING
 from penstock.ops.reports import GapReport, MeasureReport, PartitionReport, QueryReport
 from penstock.process.closing import Closes
 from penstock.processor.partition import OwnedPartition
 from penstock.processor.processor import Processor
+from penstock.reading.partition_reports import summed
 from penstock.reading.remaining import EVERY, Remaining
 from penstock.reading.silences import CLOCKED
 

@@ -19,7 +19,7 @@ from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
 from penstock.ops.pages import PAGES
-from penstock.ops.partitions import SHOWN, summed
+from penstock.ops.partitions import SHOWN
 from penstock.ops.reports import (
     GapReport,
     PartitionReport,
@@ -33,6 +33,7 @@ from penstock.ops.requests import Access, Endpoint, OpsRequest
 from penstock.ops.respond import ANSWERS, Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
+from penstock.reading.partition_reports import summed
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import ACTIONS, Actions, Operated
 from penstock.service.pauses import Pauses
