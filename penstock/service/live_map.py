@@ -5,7 +5,6 @@ first. The readers of the new ones alter their publications.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
@@ -33,9 +32,9 @@ class LiveMap(Closes):
     order, after the queries were stopped."""
 
     def __init__(
-        self, pipeline: Pipeline, run: Path, supervision: Supervision, parts: Sequence[FollowsMap]
+        self, pipeline: Pipeline, supervision: Supervision, parts: Sequence[FollowsMap]
     ) -> None:
-        self._pipeline, self._run, self._supervision = pipeline, run, supervision
+        self._pipeline, self._supervision = pipeline, supervision
         self._parts: Sequence[FollowsMap] = [supervision, *parts]
         self._store = pipeline.sink.map_store()
         self._seen: object = None  # the revision
@@ -62,7 +61,7 @@ class LiveMap(Closes):
             if pipeline is not self._pipeline:
                 changed |= changes(self._pipeline, pipeline)
             if changed:
-                self._supervision.end(changed, self._run)
+                self._supervision.end(changed)
                 self._next = pipeline, changed, now + GRACE
         if self._next is not None:
             pipeline, changed, until = self._next

@@ -7,7 +7,7 @@ stored position.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ import structlog
 from penstock.config import Pipeline
 from penstock.leases import open_store
 from penstock.leases.holder import instance_name
-from penstock.microbatch.run_folder import STOP, run_folder, write_owner
+from penstock.microbatch.run_folder import run_folder, write_owner
 from penstock.model.errors import LeaseLost
 from penstock.model.finding import Finding
 from penstock.ops.board import Board
@@ -135,19 +135,12 @@ class Service:
                     loader.start()
                     if not pipeline.transform:
                         snapshots.start()
-                    supervision = Supervision(pipeline, engine.queries, beginnings, board)
+                    supervision = Supervision(pipeline, engine.queries, beginnings, board, run)
                     parts = (engine, standby, ops, owned, loader, beginnings, paused, self)
-                    with LiveMap(pipeline, run, supervision, parts) as self.live:
-                        self._own(
-                            engine,
-                            supervision,
-                            snapshots,
-                            self.live,
-                            paused,
-                            board=board,
-                            run=run,
-                            leases=standby,
-                        )
+                    with LiveMap(pipeline, supervision, parts) as self.live:
+                        paused.tick(time.monotonic())  # before Spark starts
+                        ticking = (paused, self.live, supervision)
+                        self._own(engine, supervision, snapshots, standby, ticking)
                     self.live = None
                 self._stop.wait(AGAIN)
         return 0
@@ -161,29 +154,22 @@ class Service:
         engine: Engine,
         supervision: Supervision,
         snapshots: Snapshots,
-        live: LiveMap,
-        paused: PausedReaders,
-        *,
-        board: Board,
-        run: Path,
         leases: Standby,
+        ticking: Sequence[PausedReaders | LiveMap | Supervision],
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
-        paused.tick(time.monotonic())
         with self._ending_with_spark():
             try:
                 engine.own()
                 if self.pipeline.transform:
                     snapshots.start(engine.statements())
-                with engine.reporting(board):
+                with engine.reporting(supervision.board):
                     while not self._stop.wait(TICK):
                         if leases.lost:
                             raise LeaseLost(leases.lost)
                         engine.count_task_slots()
-                        paused.tick(time.monotonic())
-                        live.tick(time.monotonic())
-                        supervision.tick(time.monotonic())
-                    (run / STOP).touch()
+                        for part in ticking:
+                            part.tick(time.monotonic())
                     supervision.drain()
             except LeaseLost as error:
                 log.warning("another instance has taken over", error=str(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 import structlog
 
 from penstock.config import Pipeline
-from penstock.microbatch.run_folder import query_name, stop_query
+from penstock.microbatch.run_folder import STOP, query_name, stop_query
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.ops.board import Board
 from penstock.ops.reports import BatchReport, QueryReport, SourceReport
@@ -36,11 +36,13 @@ class Supervision:
         queries: Mapping[str, Supervised],
         beginnings: Beginnings,
         board: Board,
+        run: Path,
     ) -> None:
+        self.board = board
         self._pipeline = pipeline
         self._queries = queries
         self._beginnings = beginnings
-        self._board = board
+        self._run = run
         self._gaps, self._log = GapAnnouncements(pipeline), BoardLog()
         self._ending: set[str] = set()  # queries that are not to be started again
 
@@ -53,7 +55,7 @@ class Supervision:
                 query.tick(now)
             self._post(query)
         self._refuse_hopeless()
-        snapshot = self._board.snapshot()
+        snapshot = self.board.snapshot()
         self._log.write(snapshot)
         self._gaps.tick(snapshot, now)
 
@@ -65,34 +67,36 @@ class Supervision:
             if name in self._queries:
                 self._queries[name].stop()
                 # Or else the next one would be taken for stopped until it reports.
-                self._board.post(name, SourceReport(stopped=False))
+                self.board.post(name, SourceReport(stopped=False))
         for name in set(changed) - {each.name for each in pipeline.backends}:
-            self._board.forget(name)
+            self.board.forget(name)
 
     def hand_over(self) -> None:
         """Stops the queries at once: the pipeline is another instance's."""
         for query in self._queries.values():
             query.hand_over()
 
-    def end(self, names: Collection[str], run: Path) -> None:
+    def end(self, names: Collection[str]) -> None:
         """Has the queries of these backends take no more changes."""
         self._ending |= set(names)
         for name in names:
             if name in self._queries:
-                stop_query(run, query_name(name, self._queries[name].restarts))
+                stop_query(self._run, query_name(name, self._queries[name].restarts))
 
     def draining(self, names: Collection[str]) -> set[str]:
         """Those that are not idle yet after their stop file was made: the reader has to report that
         what it delivered is saved and acknowledged."""
         found = {name: self._queries[name] for name in names if name in self._queries}
-        reported = {name: self._board.latest(SourceReport, name).stopped for name in found}
+        reported = {name: self.board.latest(SourceReport, name).stopped for name in found}
         return {
             name for name, query in found.items()
             if not query.has_drained(reported=reported[name])
         }  # fmt: skip
 
     def drain(self) -> None:
-        """Waits until every reader reports that what it delivered is saved and acknowledged."""
+        """Ends all queries, and waits until every reader reports that what it delivered is saved
+        and acknowledged."""
+        (self._run / STOP).touch()
         deadline = time.monotonic() + GRACE
         while (waiting := self.draining(self._queries)) and time.monotonic() < deadline:
             for query in self._queries.values():
@@ -103,7 +107,7 @@ class Supervision:
         for query in self._queries.values():
             query.stop()
         # What was reported since the last tick; the next start announces the gaps.
-        self._log.write(self._board.snapshot())
+        self._log.write(self.board.snapshot())
 
     def _post(self, query: Supervised) -> None:
         self._post_batch(query)
@@ -115,10 +119,10 @@ class Supervision:
             restarts=query.restarts,
             last_error=query.last_error if error is None else str(error),
         )
-        self._board.post(query.name, report)
+        self.board.post(query.name, report)
 
     def _post_batch(self, query: Supervised) -> None:
-        self._board.post(query.name, BatchReport(**query.progress()))
+        self.board.post(query.name, BatchReport(**query.progress()))
 
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
