@@ -60,7 +60,7 @@ class ActionApi:
         on = self._operated(request.client)
         found = [
             {
-                "action": name, "what": kind.what, "dangerous": kind.is_dangerous,
+                "action": name, "what": kind.what(), "dangerous": kind.is_dangerous,
                 "arguments": _schema(kind), **self._may(kind, on),
             }
             for name, kind in ACTIONS.items()
@@ -152,7 +152,7 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         has_rows = path.startswith(("/letters", "/messages"))
         answers = _ACTION if kind else _ROWS if has_rows else {200: "the answer"}
         found: dict[str, Any] = {
-            "summary": kind.what if kind else what,
+            "summary": kind.what() if kind else what,
             "responses": {str(code): {"description": text} for code, text in answers.items()},
         }
         if kind or has_rows:

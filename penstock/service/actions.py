@@ -81,9 +81,8 @@ class Operated:
 
 class Action(Settings):
     """One thing to do. `run` returns what came of it, as plain JSON; it raises PenstockError.
-    `is_dangerous`: it is worth a question."""
+    `is_dangerous`: it is worth a question. The text of a class is what operators read of it."""
 
-    what: ClassVar[str]
     is_dangerous: ClassVar[bool] = False
 
     @classmethod
@@ -91,6 +90,12 @@ class Action(Settings):
         """Its name in URLs and on the command line."""
         name = cls.__name__.removesuffix("Action")
         return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+
+    @classmethod
+    def what(cls) -> str:
+        """What it does."""
+        text = str(cls.__doc__).removesuffix(".")
+        return text[0].lower() + text[1:]
 
     @classmethod
     def obstacle(cls, on: Operated) -> str:
@@ -113,9 +118,8 @@ class OfBackend(Action):
 
 
 class PauseAction(OfBackend):
-    """Stores what is in flight, and takes no more changes."""
+    """Take no more changes: what is in flight is stored, connections are kept."""
 
-    what: ClassVar[str] = "take no more changes: what is in flight is stored, connections are kept"
     is_dangerous: ClassVar[bool] = True
     seconds: Duration | None = Field(default=None, alias="for", gt=0)
 
@@ -127,9 +131,7 @@ class PauseAction(OfBackend):
 
 
 class ResumeAction(OfBackend):
-    """Ends a pause."""
-
-    what: ClassVar[str] = "take changes again"
+    """Take changes again."""
 
     def refusal(self, on: Operated) -> str:
         with Pauses(on.pipeline) as pauses:
@@ -143,9 +145,7 @@ class ResumeAction(OfBackend):
 
 
 class RetryAction(OfBackend):
-    """Has a backend begin anew now."""
-
-    what: ClassVar[str] = "begin anew now: a backend that stands still is tried now and then"
+    """Begin anew now: a backend that stands still is tried now and then."""
 
     @classmethod
     def obstacle(cls, on: Operated) -> str:
@@ -159,9 +159,8 @@ class RetryAction(OfBackend):
 
 
 class SnapshotAction(Action):
-    """Takes the rows of a table; a sink of tables loads it anew."""
+    """Take a table's rows; a sink of tables loads it anew."""
 
-    what: ClassVar[str] = "take a table's rows; a sink of tables loads it anew"
     table: str
     backend: str | None = None
     sid: str | None = None
@@ -178,9 +177,8 @@ class SnapshotAction(Action):
 
 
 class CancelSnapshotAction(Action):
-    """Ends a snapshot."""
+    """End a snapshot; its chunks go."""
 
-    what: ClassVar[str] = "end a snapshot; its chunks go"
     is_dangerous: ClassVar[bool] = True
     id: str
 
@@ -191,9 +189,8 @@ class CancelSnapshotAction(Action):
 
 
 class SuspendTableAction(Action):
-    """Publishes no more changes of a table."""
+    """Publish no more changes of a table: they are counted, and missing."""
 
-    what: ClassVar[str] = "publish no more changes of a table: they are counted, and missing"
     is_dangerous: ClassVar[bool] = True
     table: str
     backend: str | None = None
@@ -206,9 +203,8 @@ class SuspendTableAction(Action):
 
 
 class ResumeTableAction(Action):
-    """Follows a suspended table again."""
+    """Follow a suspended table again; with `snapshot` its rows come anew."""
 
-    what: ClassVar[str] = "follow a suspended table again; with `snapshot` its rows come anew"
     table: str
     backend: str | None = None
     snapshot: bool = False
@@ -221,9 +217,8 @@ class ResumeTableAction(Action):
 
 
 class ReplayAction(Action):
-    """Stores dead letters after all."""
+    """Store dead letters after all: one by its id, or all."""
 
-    what: ClassVar[str] = "store dead letters after all: one by its id, or all"
     id: str | None = None
     table: str | None = None
     reason: str | None = None
@@ -249,9 +244,8 @@ class ReplayAction(Action):
 
 
 class MendAction(Action):
-    """Says that lost changes were made up for."""
+    """Say that a partition's tables were loaded anew after a loss."""
 
-    what: ClassVar[str] = "say that a partition's tables were loaded anew after a loss"
     is_dangerous: ClassVar[bool] = True
     backend: str
     partition: str
@@ -262,9 +256,7 @@ class MendAction(Action):
 
 
 class CheckAction(Action):
-    """What `penstock check` says."""
-
-    what: ClassVar[str] = "look at everything that could keep the pipeline from running"
+    """Look at everything that could keep the pipeline from running."""
 
     def run(self, on: Operated) -> Mapping[str, Any]:
         found = on.findings(on.pipeline) if on.findings is not None else ()
@@ -272,9 +264,8 @@ class CheckAction(Action):
 
 
 class ShutdownAction(Action):
-    """Ends the service in order."""
+    """Stop in order: what is in flight is stored and acknowledged."""
 
-    what: ClassVar[str] = "stop in order: what is in flight is stored and acknowledged"
     is_dangerous: ClassVar[bool] = True
 
     @classmethod
