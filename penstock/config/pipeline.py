@@ -26,7 +26,7 @@ from penstock.feeds import Feed, FeedPlugin
 from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
-from penstock.ops.health import Thresholds
+from penstock.ops.thresholds import Thresholds
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer

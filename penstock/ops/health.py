@@ -9,9 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
-
-from penstock.model.settings import Duration, Settings, Size
 from penstock.ops.board import Entry, Snapshot
 from penstock.ops.partitions import DISCONNECTED, at_risk
 from penstock.ops.reports import (
@@ -24,6 +21,7 @@ from penstock.ops.reports import (
     SourceReport,
     TableStatus,
 )
+from penstock.ops.thresholds import Thresholds
 
 Health = Literal["ok", "degraded", "unhealthy", "standby"]
 _ORDER: tuple[Health, ...] = ("ok", "standby", "degraded", "unhealthy")
@@ -37,33 +35,12 @@ _MILD = ("slow",)  # never unhealthy: changes flow
 _PASSING = ("slow", "critical")
 # What changes when changes have become durable, or have been acknowledged at the source.
 _MOVES = ("confirmed", "place", "acknowledged", "published")
-
-
 # Seconds. A reporter that has said nothing for this long is suspect.
 _SILENT_AFTER = 15.0
 # Partitions without an owner for so long are unhealthy: that a host takes over takes less.
 _UNOWNED_AFTER = 120.0
 # How long a first report may take. Spark alone takes 5 s, and 30 s on a busy machine.
 _STARTING = 120.0
-
-
-class Thresholds(Settings):
-    """When things count as wrong; exactly at a threshold counts as above it."""
-
-    stalled_after: Duration = Field(default=30.0, gt=0)
-    """Behind and not moving, or disconnected, for more seconds than this is unhealthy."""
-    lag_limit: Size = Field(default=64 * 2**20, ge=0)
-    """More bytes of unconfirmed log than this count as "behind"."""
-    lag_age: Duration = Field(default=300.0, gt=0)
-    """And so does a change in flight that is older than so many seconds, whatever the source
-    counts."""
-    at_risk: float = Field(default=0.25, ge=0, lt=1)
-    """Less than this share of the source's history left before the stored position: at risk."""
-
-    @property
-    def bounds(self) -> dict[str, float]:
-        """What the board must know to tell since when a number is above its bound."""
-        return {"lag_bytes": self.lag_limit - 1}
 
 
 class Remedy(NamedTuple):

@@ -80,9 +80,15 @@ class OpsServer(Closes):
         )
         server = self._server = uvicorn.Server(config)
 
+        async def serve() -> None:
+            await server.serve(listeners)
+            # One that was answered at this moment, before all of its body came.
+            for connection in [*server.server_state.connections]:
+                connection.transport.abort()
+
         def run() -> None:
             with closing:
-                asyncio.run(server.serve(listeners))
+                asyncio.run(serve())
 
         # Outside the main thread uvicorn leaves signals alone.
         self._thread = threading.Thread(target=run, name="ops", daemon=True)

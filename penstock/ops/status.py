@@ -18,7 +18,6 @@ from penstock.ops.health import (
     STAND_BY,
     Complaint,
     Health,
-    Thresholds,
     complaints,
     partition_health,
     readiness,
@@ -40,6 +39,7 @@ from penstock.ops.reports import (
     together,
     told,
 )
+from penstock.ops.thresholds import Thresholds
 from penstock.process.histograms import histograms
 from penstock.process.table_counts import NAMED, OTHER
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 import penstock
-from penstock.cli import main
+from penstock.cli import _COMMANDS, main
 from penstock.config import parse_pipeline
 from penstock.model import version
 from penstock.ops import health

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.ops.board import Board, Entry
-from penstock.ops.health import Thresholds
 from penstock.ops.partitions import shown
 from penstock.ops.reports import PartitionReport, SourceReport
 from penstock.ops.status import Status, assess
+from penstock.ops.thresholds import Thresholds
 from penstock.reading.partition_reports import summed
 
 LIMITS = Thresholds(stalled_after=30, lag_limit=1000)

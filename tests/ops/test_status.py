@@ -9,10 +9,11 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from penstock.ops.board import Board, Snapshot
-from penstock.ops.health import Health, Thresholds
+from penstock.ops.health import Health
 from penstock.ops.partitions import at_risk
 from penstock.ops.reports import KINDS, SinkReport, SourceReport
 from penstock.ops.status import Status, assess, status_schema
+from penstock.ops.thresholds import Thresholds
 from tests.waiting import Clock
 
 LIMITS = Thresholds(stalled_after=30, lag_limit=1000)
