@@ -127,7 +127,7 @@ class Snapshot:
 
 
 class Board(Closes):
-    """Receives reports in a daemon thread, from `start()` on; also usable in a `with`.
+    """Receives reports in a daemon thread, within a `with`.
 
     `path` is the socket; its folder is made with mode 0700. `bounds` are limits of numeric fields,
     below or at which they count as calm.
@@ -151,9 +151,6 @@ class Board(Closes):
         self._socket: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        return self.start()
-
-    def start(self) -> Self:
         """Binds the socket, replacing one that a dead process left; raises SettingsError."""
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -176,10 +173,6 @@ class Board(Closes):
                     if now - entry.at > KINDS[kind].expires:
                         del entries[name]
             return Snapshot({kind: dict(entries) for kind, entries in self._entries.items()})
-
-    def latest(self, kind: type[R], name: str) -> R:
-        """See `Snapshot`."""
-        return Snapshot(self._entries).latest(kind, name)
 
     def forget(self, backend: str) -> None:
         """Drops what was reported of a backend that is not followed any more."""

@@ -129,8 +129,9 @@ class PausedReaders:
         """The pauses that last: not those that are over, nor those that would lose changes."""
         found = self._pauses.all()
         over = {name for name, each in found.items() if each["until"] and each["until"] <= _iso()}
+        snapshot = self._board.snapshot()
         for name in found:
-            source = self._board.latest(SourceReport, name)
+            source = snapshot.latest(SourceReport, name)
             if risk := at_risk(source, self._pipeline.ops.at_risk):
                 log.warning("the pause ends, or changes would be lost", backend=name, why=risk)
                 over.add(name)

@@ -199,7 +199,8 @@ class Service:
     def _ownership(self, board: Board) -> Ownership:
         def readers() -> Mapping[str, str]:
             names = [each.name for each in self.pipeline.backends]
-            found = {name: board.latest(SourceReport, name).reader for name in names}
+            snapshot = board.snapshot()
+            found = {name: snapshot.latest(SourceReport, name).reader for name in names}
             return {name: reader for name, reader in found.items() if reader}
 
         store = open_store(self.pipeline.positions)

@@ -87,7 +87,8 @@ class Supervision:
         """Those that are not idle yet after their stop file was made: the reader has to report that
         what it delivered is saved and acknowledged."""
         found = {name: self._queries[name] for name in names if name in self._queries}
-        reported = {name: self.board.latest(SourceReport, name).stopped for name in found}
+        snapshot = self.board.snapshot()
+        reported = {name: snapshot.latest(SourceReport, name).stopped for name in found}
         return {
             name for name, query in found.items()
             if not query.has_drained(reported=reported[name])

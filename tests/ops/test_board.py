@@ -88,19 +88,19 @@ def test_counts_add_up_over_processes(board: Board) -> None:
 def test_a_counter_is_the_sum_over_all_processes(board: Board) -> None:
     for sender, published in (("a", 5), ("b", 3), ("a", 7), ("b", 3), ("a", 7), ("c", 1)):
         board.post("s", SinkReport(published=published), sender=sender)
-    assert board.latest(SinkReport, "s").named == {"published": 11}
+    assert board.snapshot().latest(SinkReport, "s").named == {"published": 11}
 
 
 def test_a_counter_that_falls_belongs_to_a_new_process(board: Board) -> None:
     for published in (5, 9, 2, 3):
         board.post("s", SinkReport(published=published), sender="a")
-    assert board.latest(SinkReport, "s").named == {"published": 12}
+    assert board.snapshot().latest(SinkReport, "s").named == {"published": 12}
 
 
 def test_counting_many_short_lived_processes_takes_bounded_memory(board: Board) -> None:
     for sender in range(60_000):
         board.post("s", SinkReport(), {"published": 1}, str(sender))
-    assert board.latest(SinkReport, "s").named == {"published": 60_000}
+    assert board.snapshot().latest(SinkReport, "s").named == {"published": 60_000}
     assert len(board._counted) <= 50_000
 
 
@@ -132,11 +132,11 @@ def test_a_report_waits_a_moment_for_room(board: Board) -> None:
     reporter = Reporter(board.path)
     for _ in range(5_000):
         reporter.add("s", SinkReport(published=1))
-    until(lambda: board.latest(SinkReport, "s").published == 5_000)
+    until(lambda: board.snapshot().latest(SinkReport, "s").published == 5_000)
 
 
 def test_an_entry_of_nobody_is_empty(board: Board) -> None:
-    assert board.latest(SourceReport, "nobody") == SourceReport()
+    assert board.snapshot().latest(SourceReport, "nobody") == SourceReport()
 
 
 def test_a_forked_child_reports_on_its_own_socket(board: Board) -> None:
@@ -278,7 +278,7 @@ def test_counters_of_a_mapping_add_up_by_key_and_are_integers(board: Board) -> N
     for letters in ({"no-key": 1}, {"too.large": 2, "no-key": 3}):
         reporter.add("s", SinkReport(dead_letters=letters, published=2))
     settle(board)
-    found = board.latest(SinkReport, "s")
+    found = board.snapshot().latest(SinkReport, "s")
     assert found.dead_letters == {"no-key": 4, "too.large": 2}
     assert repr(found.published) == "4"
 
@@ -286,7 +286,7 @@ def test_counters_of_a_mapping_add_up_by_key_and_are_integers(board: Board) -> N
 def test_a_sinks_own_terms_are_the_latest_of_each(board: Board) -> None:
     board.add("s", SinkReport(details={"server": "a", "reason": "x"}))
     board.add("s", SinkReport(details={"reason": "y"}))
-    assert board.latest(SinkReport, "s").details == {"server": "a", "reason": "y"}
+    assert board.snapshot().latest(SinkReport, "s").details == {"server": "a", "reason": "y"}
 
 
 def test_what_is_not_followed_any_more_is_forgotten(board: Board) -> None:
@@ -310,8 +310,8 @@ def test_the_socket_is_the_users_alone_and_goes_with_the_board(tmp_path: Path) -
 
 @pytest.mark.parametrize("path", ["/proc/penstock/board", "/tmp/" + "x" * 120 + "/board"])
 def test_a_path_that_can_not_be_a_socket_is_a_clear_error(path: str) -> None:
-    with pytest.raises(SettingsError, match="name another state folder"):
-        Board(path).start()
+    with pytest.raises(SettingsError, match="name another state folder"), Board(path):
+        pass
 
 
 def test_a_report_costs_less_than_fifty_microseconds(board: Board) -> None:

@@ -43,7 +43,12 @@ def test_a_report_arrives_over_tcp(board: Board) -> None:
         reporter = pickle.loads(pickle.dumps(reporter_to(server)))
         reporter.report("s", SinkReport(connected=True, delivery="é"))
         reporter.report("s", SinkReport(connected=False))
-        until(lambda: board.latest(SinkReport, "s").named == {"connected": False, "delivery": "é"})
+        until(
+            lambda: (
+                board.snapshot().latest(SinkReport, "s").named
+                == {"connected": False, "delivery": "é"}
+            )
+        )
 
 
 def test_counts_of_several_processes_add_up_over_tcp(board: Board) -> None:
@@ -57,14 +62,14 @@ def test_counts_of_several_processes_add_up_over_tcp(board: Board) -> None:
             reporter.flush()
             os._exit(0)
         os.waitpid(pid, 0)
-        until(lambda: board.latest(SinkReport, "s").published == 111)
+        until(lambda: board.snapshot().latest(SinkReport, "s").published == 111)
 
 
 def test_what_was_counted_while_nobody_listened_arrives_later(board: Board) -> None:
     with serving(board) as server:
         reporter = reporter_to(server)
         reporter.add("s", SinkReport(published=1))
-        until(lambda: board.latest(SinkReport, "s").published == 1)
+        until(lambda: board.snapshot().latest(SinkReport, "s").published == 1)
         port = int(server.address.rpartition(":")[2])
     key = server.key
     for _ in range(1000):
@@ -73,7 +78,12 @@ def test_what_was_counted_while_nobody_listened_arrives_later(board: Board) -> N
     server = Server("tcp:127.0.0.1", board.serve, port=port)
     server.key = key
     server.open()
-    until(lambda: board.latest(SinkReport, "s").named == {"published": 1001, "delivery": "auto"})
+    until(
+        lambda: (
+            board.snapshot().latest(SinkReport, "s").named
+            == {"published": 1001, "delivery": "auto"}
+        )
+    )
     server.close()
 
 
@@ -94,8 +104,8 @@ def test_a_report_whose_confirmation_is_lost_is_sent_again_and_counted_once(boar
         reporter.add("s", SinkReport(published=1))
     until(lambda: not broken)
     reporter.report("s", SinkReport(connected=True))
-    until(lambda: board.latest(SinkReport, "s").connected)
-    assert board.latest(SinkReport, "s").published == 100
+    until(lambda: board.snapshot().latest(SinkReport, "s").connected)
+    assert board.snapshot().latest(SinkReport, "s").published == 100
     server.close()
 
 
@@ -134,14 +144,14 @@ def test_a_report_of_anything_never_raises_and_the_next_one_arrives(
         reporter = reporter_to(server)
         reporter.report("a", SourceReport(current=value))
         reporter.report("a", SourceReport(stopped=True))
-        until(lambda: board.latest(SourceReport, "a").stopped)
+        until(lambda: board.snapshot().latest(SourceReport, "a").stopped)
 
 
 def test_what_is_too_large_is_cut_over_tcp_too(board: Board) -> None:
     with serving(board) as server:
         reporter_to(server).report("a", SourceReport(last_error="x" * 1_000_000, leases=1))
-        until(lambda: board.latest(SourceReport, "a").leases == 1)
-        assert len(board.latest(SourceReport, "a").last_error) == 1001
+        until(lambda: board.snapshot().latest(SourceReport, "a").leases == 1)
+        assert len(board.snapshot().latest(SourceReport, "a").last_error) == 1001
     assert board.ignored == 0
 
 

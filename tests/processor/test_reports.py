@@ -24,5 +24,5 @@ def test_the_changes_that_are_left_after_what_is_saved_are_counted() -> None:
                 (row.report.lag, row.report.lag_unit)
                 for row in board.snapshot().rows(PartitionReport, "memory").values()
             ]
-        source = board.latest(SourceReport, "memory")
+        source = board.snapshot().latest(SourceReport, "memory")
         assert (source.lag, source.hosts) == ({"changes": 60}, {host.host: 2})
