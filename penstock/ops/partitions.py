@@ -30,15 +30,11 @@ class PartitionStatus(PartitionReport):
     age_seconds: float | None = told(None, "Since the last report.")
 
 
-def shown(
-    partitions: Mapping[str, Entry[PartitionReport]], now: float, most: int | None = SHOWN
-) -> Sequence[PartitionStatus]:
+def most_urgent(
+    partitions: Mapping[str, Entry[PartitionReport]], most: int | None = SHOWN
+) -> Sequence[tuple[str, Entry[PartitionReport]]]:
     """The partitions that need attention most, at most `most` of them (None: all). Pure."""
-    found = sorted(partitions.items(), key=_urgency)[:most]
-    return tuple(
-        PartitionStatus(partition=name, age_seconds=round(now - entry.at, 3), **entry.report.named)
-        for name, entry in found
-    )
+    return sorted(partitions.items(), key=_urgency)[:most]
 
 
 def _urgency(partition: tuple[str, Entry[PartitionReport]]) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ from penstock.ops.health import (
     readiness,
     worst,
 )
-from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, shown
+from penstock.ops.partitions import SHOWN, PartitionStatus, at_risk, most_urgent
 from penstock.ops.reports import (
     LEVELS,
     BatchReport,
@@ -197,14 +197,16 @@ def _backend(
     measure, batch = snapshot.latest(MeasureReport, name), snapshot.get(BatchReport, name)
     gaps = {key: entry.report for key, entry in snapshot.rows(GapReport, name).items()}
     stale = {key for key, gap in gaps.items() if gap.stale}
-    is_alone = reader.partition_count == 1  # then its details are the backend's
+    # The details of one that is alone are the backend's.
+    without: dict[str, Any] = {"details": {}} if reader.partition_count == 1 else {}
     partitions = tuple(
-        replace(
-            row,
-            health=partition_health(row, limits, is_stale=row.partition in stale),
-            details={} if is_alone else row.details,
+        PartitionStatus(
+            partition=key,
+            age_seconds=_age(row, now),
+            health=partition_health(row.report, limits, is_stale=key in stale),
+            **{**row.report.named, **without},
         )
-        for row in shown(snapshot.rows(PartitionReport, name), now, most)
+        for key, row in most_urgent(snapshot.rows(PartitionReport, name), most)
     )
     known: dict[str, Any] = {
         **reader.named,

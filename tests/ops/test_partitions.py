@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from penstock.ops.board import Board, Entry
-from penstock.ops.partitions import shown
+from penstock.ops.partitions import most_urgent
 from penstock.ops.reports import PartitionReport, SourceReport
 from penstock.ops.status import Status, assess
 from penstock.ops.thresholds import Thresholds
@@ -46,10 +46,10 @@ def test_those_that_need_attention_are_shown_first() -> None:
         gone=row(state="disconnected", last_error="refused"),
         many=row(lag=9),
     )
-    names = [each.partition for each in shown(found, 1.0)]
+    names = [name for name, _ in most_urgent(found)]
     assert names == ["gone", "failing", "later", "late", "many", "idle"]
-    assert [each.partition for each in shown(found, 1.0, 2)] == ["gone", "failing"]
-    assert len(shown(found, 1.0, None)) == 6
+    assert [name for name, _ in most_urgent(found, 2)] == ["gone", "failing"]
+    assert len(most_urgent(found, None)) == 6
 
 
 def status_of(board: Board, now: float, **more: Any) -> Status:
