@@ -19,7 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from penstock.model.errors import SettingsError
-from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
+from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, refused
 from penstock.process.closing import Closes
 
 # Bytes of a request's body.
@@ -136,15 +136,14 @@ class OpsServer(Closes):
         """What has no endpoint: another path or method, or a body that is too long."""
         assert isinstance(error, HTTPException)
         headers = {**(error.headers or {}), "Cache-Control": "no-store"}
-        text, more = error.detail, {}
+        text, info = error.detail, ""
         if error.status_code == 404:
-            more = {"endpoints": [each.path for each in self._endpoints if each.what]}
             text = f"there is no {asked.url.path}"
+            info = f"there are: {', '.join(each.path for each in self._endpoints if each.what)}"
         elif error.status_code == 405:
             text = f"{asked.url.path} takes {headers['Allow']}"
-        body = {"code": "http", "error": text, **more}
         denied = self._access.refusal(_request(asked, b""))
-        return denied or as_json(error.status_code, body, headers=headers)
+        return denied or refused(error.status_code, "http", text, info, headers=headers)
 
 
 def _listener(bind: str, port: int) -> socket.socket:
