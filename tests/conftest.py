@@ -21,6 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from penstock.model.errors import Unavailable
+from penstock.sinks.jetstream.session import _idle, _lock
 from tests.dynamodb.local import DynamodbLocal
 from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Database, EmbeddedServer, Etcd, Nats, Postgres, etcd_program, postgres_bin
@@ -164,9 +165,13 @@ def staged(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def stream() -> str:
+def stream() -> Iterator[str]:
     """A stream name nobody else uses (its subjects should start with it, lower case or not)."""
-    return f"T{uuid.uuid4().hex[:12].upper()}"
+    yield f"T{uuid.uuid4().hex[:12].upper()}"
+    with _lock:  # no other test has use for the connections that sinks keep
+        for idle in _idle.values():
+            while idle:
+                idle.pop().close()
 
 
 _DURATIONS = Path(__file__).with_name("durations.txt")
