@@ -39,7 +39,11 @@ class _Arrived:
 
     def feed(self, data: bytes) -> Iterator[Info | Err]:
         """Takes in bytes, and gives what else they are. Raises Malformed."""
-        for event in self.parser.feed(data):
+        events = self.parser.feed(data)
+        if {*map(type, events)} == {Msg}:  # as nearly always
+            self.messages.extend(events)  # type: ignore[arg-type]
+            return
+        for event in events:
             match event:
                 case Msg():
                     self.messages.append(event)
@@ -234,13 +238,13 @@ class Connection:
             while True:
                 left, done = since + timeout - time.monotonic(), False
                 self.watch(time.monotonic() - since)
-                for message in self.receive(max(0.0, min(left, _POLL))):
+                arrived, now = self.receive(max(0.0, min(left, _POLL))), time.monotonic()
+                for message in arrived:
                     taken = take(message)
                     if taken is None:
                         kept.append(message)
                     else:
-                        done = done or taken
-                        since = time.monotonic()
+                        done, since = done or taken, now
                 if done or left <= 0:
                     return done
         finally:

@@ -60,8 +60,11 @@ class TablePlan:
         self._row = RowCoder(table, table.names, encoders)
         self._key = RowCoder(table, table.key, encoders)
         self._names = frozenset(table.key)
-        self._numbers = [table.names.index(name) for name in table.key]
-        self._fold = RowFold(self._numbers, VALUES)
+        numbers = [table.names.index(name) for name in table.key]
+        first = min(numbers, default=0)  # a slice of one is a tuple, too
+        parts = numbers if len(numbers) > 1 else [slice(first, first + 1)]
+        self._key_of: Callable[[Values], Values] = itemgetter(*parts)
+        self._fold = RowFold(numbers, VALUES)
         self._restores, self._is_plain = restores, bool(table.key) and not restores
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
@@ -69,11 +72,13 @@ class TablePlan:
         """Adds the next change."""
         operation = change["operation"]
         is_whole = operation in _WHOLE and not change["before"] and not change["unchanged"]
-        if is_whole and self._is_plain and change["data"].keys() >= self._names:
-            # It keeps its key, as nearly all do.
+        if is_whole and self._is_plain:
             row = self._row(change["data"])
-            self._fold.put(tuple([row[number] for number in self._numbers]), row)
-        elif operation in EMPTYING:
+            key = self._key_of(row)
+            if None not in key:  # it keeps its key, as nearly all do
+                self._fold.put(key, row)
+                return
+        if operation in EMPTYING:
             self._fold.add(LineChange(operation, None, None, None))
             self._named = None
         elif operation in OF_ROWS:

@@ -64,6 +64,8 @@ class PostgresTarget(SqlTarget):
         kind = self.type_of(column)
         if kind.endswith("[]"):
             return array_of(kind.removesuffix("[]"))
+        if kind == column.type == "text":  # and of no type that is text only here
+            return None
         return _ENCODERS.get(kind) or (as_time if kind.startswith("timestamp") else None)
 
     def type_of(self, column: TargetColumn) -> str:

@@ -32,6 +32,7 @@ _ERRORS = ERRORS | {
     sqlite3.SQLITE_CORRUPT: (SettingsError, "it is damaged: move it away, and mirror again"),
 }
 _ENCODERS: dict[str, Encoder] = {
+    "bytea": as_bytes, "boolean": int,
     "json": as_document, "jsonb": as_document, "json[]": as_documents, "jsonb[]": as_documents,
 }  # fmt: skip
 
@@ -55,12 +56,10 @@ class SqliteTarget(SqlTarget):
         return cls(path)
 
     def encoder(self, column: TargetColumn) -> Encoder:
-        """Booleans are 0 and 1 by themselves; numeric, NaN and times are text already."""
+        """Numeric, NaN and times are text already. SQLite's driver is slow to take booleans."""
         kind = column.type
-        if kind in KINDS:
-            return as_bytes if kind == "bytea" else None
-        is_text = kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")
-        return _ENCODERS.get(kind, None if is_text else as_text)
+        is_plain = (kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")) or kind in KINDS
+        return _ENCODERS.get(kind, None if is_plain else as_text)
 
     def type_of(self, column: TargetColumn) -> str:
         """A type by SQLite's affinity: what is text must not become a number."""

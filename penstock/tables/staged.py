@@ -256,8 +256,12 @@ class StagedRows(ABC):
             else:
                 self._update(cursor, unsent)
         if step.whole:
-            self.stage(cursor, step.whole)
-            self._put(cursor)
+            self._replace(cursor, step.whole)
+
+    def _replace(self, cursor: Any, rows: Sequence[Any]) -> None:
+        """Rows that are new, or replace those with their keys."""
+        self.stage(cursor, rows)
+        self._put(cursor)
 
     def _move(self, cursor: Any, old: Any, row: Any) -> None:
         form = form_of(row)
@@ -276,11 +280,7 @@ class StagedRows(ABC):
         if self.mapping.filter and self.key:
             outside = _SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter))
             cursor.execute(self._delete(self._rows, outside))
-        rest = [name for name in self.written if name not in self.key]
-        sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
-        then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
-        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _NOTHING
-        self._insert(cursor, conflict.format(joined_names(self.unique), then))
+        self._insert(cursor, self._conflict)
 
     def _insert(self, cursor: Any, conflict: sql.Composable = _NOTHING) -> None:
         """Adds the staged rows; `conflict`: what becomes of those whose keys are there."""
@@ -292,6 +292,15 @@ class StagedRows(ABC):
                 _COMMA.join(values), self._rows, self._filtered, conflict,
             )
         )  # fmt: skip
+
+    @property
+    def _conflict(self) -> sql.Composable:
+        """What becomes of a new row whose key is there, if rows have a key."""
+        rest = [name for name in self.written if name not in self.key]
+        sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
+        then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
+        conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _NOTHING
+        return conflict.format(joined_names(self.unique), then)
 
     @property
     def _filtered(self) -> sql.Composable:
@@ -379,8 +388,7 @@ class StagedRows(ABC):
             if self.takes_lines:
                 self.copy(cursor, more)
             else:
-                self.stage(cursor, more)
-                self._put(cursor)
+                self._replace(cursor, more)
 
     @property
     def _mine(self) -> sql.Composable:

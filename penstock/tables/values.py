@@ -83,6 +83,10 @@ def array_of(kind: str) -> Callable[[Any], str]:
     delimiter = ";" if kind == "box" else ","
 
     def array(value: Sequence[Any]) -> str:
+        if element is _element and delimiter == "," and set(map(type, value)) == {str}:
+            text = '","'.join(value)
+            if "\\" not in text and text.count('"') == 2 * len(value) - 2:
+                return f'{{"{text}"}}'
         return "{" + delimiter.join(map(part, value)) + "}"
 
     def part(one: Any) -> str:

@@ -79,6 +79,7 @@ def test_a_prefix_is_never_malformed_and_says_nothing_new(end: int) -> None:
         b"HTTP/1.1 400 Bad Request\r\n", b"\r\n", b"INFO {\r\n", b"INFO []\r\n", b"MSG a\r\n",
         b"MSG a 1\r\n", b"MSG a 1 x\r\n", b"MSG a 1 -1\r\n\r\n", b"MSG a  1 2\r\nab\r\n",
         b"MSG a 1 2\r\nabc\r\n", b"MSG a 1 r more 2\r\nab\r\n", b"MSG a 1 99999999999\r\n",
+        b"HMSG\r\n", b"HMSG a 1 r -1 2\r\nab\r\n",
         b"HMSG a 1 12\r\n", b"HMSG a 1 14 12\r\nNATS/1.0\r\n\r\n\r\n", b"X" * (1 << 20) + b"X",
     ],
 )  # fmt: skip

@@ -110,8 +110,8 @@ class Arrived:
         self._messages = messages
 
     def next(self, timeout: float, most: int) -> list[Delivered]:
-        found, self._messages = list(map(Delivered.parse, self._messages)), []
-        return found
+        messages, self._messages = self._messages, []
+        return [Delivered.parse(one, one.reply.partition(b".c.")[2]) for one in messages]
 
 
 def _published(number: int) -> Msg:

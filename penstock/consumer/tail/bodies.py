@@ -9,8 +9,9 @@ white space. It takes several times as long as orjson, which has checked the tex
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -35,7 +36,7 @@ def changes_of(
     decompressor: Decompressor | None = None,
     *,
     exactly: bool = False,
-) -> list[Mapping[str, Any]]:
+) -> Sequence[Mapping[str, Any]]:
     """The changes of one message, in order; raises Malformed, SettingsError when its layout is not
     installed, and what the decompressor raises. Without one there are no dictionaries. `exactly`:
     JSON keeps its text."""
@@ -56,19 +57,24 @@ def changes_of(
     return changes
 
 
-def _changes(headers: Mapping[str, str], data: bytes, load: Any) -> list[Mapping[str, Any]]:
+def _changes(headers: Mapping[str, str], data: bytes, load: Any) -> Sequence[Mapping[str, Any]]:
     if data.startswith(_STREAM) and headers.get("Content-Type") == _ARROW:
         return _tabular(data, load)
     try:
-        # Neither a map nor an array of MessagePack starts with "{" or "[".
-        body = load(data) if data[:1] in (b"{", b"[", b"") else ormsgpack.unpackb(data)
+        # What maps and arrays of MessagePack start with is no character of ASCII.
+        body = ormsgpack.unpackb(data) if data >= b"\x80" else load(data)
     except ValueError as error:
         raise Malformed(
             f"a message of {len(data)} bytes is neither JSON nor MessagePack"
         ) from error
-    # `NAME-VERSION`; the layout `penstock` has its version alone.
-    name, named, _ = headers.get("Penstock-Schema", "").partition("-")
-    return list(plugin("layouts", name if named else "penstock").changes(body))
+    return _layout(headers.get("Penstock-Schema", "")).changes(body)  # type: ignore[no-any-return]
+
+
+@lru_cache(100)
+def _layout(text: str) -> Any:
+    """`NAME-VERSION`; the layout `penstock` has its version alone."""
+    name, named, _ = text.partition("-")
+    return plugin("layouts", name if named else "penstock")
 
 
 def _tabular(data: bytes, load_json: Any) -> list[Mapping[str, Any]]:

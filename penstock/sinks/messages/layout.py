@@ -89,9 +89,9 @@ class Penstock(Layout):
         return PenstockColumns(dialect)
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
-        if isinstance(body, list):
-            return body
-        if not isinstance(body, dict) or "changes" not in body:
+        if not isinstance(body, dict):
+            return body if isinstance(body, list) else [body]
+        if "changes" not in body:
             return [body]
         # Older messages lack the version.
         given = {"schema_version": None} | body
