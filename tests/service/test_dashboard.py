@@ -42,6 +42,13 @@ from tests.service.test_messages import store
 from tests.waiting import until
 
 UI = files("penstock.ops").joinpath("ui")
+# Of each action the screen that has its button.
+BUTTONS = {
+    "pause": "sources", "resume": "sources", "retry": "sources", "mend": "sources",
+    "shutdown": "sources", "snapshot": "tables", "suspend-table": "tables",
+    "resume-table": "tables", "cancel-snapshot": "snapshots", "replay": "letters",
+    "check": "configuration",
+}  # fmt: skip
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
 
 
@@ -67,7 +74,7 @@ class Served:
         self.post(0)
 
     def operated(self, by: str) -> Operated:
-        return Operated(pipeline=self.pipeline, by=by, restart=lambda _: None)
+        return Operated(pipeline=self.pipeline, by=by, restart=lambda _: None, stop=lambda: None)
 
     def post(self, events: int, **query: Any) -> None:
         self.board.post("a", QueryReport(begun=True, **query))
@@ -183,6 +190,38 @@ def test_a_pause_is_asked_for_confirmed_and_shown(served: Served, page: Any) -> 
     page.click("nav a[href='#/events']")
     until(lambda: "pause" in page.inner_text("#actions"))
     until(lambda: "an operator acts" in page.inner_text("#log"))
+
+
+def test_each_action_asks_for_the_token(served: Served, page: Any) -> None:
+    board = served.board
+    board.post("a/t", TableStatus(backend="a", table="t", state="suspended"))
+    board.post("a/p0", PartitionReport(state="reading"))
+    board.post("a/p0", GapReport(stale=True, counts={"trimmed": 1}))
+
+    def press(action: str) -> None:
+        screen = BUTTONS[action]
+        page.click(f"nav a[href='#/{screen}']")
+        section = page.locator(f"section[data-screen={screen}]")
+        for field in section.locator("form input[required]").all():
+            field.fill("t")
+        section.locator(f"[data-action={action}]").first.click()
+        if page.locator("dialog[open]").count():
+            page.click("dialog button[value=confirm]")
+
+    def ended() -> int:
+        return sum(each["state"] != "running" for each in served.actions.recent)
+
+    for action in BUTTONS:
+        press(action)
+        refusal = f"{action}: writing needs a token"
+        until(lambda refusal=refusal: page.inner_text("#message").startswith(refusal))
+    assert not served.actions.recent
+    page.fill("[name=token]", "key")
+    page.press("[name=token]", "Enter")
+    for number, action in enumerate(BUTTONS, 1):
+        press(action)
+        until(lambda number=number: ended() == number)
+    assert {each["action"] for each in served.actions.recent} == {*ACTIONS}
 
 
 def test_a_service_that_goes_is_said_and_comes_back_by_itself(served: Served, page: Any) -> None:

@@ -180,7 +180,9 @@ function overview() {
   const way = [
     ...backends.map((each) => `${each.name}: ${each.paused ? "paused" : each.connected ? "connected" : "disconnected"}`),
     `${sinks.length ? "Spark: " : ""}${number(rate(readOf))} read a second`,
-    ...sinks.map((each) => `${each.name}: ${number(rate(storedOf))} stored a second`),
+    ...sinks.flatMap((each) => [
+      `${each.name}: ${number(rate(storedOf))} stored a second`, ...(each.details.stream ? [`stream ${each.details.stream}`] : []),
+    ]),
   ];
   $("#way").replaceChildren(...way.map((text) => element("li", text)));
 }
