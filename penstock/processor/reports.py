@@ -60,7 +60,7 @@ class ProcessorReports(Closes):
             detail_series=processor.feed.detail_series,
             host=processor.host,
             leases=len(node.last.rows),
-            hosts=Counter(row.owner for row in node.last.rows.values() if row.owner),
+            hosts=dict(Counter(row.owner for row in node.last.rows.values() if row.owner)),
             unowned=len(node.last.vacant),
             observer_errors=processor.faults.errors,
             set_aside=processor.faults.letters,

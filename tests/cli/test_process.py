@@ -98,6 +98,7 @@ def test_it_processes_and_shows_it_and_ends_in_order(folder: Path, start: Start)
     backend = status["backends"][0]
     assert (status["health"], status["ready"], backend["partition_count"]) == ("ok", True, 3)
     assert (backend["leases"], backend["unowned"]) == (3, 0)
+    assert backend["hosts"] == {backend["host"]: 3}
     with urllib.request.urlopen(f"{url}/metrics", timeout=10) as answer:
         assert b'penstock_events_total{backend="main"} 150.0' in answer.read()
     browser = urllib.request.Request(f"{url}/", headers={"Accept": "text/html"})
