@@ -163,6 +163,8 @@ class Operations(Closes):
     def _watch_health(self) -> None:
         status = self.status()
         if status.health != self._health:
-            tell = log.info if status.health in ("ok", "standby") else log.warning
+            # That a start has just begun is no warning.
+            is_calm = not self._health or status.health in ("ok", "standby")
+            tell = log.info if is_calm else log.warning
             tell("health has changed", health=status.health, reasons=list(status.reasons))
             self._health = status.health

@@ -202,7 +202,7 @@ async function sources() {
     each.name, stateOf(each), each.confirmed, each.current,
     `${seconds(each.lag_seconds)}${each.lag_bytes ? `, ${number(each.lag_bytes)} bytes` : ""}`,
     each.window_seconds === null ? "" : `${seconds(each.window_left_seconds)} of ${seconds(each.window_seconds)} left`,
-    Object.entries(each.details).map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "),
+    Object.entries(each.details).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "),
     number(each.reconnects), each.last_error,
     [each.paused ? ["Resume", "resume", { backend: each.name }] : ["Pause", "pause", { backend: each.name }],
       ["Retry", "retry", { backend: each.name }]],
