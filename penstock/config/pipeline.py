@@ -239,7 +239,7 @@ class SnapshotSettings(Settings):
     chunk_rows: int = Field(default=10_000, ge=1)
     """Rows of one chunk at most."""
     chunk_bytes: Size = Field(default=512 * 2**10, ge=4096)
-    """Bytes of one chunk, which ends at the row that reaches them."""
+    """And bytes, never more than the server takes in a message; a larger row is alone."""
     where: bool = False
     """Whether requests may bring a condition, which is SQL."""
     compression: Literal["none", "zstd"] = "none"
@@ -265,7 +265,8 @@ class Spark(Settings):
     epoch: Duration = Field(default=3600.0, ge=1)
     """Seconds of an open micro-batch; between two of them changes wait some 0.2 s."""
     mode: Annotated[Literal["auto", "rows"], BeforeValidator(_spark_mode)] = "auto"
-    """Whether changes are rows of Spark's: where a transform needs them, or always."""
+    """`rows`: changes are always rows of Spark's; `auto`: where there is a transform or an interval
+    as `trigger`."""
     standby: Literal["cold", "warm"] = "cold"
     """Whether an instance that waits for another to end has Spark ready."""
     fork_server: bool = True
@@ -319,7 +320,8 @@ class Deployment(Settings):
     """What every file names: 1..n backends, and where their state is kept."""
 
     name: Name = "penstock"
-    """The pipeline, in the names of its leases, metrics and files."""
+    """The pipeline, in positions, metrics and logs. They are stored under it: under another one
+    it begins where the source remembers it to be."""
     backends: tuple[Backend, ...] = Field(min_length=1)
     state: HomePath = Field(default_factory=lambda data: state_folder(data["name"]))
     """The folder of what must be remembered."""

@@ -31,7 +31,7 @@ class JetStreamSettings(NatsSettings, MessageSettings):
     subject: str = "cdc.{collection}.{operation}"
     """The subject of a message, with the names of its columns in braces."""
     events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
-    """The stream of what happens to the pipeline itself."""
+    """The stream of news about the pipeline itself: gaps."""
     dictionaries: bool = False
     """Whether bodies are compressed by their tables' dictionaries."""
     delivery: Delivery = "auto"
@@ -45,18 +45,19 @@ class JetStreamSettings(NatsSettings, MessageSettings):
     assume_synced: bool = False
     """The operator's word, where no monitoring can be asked."""
     replicas: int = Field(default=1, ge=1, le=5)
-    """Servers that keep the stream."""
+    """Of a stream that we make: servers that keep it."""
     storage: Literal["file", "memory"] = "file"
-    """Where they keep it."""
+    """Of a stream that we make: where they keep it."""
     retention: Literal["limits", "interest"] = "limits"
-    """`interest`: a message goes when every consumer has acknowledged it."""
+    """Of a stream that we make; `interest`: a message goes when every consumer has acknowledged
+    it."""
     max_age: Duration = Field(default=0.0, ge=0)
-    """Seconds that a message is kept; 0: for ever."""
+    """Of a stream that we make: seconds that a message is kept; 0: for ever."""
     max_bytes: Size = Field(default=0, ge=0)
-    """Bytes of the whole stream; 0: no limit."""
+    """Of a stream that we make: its bytes; 0: no limit."""
     duplicate_window: Duration | None = Field(default=None, ge=LEAST_WINDOW)
-    """Seconds for which the server keeps message ids, at some 190 bytes for each. Default: 2 min,
-    and as little as it takes where delivery is exactly-once."""
+    """Of a stream that we make: seconds for which the server keeps message ids, at some 190 bytes
+    each. Default: two minutes, and 0.1 s where delivery is exactly-once, which needs none."""
     window: int = Field(default=8000, ge=1)
     """Messages in flight; exactly-once has 4 batches."""
     window_bytes: Size = Field(default=8 * 1024 * 1024, ge=1)

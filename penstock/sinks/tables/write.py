@@ -302,7 +302,7 @@ class TableWrite:
             })  # fmt: skip
 
 
-@lru_cache
+@lru_cache(1024)
 def _relation(document: str) -> SourceRelation:
     """Of a page's document: pages of a table mostly have the same."""
     return SourceRelation.of(orjson.loads(document))
