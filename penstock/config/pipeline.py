@@ -320,8 +320,8 @@ class Deployment(Settings):
     """What every file names: 1..n backends, and where their state is kept."""
 
     name: Name = "penstock"
-    """The pipeline, in positions, metrics and logs. They are stored under it: under another one
-    it begins where the source remembers it to be."""
+    """What positions, metrics and logs call the pipeline. Under another name it has no positions,
+    and begins where the source remembers it to be."""
     backends: tuple[Backend, ...] = Field(min_length=1)
     state: HomePath = Field(default_factory=lambda data: state_folder(data["name"]))
     """The folder of what must be remembered."""
