@@ -34,6 +34,7 @@ _HINT = (
     "write cosmos://:KEY@ACCOUNT.documents.azure.com:443/DATABASE/CONTAINER, KEY percent-encoded"
 )
 _WRITERS = 8  # requests of one `put_all` at a time: the service has no write of many partition keys
+_READS = 5  # of all rows, where calls of other threads disturb the SDK
 _CONNECT, _TIMEOUT = 5, 10  # seconds: a lease must be renewed long before it lapses
 _OPERATOR = {400, 401, 403, 404}
 # Sub-statuses of a 404, which is a row's only with none (the SDK's `http_constants.py`): the
@@ -70,7 +71,7 @@ class CosmosStore(ClientStore[Any]):
     def list(self, prefix: str) -> List[Lease]:
         """See LeaseStore; reads the whole container."""
         with self._rows() as rows:
-            found = [_lease(each) for each in rows.read_all_items()]
+            found = _all(rows)
         return sorted(
             (each for each in found if each.name.startswith(prefix)), key=lambda each: each.name
         )
@@ -208,6 +209,21 @@ def _put(rows: ContainerProxy, lease: Lease) -> Lease:
     return replace(lease, revision=str(stored["_etag"]))
 
 
+def _all(rows: ContainerProxy) -> List[Lease]:
+    for tries_left in reversed(range(_READS)):
+        try:
+            return [_lease(each) for each in rows.read_all_items()]
+        except RuntimeError as error:
+            if not tries_left or not _is_race(error):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _is_race(error: RuntimeError) -> bool:
+    # The SDK copies the last answer's headers while calls of other threads write into them.
+    return "during iteration" in str(error)
+
+
 def _lease(item: dict[str, Any]) -> Lease:
     try:
         return lease_of(str(item["name"]), item, str(item["_etag"]))
@@ -238,8 +254,7 @@ def _translated() -> Iterator[None]:
             hint="is the address in `positions` right?",
         ) from error
     except RuntimeError as error:
-        # The SDK copies the last answer's headers while calls of other threads write into them.
-        if "during iteration" not in str(error):
+        if not _is_race(error):
             raise
         raise Unavailable(f"positions container: {error}") from error
     except ValueError:

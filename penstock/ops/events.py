@@ -1,7 +1,7 @@
 """What `/events` streams to pages: the status each second, and the lines of the log."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 
 import orjson
 from starlette.concurrency import run_in_threadpool
@@ -30,7 +30,7 @@ class EventStream:
         text = f"{_CLIENTS} clients have the events already"
         return refused(503, "too_many", text, "ask for /status", headers={"Retry-After": "5"})
 
-    async def events(self, last: str) -> AsyncIterator[bytes]:
+    async def events(self, last: str) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the client goes; `last`: the last of the log that it has."""
         seen = int(last) if last.isdecimal() else 0
         self._clients += 1

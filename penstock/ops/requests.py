@@ -8,14 +8,16 @@ import hmac
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
+from anyio import CancelScope
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from penstock.model.settings import Secret
 
@@ -53,10 +55,21 @@ def as_json(status: int, body: Any, **more: Any) -> Response:
     return Response(data, status, media_type="application/json", **more)
 
 
-def server_sent(stream: Iterable[bytes] | AsyncIterable[bytes]) -> Response:
-    """A response with server-sent events, for as long as the client stays."""
+def server_sent(events: AsyncGenerator[bytes, None]) -> Response:
+    """A response with server-sent events, for as long as the client stays; closes them then."""
     headers = {"Content-Type": "text/event-stream", "X-Accel-Buffering": "no"}
-    return StreamingResponse(stream, headers=headers)
+    return _ServerSent(events, headers=headers)
+
+
+class _ServerSent(StreamingResponse):
+    # Starlette leaves closing to the garbage collector, which may take minutes in a large process.
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            assert isinstance(self.body_iterator, AsyncGenerator)
+            with CancelScope(shield=True):
+                await self.body_iterator.aclose()
 
 
 def refused(

@@ -6,11 +6,11 @@ where that is a lot: a viewer costs the server of the stream a few requests, wha
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import AsyncGenerator, Generator, Mapping
 from typing import Any
 
 import orjson
+from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response
 
 from penstock.config import SinkChoice
@@ -48,10 +48,10 @@ class MessageViews:
         except PenstockError as error:
             status = 404 if isinstance(error, SettingsError) else 503
             return refused(status, "no_messages", error.message, error.hint)
-        return server_sent(chain([first], events))
+        return server_sent(_sent(first, events))
 
-    def _events(self, wanted: Mapping[str, str]) -> Iterator[bytes]:
-        """Ends where the response is thrown away. Raises PenstockError at the first one only."""
+    def _events(self, wanted: Mapping[str, str]) -> Generator[bytes, None, None]:
+        """Raises PenstockError at the first one only."""
         reader = self._sink.plug_in.reader
         assert reader is not None
         if not self._room.acquire(blocking=False):
@@ -73,6 +73,15 @@ class MessageViews:
                         yield _event(error=error.message, hint=error.hint)
         finally:
             self._room.release()
+
+
+async def _sent(first: bytes, events: Generator[bytes, None, None]) -> AsyncGenerator[bytes, None]:
+    try:
+        yield first
+        async for each in iterate_in_threadpool(events):
+            yield each
+    finally:
+        await run_in_threadpool(events.close)
 
 
 def _newest(
