@@ -76,6 +76,15 @@ class Versions:
     emptied: str = ""
 
 
+class StagedVersions(NamedTuple):
+    """Versions as lines: those with all of their values, and the others by what they lack;
+    `emptied` as in `Versions`."""
+
+    whole: Sequence[str]
+    parts: Mapping[tuple[int, ...], Sequence[str]]
+    emptied: str
+
+
 @dataclass(slots=True)
 class VersionFold:
     """Changes of a table in their order -> its versions. `known`: the last line of each key, and
@@ -204,34 +213,43 @@ class StagedHistory(StagedTable):
         cursor.execute(self._add)
         return count
 
-    def apply_changes(self, cursor: Any, changes: Iterable[LineChange]) -> None:
-        """Applies changes in their order. Raises psycopg's errors, and Rejected."""
+    def plan(
+        self, changes: Iterable[LineChange], *, keeps: bool = False
+    ) -> Sequence[StagedVersions]:
+        """See `StagedRows`."""
+        found = []
         for versions in VersionFold(self.relation.key).versions(changes):
+            whole, parts = [], []
+            for each in versions.rows:
+                line = self._deleted(each.key) if each.line is None else each.line
+                line = f"{each.transaction}\t{'D' if each.line is None else 'U'}\t{each.at}\t{line}"
+                if UNSENT in line and UNSENT in line.split("\t"):
+                    parts.append(f"{line}\t{each.origin}")
+                else:
+                    whole.append(line)
             if versions.rows or versions.emptied:
-                cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
-                self._stage_versions(cursor, versions.rows)
-                if versions.emptied:
-                    self._empty(cursor, versions.emptied)
-                cursor.execute(self._add)
+                found.append(StagedVersions(whole, by_unsent(parts), versions.emptied))
+        return found
 
-    def _stage_versions(self, cursor: Any, versions: Sequence[Version]) -> None:
-        whole, parts = [], []
-        for each in versions:
-            line = self._deleted(each.key) if each.line is None else each.line
-            line = f"{each.transaction}\t{'D' if each.line is None else 'U'}\t{each.at}\t{line}"
-            if UNSENT in line and UNSENT in line.split("\t"):
-                parts.append(f"{line}\t{each.origin}")
-            else:
-                whole.append(line)
-        if whole:
-            copy_lines(cursor, self._rows, self._staged, "%s\n", whole)
-        for number, (unsent, lines) in enumerate(by_unsent(parts).items()):
+    def apply(self, cursor: Any, steps: Sequence[StagedVersions]) -> None:
+        """See `StagedRows`."""
+        for step in steps:
+            cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
+            self._stage_versions(cursor, step)
+            if step.emptied:
+                self._empty(cursor, step.emptied)
+            cursor.execute(self._add)
+
+    def _stage_versions(self, cursor: Any, step: StagedVersions) -> None:
+        if step.whole:
+            copy_lines(cursor, self._rows, self._staged, "%s\n", step.whole)
+        for number, (unsent, lines) in enumerate(step.parts.items()):
             self.refuse_unsent(self._staged[each] for each in unsent)
             if number:
                 cursor.execute(_SQL("TRUNCATE {}").format(self._keys))
             copy_lines(cursor, self._keys, [*self._staged, *self._old], "%s\n", lines)
             cursor.execute(self._complete({self._staged[each] for each in unsent}))
-        if parts and cursor.execute(self._lost).fetchone()[0]:
+        if step.parts and cursor.execute(self._lost).fetchone()[0]:
             raise UnsentValue(
                 "a row lacks a value that was not sent, and there is no version before it"
             )

@@ -14,8 +14,8 @@ from typing import Any
 from psycopg import sql
 
 from penstock.model.errors import Rejected
-from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep, form_of
-from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.fold import Clear, Merge, Move, Recount, RowFold, form_of
+from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 
 _SQL, _COMMA, _NOTHING = sql.SQL, sql.SQL(", "), sql.SQL("")
 
@@ -104,7 +104,14 @@ class StagedRows(ABC):
         """The columns of which the destination has a unique index, if rows have a key."""
         return [*self.key, *([] if self.mapping.sid is None else [SID])] if self.key else []
 
-    def apply(self, cursor: Any, steps: Sequence[RowStep]) -> None:
+    def plan(self, changes: Iterable[LineChange], *, keeps: bool = False) -> Sequence[Any]:
+        """The steps that changes come to; `keeps`: rows are never deleted. Pure."""
+        fold = RowFold(self.relation.key, moves=self.moves, keeps=keeps)
+        for one in changes:
+            fold.add(one)
+        return fold.steps()
+
+    def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
         """Applies the steps, in their order."""
         for step in steps:
             match step:

@@ -62,7 +62,8 @@ def apply(connection: Any, table: StagedHistory, *batches: Sequence[Changes]) ->
     """Each batch, of several transactions, is a transaction of the target."""
     for batch in batches:
         with connection.transaction():
-            table.apply_changes(connection.cursor(), [one for changes in batch for one in changes])
+            steps = table.plan([one for changes in batch for one in changes])
+            table.apply(connection.cursor(), steps)
 
 
 def transaction(number: int, at: float, *texts: str) -> Changes:

@@ -11,7 +11,7 @@ from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
-from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.staged import StagedRows
@@ -38,13 +38,11 @@ class Applier:
         self._staged: dict[tuple[int, SourceRelation, str], StagedRows] = {}
         self._made = 0  # of these, ever
 
-    def apply(
-        self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation,
-        changes: Sequence[LineChange],
-    ) -> Applied:  # fmt: skip
+    def apply(self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch) -> Applied:
         """Applies what can be applied. A change that is refused alone is set aside, or the table
         waits; it waits as well where changes do not fit the target. Raises Unavailable, Rejected
         (to stop), BeginAnew."""
+        relation, changes, plan = stretch.relation, stretch.changes, stretch.plan
         is_between = changes[0].cursor < row.last_point
         while True:
             others = {key: one for key, one in self._staged.items() if key[0] != table.id}
@@ -55,9 +53,9 @@ class Applier:
                     self.connection.transaction(),
                 ):
                     staged = self._stage(cursor, table, row, relation)
-                    return self._sifted(
-                        cursor, table, staged, (relation, changes), is_between=is_between
-                    )
+                    if plan is None or plan.staged is not staged:
+                        plan = table.plan(staged, changes)
+                    return self._sifted(cursor, table, plan, relation, is_between=is_between)
             except (SettingsError, BeginAnew) as error:
                 # Its temporary tables may be gone with the savepoint.
                 self._staged = {key: one for key, one in self._staged.items() if key in others}
@@ -65,6 +63,11 @@ class Applier:
                     raise
                 if not is_staged:  # else the target may have been altered meanwhile
                     return Applied(rest=changes, error=error)
+
+    def known(self, table: SourceTable, relation: SourceRelation) -> StagedRows | None:
+        """The temporary tables that there are for a relation; for any thread."""
+        latest = reversed([*self._staged.items()])
+        return next((one for key, one in latest if key[:2] == (table.id, relation)), None)
 
     def _stage(
         self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation
@@ -85,17 +88,18 @@ class Applier:
         self,
         cursor: Any,
         table: SourceTable,
-        staged: StagedRows,
-        of: tuple[SourceRelation, Sequence[LineChange]],
+        plan: Plan,
+        relation: SourceRelation,
         *,
         is_between: bool,
     ) -> Applied:
-        policy, (relation, changes) = self._on_error, of
+        policy, changes = self._on_error, plan.changes
 
         def write(some: Sequence[LineChange]) -> tuple[()]:
+            own = plan if some is changes else table.plan(plan.staged, some)
             try:
                 with self.connection.transaction():
-                    table.apply(cursor, self._database, staged, some, is_between=is_between)
+                    table.apply(cursor, self._database, own, is_between=is_between)
             except self._database.error as error:
                 found = self._database.translation(error, f"writing to {table.target}")
                 if is_between and isinstance(found, Rejected):

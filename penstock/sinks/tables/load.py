@@ -22,7 +22,7 @@ from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable
-from penstock.sinks.tables.source_table import BeginAnew, SourceTable, relation_of
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
 from penstock.tables.staged import StagedRows
@@ -154,7 +154,7 @@ class LedgerLoad:
                 return False
             held, has_more = ledger.take_held(row, self._database.settings.commit.rows)
             for relation, changes in held:
-                done = applier.apply(cursor, self._table, row, relation, changes)
+                done = applier.apply(cursor, self._table, row, Stretch(relation, changes))
                 if done.error is not None:
                     raise done.error
                 applied += done.applied

@@ -87,7 +87,7 @@ class TableLetters:
             relation = SourceRelation.of(orjson.loads(document))
             staged = table.staged(cursor, self._database, relation, 0, lines_are="letters")
             staged.make(cursor)
-            table.apply(cursor, self._database, staged, changes_of(batch))
+            table.apply(cursor, self._database, table.plan(staged, changes_of(batch)))
             ledger.remove_letter(kept.id)
             return {
                 "id": kept.id, "event_id": letter.event_id, "target": table.target,

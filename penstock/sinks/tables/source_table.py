@@ -1,22 +1,24 @@
 """A table of one source, and how its changes become rows of its target."""
 
+from bisect import bisect_left
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
 from psycopg import sql
 
 from penstock.model.errors import Rejected, SettingsError
+from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.drift import ColumnChanges, KnownColumns
-from penstock.tables.fold import EMPTYING, Move, RowFold
+from penstock.tables.fold import EMPTYING, Move
 from penstock.tables.history import LAST, StagedHistory
-from penstock.tables.ledger import reason_of
+from penstock.tables.ledger import LedgerRow, reason_of
 from penstock.tables.lines import (
     NULL,
     UNSENT,
@@ -31,6 +33,38 @@ from penstock.tables.staged import META, SID, Destination, StagedRows, prefix
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
+
+
+class Plan(NamedTuple):
+    """What changes of a table come to: steps of `staged`, or with `is_lines` lines that are rows
+    of the target as they are."""
+
+    changes: Sequence[LineChange]
+    staged: StagedRows
+    steps: Sequence[Any]
+    is_lines: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Neighbouring changes of a table, of one relation; `plan`: what all of them come to, if that
+    was prepared."""
+
+    relation: SourceRelation
+    changes: Sequence[LineChange]
+    plan: Plan | None = None
+
+    def after(self, row: LedgerRow) -> "Stretch":
+        """The changes that are not stored yet."""
+        first = bisect_left(
+            self.changes, True, key=lambda one: row.is_new(Place(one.cursor, one.ordinal))
+        )
+        return replace(self, changes=self.changes[first:], plan=None) if first else self
+
+    @property
+    def last(self) -> Place:
+        """The place of its last change."""
+        return Place(self.changes[-1].cursor, self.changes[-1].ordinal)
 
 
 class BeginAnew(Exception):
@@ -170,42 +204,39 @@ class SourceTable:
             cursor.execute(statement)
         return now
 
+    def plan(self, staged: StagedRows, changes: Sequence[LineChange]) -> "Plan":
+        """What changes come to. Pure."""
+        keeps, own = self.mapped.options.type == "append", staged.relation.columns[len(META) :]
+        full = changes
+        if staged.mapping.has_expressions:
+            full = [_with_meta(one, own) for one in changes]
+        lines = None
+        if staged.takes_lines and all(one.operation in ("INSERT", "READ") for one in full):
+            lines = [one.after or "" for one in full]
+        return Plan(changes, staged, lines or staged.plan(full, keeps=keeps), lines is not None)
+
     def apply(
-        self,
-        cursor: Any,
-        database: TableDatabase,
-        staged: StagedRows,
-        changes: Sequence[LineChange],
-        *,
-        is_between: bool = False,
+        self, cursor: Any, database: TableDatabase, plan: "Plan", *, is_between: bool = False
     ) -> None:
         """Applies changes in the transaction of the cursor; `is_between` the points of its rows,
         some of which may be newer. Raises the driver's errors,
         Rejected, BeginAnew."""
-        if staged.mapping.has_expressions:
-            own = staged.relation.columns[len(META) :]
-            changes = [_with_meta(one, own) for one in changes]
-        if self.mapped.options.partitions and any(one.operation in EMPTYING for one in changes):
+        staged, steps = plan.staged, plan.steps
+        if self.mapped.options.partitions and any(
+            one.operation in EMPTYING for one in plan.changes
+        ):
             self._refuse_emptied()
-        if isinstance(staged, StagedHistory):
-            staged.apply_changes(cursor, changes)
-            return
-        if staged.takes_lines and all(one.operation in ("INSERT", "READ") for one in changes):
-            lines = [one.after or "" for one in changes]
+        if plan.is_lines:
             try:
                 with cursor.connection.transaction():
-                    staged.copy(cursor, lines)
+                    staged.copy(cursor, steps)
             except database.error as error:
                 if not database.is_conflict(error):
                     raise
-                # Some are there: below they replace the rows with their keys.
+                # Some are there: now they replace the rows with their keys.
+                steps = staged.plan(plan.changes)
             else:
                 return
-        keeps = self.mapped.options.type == "append"
-        fold = RowFold(staged.relation.key, moves=staged.moves, keeps=keeps)
-        for one in changes:
-            fold.add(one)
-        steps = fold.steps()
         if is_between and any(isinstance(step, Move) for step in steps):
             # The row with the old key may be gone, with the values that the change lacks.
             raise BeginAnew

@@ -1,62 +1,29 @@
-"""A worker: a thread and a connection that apply the changes of some tables, a commit at a time.
+"""A worker: two threads and a connection that apply the changes of some tables, a commit at a time.
 
 A commit takes whole transactions of the sources. It locks the ledger rows of its tables, leaves out
 what is stored already, and writes rows and ledger together. So a commit whose answer was lost, or
-an instance that was thought dead, repeats nothing.
+an instance that was thought dead, repeats nothing. What needs no connection is done before, while
+the commit before is written.
 """
 
 import threading
 import time
-from bisect import bisect_left
-from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-import pyarrow as pa
-
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.sinks.rows.part import place_of
 from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.commits import Chunk, Commit, Commits
 from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """Changes of one table in their order, of one relation."""
-
-    table: SourceTable
-    relation: SourceRelation
-    batch: pa.RecordBatch
-
-    def after(self, row: LedgerRow) -> pa.RecordBatch:
-        """The changes that are not stored yet."""
-        rows = range(len(self.batch))
-        first = bisect_left(rows, True, key=lambda at: row.is_new(place_of(self.batch, at)))
-        return self.batch.slice(first)
-
-    @property
-    def last(self) -> Place:
-        """The place of its last change."""
-        return place_of(self.batch, len(self.batch) - 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """Chunks that are committed together, `since` when (monotonic seconds); `pending`: the workers
-    that have not committed what was handed over with them, see `Tracker`."""
-
-    chunks: Sequence[Chunk]
-    rows: int
-    since: float
-    pending: set[int]
 
 
 @dataclass(slots=True)
@@ -108,42 +75,18 @@ class WorkerReport:
 
 
 class Worker:
-    """`add` work, and ask for `failure` and `report`; `close` leaves what is not committed.
-
-    `_pending`: work in its order.
-    """
+    """Takes work into `commits`, which two threads prepare and write; `failure` and `take_report`
+    say how it fares, and `close` leaves what is not committed."""
 
     def __init__(self, database: TableDatabase, number: int) -> None:
-        self.failure: PenstockError | None = None
-        self._database, self._settings, self._number = database, database.settings, number
-        self._pending: deque[Work] = deque()
-        self._rows = 0  # that are pending
-        self._report = WorkerReport()
+        self.commits = Commits(database.settings.commit, number)
+        self._database, self._settings = database, database.settings
+        self._report, self._reporting = WorkerReport(), threading.Lock()
         self._applier: Applier | None = None
-        self._changed = threading.Condition()
-        self._is_closed = self._is_drained = False
-        self._thread = threading.Thread(
-            target=self._run, name=f"penstock-apply-{number}", daemon=True
-        )
-        self._thread.start()
-
-    def add(self, work: Work) -> None:
-        """Takes work; waits while there is much of it."""
-        limit = 2 * self._settings.commit.rows
-        with self._changed:
-            self._changed.wait_for(lambda: self._rows < limit or self.failure or self._is_closed)
-            self._pending.append(work)
-            self._rows += work.rows
-            self._changed.notify_all()
-
-    def drain(self, timeout: float) -> bool:
-        """Commits what there is without waiting for more; whether all was committed in time."""
-        with self._changed:
-            self._is_drained = True
-            self._changed.notify_all()
-            done = self._changed.wait_for(lambda: not self._pending or self.failure, timeout)
-            self._is_drained = False
-            return bool(done)
+        for name, run in (("prepare", self._prepare), ("apply", self._apply_all)):
+            threading.Thread(
+                target=self._guarded, args=[run], name=f"penstock-{name}-{number}", daemon=True
+            ).start()
 
     @property
     def has_report(self) -> bool:
@@ -152,130 +95,106 @@ class Worker:
 
     def take_report(self) -> WorkerReport:
         """What was done since the last call."""
-        with self._changed:
+        with self._reporting:
             found, self._report = self._report, WorkerReport(error=self._report.error)
             return found
 
-    def close(self) -> None:
-        """Ends the thread, after its commit."""
-        with self._changed:
-            self._is_closed = True
-            self._changed.notify_all()
-
-    def _run(self) -> None:
-        waits = delays(first=0.2)
+    def _guarded(self, run: Callable[[], None]) -> None:
         try:
-            while (works := self._due()) is not None:
-                try:
-                    self._commit(works)
-                except Unavailable as error:
-                    self._disconnect()
-                    self._pause(error, next(waits))
-                else:
-                    waits = delays(first=0.2)
-                    self._done(works)
+            run()
         except Exception as error:
-            with self._changed:
-                self.failure = PenstockError.of(error, "applying changes")
-                self._changed.notify_all()
+            self.commits.fail(error)
+
+    def _prepare(self) -> None:
+        while (works := self.commits.due()) is not None:
+            chunks = [chunk for work in works for chunk in work.chunks]
+            tables = {
+                table: [self._stretch(table, *each) for each in _joined(same)]
+                for table, same in _by_table(chunks).items()
+            }
+            self.commits.put(Commit(works, tables))
+
+    def _stretch(
+        self, table: SourceTable, relation: SourceRelation, changes: Sequence[LineChange]
+    ) -> Stretch:
+        applier = self._applier
+        staged = applier.known(table, relation) if applier is not None else None
+        plan = None if staged is None else table.plan(staged, changes)
+        return Stretch(relation, changes, plan)
+
+    def _apply_all(self) -> None:
+        try:
+            while (commit := self.commits.take()) is not None:
+                waits = delays(first=0.2)
+                while True:
+                    try:
+                        self._write(commit)
+                    except Unavailable as error:
+                        self._disconnect()
+                        self._report.error = error.message
+                        if not self.commits.pause(next(waits)):
+                            return
+                    else:
+                        break
+                self._report.error = ""
+                self.commits.done(commit)
         finally:
             self._disconnect()
-
-    def _due(self) -> Sequence[Work] | None:
-        """The work of the next commit; waits for it. None at the end."""
-        settings = self._settings.commit
-        with self._changed:
-            while True:
-                if self._is_closed:
-                    return None
-                now = time.monotonic()
-                left = self._pending[0].since + settings.wait - now if self._pending else None
-                if self._pending and (
-                    self._rows >= settings.rows or self._is_drained or (left or 0) <= 0
-                ):
-                    break
-                self._changed.wait(left)
-            works: list[Work] = []
-            rows = 0
-            for work in self._pending:
-                if works and rows + work.rows > settings.rows:
-                    break
-                works.append(work)
-                rows += work.rows
-            return works
-
-    def _pause(self, error: Unavailable, seconds: float) -> None:
-        with self._changed:
-            self._report.error = error.message
-            self._changed.wait_for(lambda: self._is_closed, seconds)
-
-    def _done(self, works: Sequence[Work]) -> None:
-        with self._changed:
-            for work in works:
-                self._pending.popleft()
-                self._rows -= work.rows
-                work.pending.discard(self._number)
-            self._report.error = ""
-            self._changed.notify_all()
 
     def _disconnect(self) -> None:
         applier, self._applier = self._applier, None
         if applier is not None:
             applier.connection.close()
 
-    def _commit(self, works: Sequence[Work]) -> None:
+    def _write(self, commit: Commit) -> None:
         begun, counted = time.monotonic(), WorkerReport(commits=1)
-        chunks = [chunk for work in works for chunk in work.chunks]
         if self._applier is None:
             self._applier = Applier(self._database, self._settings.on_error)
         connection = self._applier.connection
         with self._database.translated("writing"), connection.transaction():
             cursor = connection.cursor()
             ledger = self._database.ledger(cursor)
-            rows = ledger.lock({chunk.table.id for chunk in chunks})
-            for table, same in _by_table(chunks).items():
+            rows = ledger.lock({table.id for table in commit.tables})
+            for table, stretches in commit.tables.items():
                 row = rows.get(table.id)
                 if row is None:
                     raise SettingsError(
                         f"the ledger has no row of {table.name} any more",
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
-                counted.known += sum(len(chunk.batch) for chunk in same)
-                is_live, report = row.state == "live", TableReport(same[-1].last, row.columns)
-                for relation, changes in _joined(same, row):
-                    counted.known -= len(changes)
-                    rest = changes
+                is_live, report = row.state == "live", TableReport(stretches[-1].last, row.columns)
+                for whole in stretches:
+                    new = whole.after(row)
+                    counted.known += len(whole.changes) - len(new.changes)
+                    if not new.changes:
+                        continue
+                    rest = new.changes
                     if is_live:
-                        rest = self._apply(cursor, (table, row), relation, changes, report)
+                        rest = self._apply(cursor, (table, row), new, report)
                     if rest:
-                        ledger.hold(row.id, relation, rest)
-                    is_live, at = is_live and not rest, changes[-1].committed_at
+                        ledger.hold(row.id, new.relation, rest)
+                    is_live, at = is_live and not rest, new.changes[-1].committed_at
                     report.lag = time.time() - at / 1e6 if is_live and at is not None else None
                 if row.is_new(report.place):
                     counted.tables[table] = report
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
         counted.seconds = time.monotonic() - begun
-        with self._changed:
+        with self._reporting:
             self._report.add(counted)
 
     def _apply(
-        self,
-        cursor: Any,
-        of: tuple[SourceTable, LedgerRow],
-        relation: SourceRelation,
-        changes: Sequence[LineChange],
-        report: TableReport,
+        self, cursor: Any, of: tuple[SourceTable, LedgerRow], stretch: Stretch, report: TableReport
     ) -> Sequence[LineChange]:
         """Applies what can be applied; returns what is to be held, because the table waits, or is
         to be loaded anew."""
         assert self._applier is not None
         table, row = of
         try:
-            done = self._applier.apply(cursor, table, row, relation, changes)
+            done = self._applier.apply(cursor, table, row, stretch)
         except BeginAnew:
             self._database.ledger(cursor).load_anew(row)
-            return changes
+            return stretch.changes
         report.applied += done.applied
         report.letters += done.letters
         if done.error is not None:
@@ -290,11 +209,7 @@ def _by_table(chunks: Sequence[Chunk]) -> Mapping[SourceTable, list[Chunk]]:
     return found
 
 
-def _joined(
-    chunks: Sequence[Chunk], row: LedgerRow
-) -> Iterator[tuple[SourceRelation, Sequence[LineChange]]]:
-    """What is new of a table's chunks, together for each relation in their order."""
+def _joined(chunks: Sequence[Chunk]) -> Iterator[tuple[SourceRelation, Sequence[LineChange]]]:
+    """A table's changes, together for each relation in their order."""
     for relation, same in groupby(chunks, key=lambda chunk: chunk.relation):
-        changes = [change for chunk in same for change in changes_of(chunk.after(row))]
-        if changes:
-            yield relation, changes
+        yield relation, [change for chunk in same for change in changes_of(chunk.batch)]

@@ -20,12 +20,13 @@ from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
+from penstock.sinks.tables.commits import Chunk, Work
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tracker import Tracker
-from penstock.sinks.tables.worker import Chunk, Work, Worker
+from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
 
 T = TypeVar("T")
@@ -96,12 +97,12 @@ class TableWrite:
                     self._release(now)
                     self._report()
             self._release(float("inf"))
-            while not all([worker.drain(_DRAINED) for worker in self._workers]):  # noqa: C419
+            while not all([worker.commits.drain(_DRAINED) for worker in self._workers]):  # noqa: C419
                 self._report()
             self._report(at_once=True)
         finally:
             for worker in self._workers:
-                worker.close()
+                worker.commits.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
             size=self._size, numbers={"details": {"workers": len(self._workers)}},
@@ -205,12 +206,12 @@ class TableWrite:
         pending = self._tracker.open(partition, place_of(last, len(last) - 1), works)
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
-            self._worker(number).add(Work(chunks, rows, since, pending))
+            self._worker(number).commits.add(Work(chunks, rows, since, pending))
 
     def _worker(self, number: int) -> Worker:
         worker = self._workers[number]
-        if worker.failure is not None:
-            raise worker.failure
+        if worker.commits.failure is not None:
+            raise worker.commits.failure
         return worker
 
     def _chunks(self, partition: PartitionId, batch: pa.RecordBatch) -> Iterator[Chunk]:
