@@ -39,7 +39,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Commit:
+class PreparedCommit:
     """Work that is written together, by table."""
 
     works: Sequence[Work]
@@ -59,7 +59,7 @@ class Commits:
         self._settings, self._number = settings, number
         self._pending: deque[Work] = deque()
         self._rows = self._taken = 0
-        self._next: Commit | None = None
+        self._next: PreparedCommit | None = None
         self._changed = threading.Condition()
         self._is_closed = self._is_drained = self._is_writing = False
 
@@ -100,13 +100,13 @@ class Commits:
         self._taken += rows
         return works
 
-    def put(self, commit: Commit) -> None:
+    def put(self, commit: PreparedCommit) -> None:
         """This one is prepared."""
         with self._changed:
             self._next = commit
             self._changed.notify_all()
 
-    def take(self) -> Commit | None:
+    def take(self) -> PreparedCommit | None:
         """The next one to write; None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._next or self._has_ended)
@@ -115,7 +115,7 @@ class Commits:
             self._changed.notify_all()
             return commit if self._is_writing else None
 
-    def done(self, commit: Commit) -> None:
+    def done(self, commit: PreparedCommit) -> None:
         """This one is written."""
         with self._changed:
             for work in commit.works:

@@ -18,7 +18,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
 from penstock.sinks.tables.apply import Applier
-from penstock.sinks.tables.commits import Chunk, Commit, Commits
+from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.tables.drift import KnownColumns
@@ -112,7 +112,7 @@ class Worker:
                 table: [self._stretch(table, *each) for each in _joined(same)]
                 for table, same in _by_table(chunks).items()
             }
-            self.commits.put(Commit(works, tables))
+            self.commits.put(PreparedCommit(works, tables))
 
     def _stretch(
         self, table: SourceTable, relation: SourceRelation, changes: Sequence[LineChange]
@@ -146,7 +146,7 @@ class Worker:
         if applier is not None:
             applier.connection.close()
 
-    def _write(self, commit: Commit) -> None:
+    def _write(self, commit: PreparedCommit) -> None:
         begun, counted = time.monotonic(), WorkerReport(commits=1)
         if self._applier is None:
             self._applier = Applier(self._database, self._settings.on_error)
