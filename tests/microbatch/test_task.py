@@ -125,7 +125,7 @@ def test_pages_without_a_change_for_the_sink_are_released_while_the_epoch_is_ope
     feed = feed_of(changes=2000, page=10, polled=polled)
     with made(feed, buffer=4096, positions=positions_of()) as parts:
         task = Task(parts, LeavesNothing(), buffer=4096, polled=polled)
-        until(lambda: task.durable == place(1999), 20.0)
+        until(lambda: task.durable == place(1999))
         assert task.is_running
         task.end()
         assert task.error is None
@@ -161,12 +161,12 @@ def test_a_receipt_says_what_is_acknowledged_at_the_end_of_an_epoch(
     feed = feed_of(changes=200, page=10, polled=polled)
     with made(feed, positions=positions_of()) as parts:
         task = Task(parts, feed.decoder("json"), buffer=1 << 20, polled=polled)
-        until(lambda: sink.taken == 200, 20.0)
+        until(lambda: sink.taken == 200)
         assert task.durable is None
         task.end()
         if honest:
             assert task.error is None
-            until(lambda: task.durable == place(199), 20.0)
+            until(lambda: task.durable == place(199))
         else:
             assert isinstance(task.error, Malformed)
             assert "without a place for p0" in str(task.error)

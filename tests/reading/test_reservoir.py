@@ -42,7 +42,7 @@ def test_sources_that_do_not_answer_leave_threads_for_the_others() -> None:
     until(lambda: len(feed.trying) >= TRIES and len(feed.failed) == 3 * THREADS - 1)
     reservoir.open(P0, START)
     try:
-        until(lambda: reservoir.rows()[P0]["buffered_events"] == 10, 30)
+        until(lambda: reservoir.rows()[P0]["buffered_events"] == 10)
         assert len(feed.trying) == TRIES
     finally:
         feed.over.set()

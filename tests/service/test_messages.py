@@ -177,6 +177,6 @@ def test_three_may_watch_and_whoever_leaves_makes_room(served: OpsServer) -> Non
         viewers.append((connection, code))
         return code == 200
 
-    until(again, 20.0)
+    until(again)
     for connection, _ in viewers:
         connection.close()
