@@ -131,15 +131,19 @@ class Worker:
                         self._write(commit)
                     except Unavailable as error:
                         self._disconnect()
-                        self._report.error = error.message
+                        self._note(error.message)
                         if not self.commits.pause(next(waits)):
                             return
                     else:
                         break
-                self._report.error = ""
+                self._note("")
                 self.commits.done(commit)
         finally:
             self._disconnect()
+
+    def _note(self, error: str) -> None:
+        with self._reporting:
+            self._report.error = error
 
     def _disconnect(self) -> None:
         applier, self._applier = self._applier, None
