@@ -291,6 +291,10 @@ def test_a_file_that_is_not_utf8_is_a_clear_error(tmp_path: Path) -> None:
     [
         # Realtime keeps micro-batches open, and takes no mode.
         ("spark: {trigger: realtime, mode: rows}", [r"leave spark\.mode out"]),
+        (
+            "spark: {trigger: realtime}\ntransform: [{sql: SELECT * FROM changes}]",
+            ["no rows that a transform could see"],
+        ),
         ("spark: {trigger: 1s, mode: packed}", [r"leave spark\.mode out .*of rows"]),
         *((f"ops: {{at_risk: {share}}}", [r"ops\.at_risk"]) for share in ("-0.1", "1", "soon")),
         *(
