@@ -1,4 +1,5 @@
-"""Debian's Prometheus scrapes a running pipeline, and ops servers that report everything wrong.
+"""Debian's Prometheus scrapes the pipeline of the compose file, and ops servers that report
+everything wrong.
 
 It knows each series and label of the alerts and of the dashboard, and each alert is active where it
 should be.
@@ -7,12 +8,12 @@ should be.
 import itertools
 import json
 import re
+import subprocess
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,12 +25,13 @@ from penstock.ops.requests import Access, OpsRequest
 from penstock.ops.respond import Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status
+from tests.deploy.play import ORDER, SERVICES, Play, played
 from tests.deploy.programs import prometheus_program
 from tests.deploy.test_alerts import FILE, RULES
 from tests.docs.pages import ROOT
 from tests.ops.test_metrics import BACKEND, SINK, STATUS
-from tests.pipeline.running import count, document, eventually, running
-from tests.servers import Database, EmbeddedServer, Nats, free_port
+from tests.pipeline.running import count
+from tests.servers import EmbeddedServer, free_port
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.spark]
@@ -120,31 +122,37 @@ def ops_server(status: Status) -> OpsServer:
 
 
 @pytest.fixture(scope="module")
-def prometheus(
-    postgres: Any, nats: Nats, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Prometheus]:
-    prometheus_program("prometheus")
-    folder: Path = tmp_path_factory.mktemp("prometheus")
+def play(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Play]:
+    """The compose file's services."""
+    with played(tmp_path_factory.mktemp("compose")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def prometheus(play: Play) -> Iterator[Prometheus]:
     with ExitStack() as stack:
-        database: Database = stack.enter_context(postgres.database())
-        database.execute(
-            "CREATE TABLE items (id int PRIMARY KEY); CREATE PUBLICATION pub FOR TABLE items"
-        )
-        pipeline = document(folder, database, nats, "PROMETHEUS", ops={"port": free_port()})
-        pipeline["checkpoint"] = {"interval": "1s"}
-        run = stack.enter_context(running(folder, pipeline))
         wrong, waits = (stack.enter_context(ops_server(each)) for each in (WRONG, WAITS))
-        eventually(lambda: run.get("/ready")[0] == 200, run=run)
-        database.execute("INSERT INTO items SELECT generate_series(1, 100)")
-        eventually(lambda: count(nats, "PROMETHEUS") == 100, run=run)
-        eventually(lambda: run.status()["backends"][0]["saved"] > 0, run=run)
         jobs = {
-            OWN: pipeline["ops"]["port"],
+            OWN: play.ports["ops"],
             f"{OWN}-wrong": wrong.port,
             f"{OWN}-waits": waits.port,
             f"{OWN}-gone": free_port(),
         }
         yield stack.enter_context(Prometheus(jobs))
+
+
+@pytest.mark.process
+def test_each_service_of_the_compose_file_becomes_healthy_in_its_order_and_changes_flow(
+    play: Play,
+) -> None:
+    assert play.done == [name for name in ORDER if name in play.done]
+    assert {*play.done, "grafana"} == set(SERVICES)
+    nats: Any = type("Server", (), {"url": f"nats://127.0.0.1:{play.ports['nats']}"})
+    stored = count(nats, "CDC")
+    until(lambda: count(nats, "CDC") > stored + 5, 60)
+    query = f"http://127.0.0.1:{play.ports['prometheus']}/api/v1/query?query=up"
+    up = lambda: subprocess.run(["wget", "-qO-", query], capture_output=True, check=True).stdout  # noqa: E731
+    until(lambda: b',"1"]' in up(), 60)
 
 
 def selectors(expression: str) -> set[str]:
