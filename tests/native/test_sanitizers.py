@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from penstock.native import build
+from tests.wire.cells import examples
 
 ROOT = Path(__file__).parents[2]
 TESTS = [
@@ -45,7 +46,7 @@ def test_nothing_is_read_or_written_outside(tmp_path: Path) -> None:
         env={
             **os.environ,
             "PENSTOCK_NATIVE": str(tmp_path / "sanitized.so"),
-            "PENSTOCK_EXAMPLES": os.environ.get("PENSTOCK_EXAMPLES", "0.3"),
+            "PENSTOCK_EXAMPLES": str(examples(300) / 1000),
             "LD_PRELOAD": preload,
             # Python itself never frees everything; what is freed shall be given back.
             "ASAN_OPTIONS": "detect_leaks=0:quarantine_size_mb=8",

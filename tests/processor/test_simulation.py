@@ -58,12 +58,7 @@ def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
 
 
 @pytest.mark.parametrize(
-    "seed",
-    [
-        2,
-        *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 4)),
-        *(pytest.param(n, marks=pytest.mark.thorough) for n in range(5, 25)),
-    ],
+    "seed", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 25))]
 )
 def test_with_kills_freezes_cuts_and_lost_answers_every_change_is_processed_in_order(
     simulate: Simulate, seed: int
