@@ -6,9 +6,7 @@ again.
 
 import json
 import os
-import subprocess
 import sys
-import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
@@ -177,30 +176,15 @@ def test_after_a_crash_partitions_may_come_before_anything_else(
     assert [call["n"] for call in again if call["what"] == "write"] == [1, 2]
 
 
-DAEMONS = """
-    import sys
-    from penstock import register
-    from penstock.spark.session.session import close_session, open_session
-    from pathlib import Path
-    conf = {"spark.python.daemon.module": "there_is_no_such_module"}
-    spark = open_session(
-        "t", master="local[1]", folder=Path(sys.argv[1]), mode="rows", slots=1, conf=conf,
-        fork_server=False,
-    )
-    frame = spark.readStream.format("penstock").options(backend="memory", changes="1").load()
-    print("planned", "event_id" in frame.columns)
-    try:
-        spark.range(1).rdd.map(lambda row: row).collect()
-    except Exception:
-        print("no worker for a task")
-    close_session(spark)
-"""
-
-
-def test_the_hook_for_daemons_is_for_tasks_only(tmp_path: Path) -> None:
+def test_the_hook_for_daemons_is_for_tasks_only(spark: SparkSession) -> None:
     """Hence the launcher: `spark.python.daemon.module` is ignored by whatever plans a query."""
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(DAEMONS), str(tmp_path)],
-        check=True, capture_output=True, text=True, timeout=280,
-    )  # fmt: skip
-    assert done.stdout.splitlines() == ["planned True", "no worker for a task"]
+    conf = spark._jsc.sc().conf()
+    conf.set("spark.python.daemon.module", "there_is_no_such_module")
+    try:
+        frame = spark.readStream.format("penstock").options(backend="memory", changes="1").load()
+        assert "event_id" in frame.columns
+        with pytest.raises(Py4JJavaError, match="there_is_no_such_module"):
+            spark.range(1).rdd.count()
+    finally:
+        conf.remove("spark.python.daemon.module")
+    assert spark.range(1).rdd.count() == 1
