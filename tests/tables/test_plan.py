@@ -152,7 +152,7 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
         if number == last:
             assert _rows(target) == Counter(tuple(row.values()) for row in before)
         body = {"position": f"{_cursor(number)}:0", "schema_version": None, **one}
-        followed.add(Delivered(number + 1, "t", {}), body)
+        followed.add(Delivered(number + 1, "t"), body)
         if number in (last - 1, len(log) - 1) or data.draw(st.booleans()):
             target.apply(followed.work(), {})
             followed.reached(number + 1)

@@ -7,12 +7,21 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Literal
 
+import msgspec
+
 from penstock.consumer.mirror.differences import difference
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
+from penstock.consumer.mirror.plain_changes import (
+    EXPECTED,
+    PlainChange,
+    PlainDecoder,
+    plain_decoder,
+)
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
+from penstock.nats.compression import ENCODING
 from penstock.nats.consumers import Delivered
 from penstock.tables.plan import TablePlan
 from penstock.tables.target_table import TargetTable
@@ -23,6 +32,12 @@ Dropped = Literal["drop", "keep"]
 _REPLAYED = "Penstock-Replayed"  # a dead letter, after later changes
 VERSION = "Penstock-Table-Schema"
 POSITION = "Penstock-Position"
+_OLDER = "a dead letter was replayed: its change is older than others"
+# Lines of headers: the layout `penstock`, one that is compressed, a dead letter.
+_LAYOUT, _ENCODED, _AGAIN = (
+    b"\r\nPenstock-Schema: 1\r\n", f"\r\n{ENCODING}:".encode(), f"\r\n{_REPLAYED}:".encode(),
+)  # fmt: skip
+_MAP = b"\x80"  # what bodies of MessagePack begin with, or with more
 # Of documents: streams of messages whose last places are kept. Shards of DynamoDB come and go.
 _STREAMS = 4000
 # Of tables with a key: subjects whose last places are kept, the latest. A writer that repeats more
@@ -57,16 +72,59 @@ class Followed:
         self._plan: TablePlan | None = None  # since the last columns
         self._work: list[tuple[TargetTable, Sequence[Step]]] = []  # before that
         self._names, self._has_documents = frozenset(table.names), table.has_documents
+        self._decode: PlainDecoder | None = None  # of what comes after the last plain change
 
-    def add(self, message: Delivered, body: Mapping[str, Any]) -> None:
-        """Adds a change of a message, if it is not in the rows yet."""
+    def plain(self, message: Delivered) -> Sequence[PlainChange]:
+        """See `OwnBodies`."""
+        decode, headers = self._decode, message.raw
+        if decode is None or headers.find(_LAYOUT) < 0:
+            return ()
+        if headers.find(_ENCODED) > 0 or headers.find(_AGAIN) > 0:
+            return ()
+        try:
+            return (decode(message.payload),)
+        except msgspec.MsgspecError:
+            return ()
+
+    def put(self, message: Delivered, change: PlainChange) -> None:
+        """Adds a change that `plain` returned, if it is not in the rows yet."""
+        if self._is_new(message, change.position):
+            self._planned().put(msgspec.structs.astuple(change.data))
+            self.changes += 1
+
+    def add(self, message: Delivered, body: Mapping[str, Any]) -> bool:
+        """Adds a change of a message, if it is not in the rows yet. Returns whether those after it
+        may be plain."""
+        if _REPLAYED in message.headers and message.sequence > self.table.sequence:
+            self.problem = self.problem or _OLDER
+        if not self._is_new(message, body.get("position")):
+            return False
+        if body["operation"] == "SUSPEND":
+            self.problem = "the pipeline suspended it, and changes are missing"
+            return False
+        table = self.table
+        if table.document:
+            change = self._row_change(body)
+            if change is None:
+                return False
+            body = change
+        elif (
+            body.get("relation_id") != table.relation_id
+            or body.get("schema_version") != table.version
+        ) and not self._is_same(message, body):
+            return False
+        is_plain = self._planned().add(body)
+        self.changes += 1
+        if not is_plain or table.document or message.payload < _MAP:
+            return False
+        self._decode = plain_decoder(self.table.names, *map(body.get, EXPECTED))
+        return True
+
+    def _is_new(self, message: Delivered, position: str | None) -> bool:
+        """Whether a change is not in the rows yet: then it is added."""
         table = self.table
         if message.sequence <= table.sequence or self.problem:
-            return
-        if _REPLAYED in message.headers:
-            self.problem = "a dead letter was replayed: its change is older than others"
-            return
-        position = body.get("position")
+            return False
         if not position:
             raise SettingsError(
                 f"message {message.sequence} has no position, which a replica needs",
@@ -75,35 +133,24 @@ class Followed:
         place = Place.parse(position)
         stream = self._stream(message) if table.document else message.subject
         if place.cursor < table.cursor or place <= self._places.get(stream, _FIRST):
-            return
+            return False
         if table.document:
             self._places.pop(stream, None)  # it is the last of them now
             if len(self._places) >= _STREAMS:
                 del self._places[next(iter(self._places))]
         self._places[stream] = place
-        if body["operation"] == "SUSPEND":
-            self.problem = "the pipeline suspended it, and changes are missing"
-            return
         if table.last_point and place.cursor >= table.last_point:
             self._settle()
-        if table.document:
-            change = self._row_change(body)
-            if change is None:
-                return
-            body = change
-        elif (
-            body.get("relation_id") != table.relation_id
-            or body.get("schema_version") != table.version
-        ) and not self._is_same(message, body):
-            return
+        return True
+
+    def _planned(self) -> TablePlan:
         if self._plan is None:
             self._plan = TablePlan(
                 self.table,
                 encoders(self._target, self.table.columns),
                 restores=self.table.has_several_points,
             )
-        self._plan.add(body)
-        self.changes += 1
+        return self._plan
 
     def may_have_documents(self, message: Delivered) -> bool:
         """Whether a column of the changes may be JSON, written as such: as far as the table's
@@ -184,7 +231,8 @@ class Followed:
             if table.relation_id is not None:
                 self.problem = "it was dropped and made again"
                 return False
-            self.table = table = replace(table, relation_id=identity)
+            self.table, self._decode = replace(table, relation_id=identity), None
+            table = self.table
         version = body.get("schema_version") or message.headers.get(VERSION)
         if version == table.version:
             return True
@@ -224,6 +272,7 @@ class Followed:
         if added or drops or back:
             self._work.append((self.table, [AlterColumns(added, [*back, *drops])]))
         self._names, self._has_documents = frozenset(self.table.names), new.has_documents
+        self._decode = None
 
 
 _FIRST = Place("", -1)

@@ -12,6 +12,7 @@ from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import is_renamed_to
 from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed
+from penstock.consumer.mirror.plain_changes import PlainChange
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import last_meta
 from penstock.consumer.tail.reader import TailReader
@@ -25,7 +26,8 @@ from penstock.tables.target_table import TargetTable
 from penstock.tables.targets import TableRefused, Target
 
 _FETCH = 2000  # messages at a time
-_NOTHING: Mapping[str, Any] = {}
+_SUBJECTS = 1000  # that are known for plain changes
+_NOTHING: Any = {}
 
 log = structlog.get_logger("penstock")
 
@@ -64,6 +66,7 @@ class LiveTables(Closes):
         self._dropped = dropped
         self._live: dict[str, Followed] = {}  # by the table's name
         self._called: dict[tuple[Any, ...], Followed | None] = {}  # by messages
+        self._plain: dict[str, Followed] = {}  # by subjects whose last change was plain
         self._reader: TailReader | None = None
         self._init_end = -1  # of the stream of snapshots, when it was looked at last
 
@@ -83,7 +86,7 @@ class LiveTables(Closes):
             self._reader.close()
         self._reader = None
         self._live.clear()
-        self._called.clear()
+        self._forget_names()
         self._init_end = -1
 
     def begin(self, table: TargetTable) -> None:
@@ -98,11 +101,15 @@ class LiveTables(Closes):
         self._live[table.name] = Followed(
             table, self._target, Catalog(self._connection), dropped=self._dropped
         )
-        self._called.clear()
+        self._forget_names()
         self._init_end = -1
         # Messages that others have already are read again for this one, if need be.
         if self._reader is None or table.sequence < self.sequence:
             self._rewind()
+
+    def _forget_names(self) -> None:
+        self._called.clear()
+        self._plain.clear()
 
     def _rewind(self) -> None:
         if self._reader is not None:
@@ -120,29 +127,13 @@ class LiveTables(Closes):
         before = sum(each.changes for each in self._live.values())
         touched: dict[str, Followed] = {}
         try:
-            for message, bodies in reader.read(_FETCH, wait):
+            for message, bodies in reader.read(_FETCH, wait, self._plain):
                 if message.sequence > self.sequence + 1:
                     self._lost(self.sequence + 1, message.sequence)
                 self.sequence = message.sequence
-                if not bodies:
-                    continue
-                body, followed = bodies[-1], None  # all are of one table and operation
-                try:
-                    followed = self._of(body)
-                    if followed is not None:
-                        exact = followed.may_have_documents(message)
-                        for each in reader.exactly(message) if exact else bodies:
-                            followed.add(message, each)
-                        touched[followed.table.name] = followed
-                    if body["operation"] == "RENAME":
-                        live = self._live.values()
-                        for followed in [one for one in live if is_renamed_to(one.table, body)]:
-                            followed.add(message, body)
-                            touched[followed.table.name] = followed
-                except Unavailable:
-                    raise
-                except Exception as error:
-                    self._refuse(message, error, followed)
+                if bodies:
+                    body = bodies[-1]  # all are of one table and operation
+                    self._add(message, bodies, touched)
         except Malformed as error:
             assert reader.malformed is not None
             if reader.sequence > self.sequence + 1:
@@ -156,8 +147,41 @@ class LiveTables(Closes):
         count = sum(each.changes for each in self._live.values()) - before
         status.changes += count
         with suppress(ValueError, TypeError):  # null, or of another writer
-            status.applied_at = datetime.fromisoformat(body.get("committed_at") or "")
+            is_plain = isinstance(body, PlainChange)
+            committed_at = body.committed_at if is_plain else body.get("committed_at")
+            status.applied_at = datetime.fromisoformat(committed_at or "")
         return count
+
+    def _add(self, message: Delivered, bodies: Sequence[Any], touched: dict[str, Followed]) -> None:
+        """Adds the changes of a message to its table, and the table to those that are touched."""
+        body, followed = bodies[-1], None
+        try:
+            if isinstance(body, PlainChange):
+                followed = self._plain[message.subject]
+                followed.put(message, body)
+                touched[followed.table.name] = followed
+                return
+            self._plain.pop(message.subject, None)
+            followed = self._of(body)
+            if followed is not None:
+                assert self._reader is not None
+                exact = followed.may_have_documents(message)
+                for each in self._reader.exactly(message) if exact else bodies:
+                    is_plain = followed.add(message, each)
+                if is_plain and len(bodies) == 1:
+                    if len(self._plain) == _SUBJECTS:  # one for each key?
+                        self._plain.clear()
+                    self._plain[message.subject] = followed
+                touched[followed.table.name] = followed
+            if body["operation"] == "RENAME":
+                live = self._live.values()
+                for followed in [one for one in live if is_renamed_to(one.table, body)]:
+                    followed.add(message, body)
+                    touched[followed.table.name] = followed
+        except Unavailable:
+            raise
+        except Exception as error:
+            self._refuse(message, error, followed)
 
     def _refuse(
         self, message: Delivered, error: Exception, followed: Followed | None = None
@@ -283,5 +307,5 @@ class LiveTables(Closes):
         found = [each for name, each in self._live.items() if each.problem and name in names]
         for each in found:
             del self._live[each.table.name]
-            self._called.clear()
+            self._forget_names()
         return found

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
@@ -105,6 +105,17 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _HINT = "the pipeline makes it when it starts; its name is sink.stream"
 
 
+class OwnBodies(Protocol):
+    """Decodes bodies of some messages in a form of its own."""
+
+    def plain(self, message: Delivered) -> Sequence[Any]:
+        """The changes of a message; none: they are to be decoded as all others."""
+        ...
+
+
+_NONE: Mapping[str, OwnBodies] = {}
+
+
 class TailReader(Closes):
     """Reads one stream from a place on. Constructing one does no I/O; not for several threads.
 
@@ -158,16 +169,19 @@ class TailReader(Closes):
         ]
 
     def read(
-        self, count: int = 500, timeout: float = 1.0
-    ) -> Iterator[tuple[Delivered, Sequence[Mapping[str, Any]]]]:
+        self, count: int = 500, timeout: float = 1.0, own: Mapping[str, OwnBodies] = _NONE
+    ) -> Iterator[tuple[Delivered, Sequence[Any]]]:
         """The same messages as they arrived, each with its changes; raises as `fetch` does. One is
         decoded when it is asked for: maps that all live until the last of them is used keep the
-        garbage collector busy. Take all of them before you read on."""
+        garbage collector busy. Take all of them before you read on. `own`, by subject, may decode
+        messages otherwise."""
         raws = self._rest or self._fetch(count, timeout)
         self._rest = []
         for place, raw in enumerate(raws):
             try:
-                bodies = changes_of(raw.headers, raw.payload, self._decompressor)
+                ours = own.get(raw.subject)
+                bodies: Sequence[Any] = () if ours is None else ours.plain(raw)
+                bodies = bodies or changes_of(raw.headers, raw.payload, self._decompressor)
             except PenstockError as error:
                 # What came before it is returned first; the next call raises for it alone.
                 is_over = isinstance(error, Malformed) and not place

@@ -6,6 +6,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import ormsgpack
 import pytest
 
 from penstock.consumer.mirror.followed import Followed
@@ -41,8 +42,9 @@ def followed(table: TargetTable = TABLE, schemas: Mapping[str, Any] = SCHEMAS) -
 def message(
     a: int, place: str, sequence: int = 4, headers: Mapping[str, str] | None = None, **body: Any
 ) -> tuple[Delivered, Mapping[str, Any]]:
+    raw = "".join(f"\r\n{name}: {value}" for name, value in (headers or {}).items()).encode()
     row = {"a": a, **({"b": "x"} if body.get("schema_version") == "v2" else {})}
-    return Delivered(sequence, "cdc.t", headers or {}), {
+    return Delivered(sequence, "cdc.t", raw), {
         "event_id": place, "operation": "INSERT", "position": place, "key": {"a": a},
         "data": row, "before": None, "unchanged": [], "schema_version": "v1",
         "relation_id": 5, **body,
@@ -151,6 +153,85 @@ def test_what_cannot_be_applied_is_stored_as_a_table_to_be_loaded(
     work = found.work()
     assert [step for _, steps in work for step in steps] == [Merge(whole=[(1,)])]
     assert (work[-1][0].state, work[-1][0].snapshot_id) == ("loading", "")
+
+
+LAYOUT = {"Penstock-Schema": "1", "Penstock-Table-Schema": "v1"}
+
+
+def packed(
+    a: int, place: str, headers: Mapping[str, str] = LAYOUT, **body: Any
+) -> tuple[Delivered, Mapping[str, Any]]:
+    given, made = message(a, place, headers={**headers, "x": ""}, **body)
+    made = {"backend": "default", "schema": "public", "collection": "t", **made}
+    made = {"committed_at": None, **made}
+    return given._replace(payload=ormsgpack.packb(made)), made
+
+
+def test_plain_changes_lead_to_the_same_rows() -> None:
+    """Also one that comes again, and one of before the snapshot."""
+    plain, other = followed(), followed()
+    given = [packed(n, f"00000000/{n:08X}:0") for n in (32, 33, 33, 1, 34, 32)]
+    assert [one.add(*given[0]) for one in (plain, other)] == [True, True]
+    for one, body in given[1:]:
+        (change,) = plain.plain(one)
+        plain.put(one, change)
+        other.add(one, body)
+    assert rows(plain) == rows(other) == [(32,), (33,), (34,)]
+    assert plain.changes == other.changes == 3
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"operation": "DELETE", "data": None, "before": {"a": 2}},
+        {"operation": "TRUNCATE", "data": None},
+        {"operation": "UPDATE", "before": {"a": 1}},
+        {"operation": "UPDATE", "unchanged": ["b"]},
+        {"data": {}},
+        {"relation_id": 6},
+        {"schema_version": "v2"},
+        {"backend": "second"},
+        {"collection": "t2"},
+        {"headers": {"Penstock-Schema": "debezium-1"}},
+        {"headers": {}},
+        {"headers": {**LAYOUT, "Penstock-Replayed": "x"}},
+        {"headers": {**LAYOUT, "Content-Encoding": "zstd"}},
+    ],
+)
+def test_other_changes_are_not_plain(given: dict[str, Any]) -> None:
+    found = followed()
+    assert found.add(*packed(1, "00000000/00000020:0"))
+    assert found.plain(packed(2, "00000000/00000021:0")[0])
+    assert not found.plain(packed(2, "00000000/00000021:0", **given)[0])
+
+
+@pytest.mark.parametrize("payload", [b"", b"{}", b"\x80", b"\xc1", b"\xff\xff\xff\xff"])
+def test_what_is_no_change_of_messagepack_is_not_plain(payload: bytes) -> None:
+    found = followed()
+    found.add(*packed(1, "00000000/00000020:0"))
+    given = packed(2, "00000000/00000021:0")[0]
+    assert not found.plain(given._replace(payload=payload))
+
+
+def test_nothing_is_plain_until_a_change_of_the_new_columns_was_added() -> None:
+    found = followed()
+    second = {"schema_version": "v2", "operation": "DELETE", "data": None, "before": {"a": 1}}
+    assert found.add(*packed(1, "00000000/00000020:0"))
+    assert not found.add(*packed(1, "00000000/00000021:0", **second))
+    assert not found.plain(packed(2, "00000000/00000022:0")[0])
+    assert found.add(*packed(2, "00000000/00000022:0", schema_version="v2"))
+    assert found.plain(packed(3, "00000000/00000023:0", schema_version="v2")[0])
+
+
+@pytest.mark.parametrize(
+    ("table", "payload"),
+    [(replace(TABLE, key=()), b""), (replace(TABLE, last_point="1"), b""), (TABLE, b"{}")],
+)
+def test_tables_without_a_key_half_restored_ones_and_json_have_no_plain_changes(
+    table: TargetTable, payload: bytes
+) -> None:
+    given, body = packed(1, "00000000/00000020:0")
+    assert not followed(table).add(given._replace(payload=payload or given.payload), body)
 
 
 def test_columns_come_between_the_rows_before_and_after_them() -> None:
