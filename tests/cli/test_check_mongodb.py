@@ -11,7 +11,7 @@ from penstock.config import load_pipeline
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.model.position import Bookmark
 from penstock.reading.positions import Positions
-from tests.mongo import mongodb, shop_on
+from tests.mongo import Shop
 
 
 def checked(file: Path) -> dict[str, str]:
@@ -25,23 +25,22 @@ def checked(file: Path) -> dict[str, str]:
     }
 
 
-def test_the_saved_position_is_held_against_the_oplog(tmp_path: Path) -> None:
+def test_the_saved_position_is_held_against_the_oplog(shop: Shop, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"
-    with mongodb() as url, shop_on(url) as shop:
-        shop.db.users.insert_one({})
-        document = {
-            "name": "test",
-            "backends": [{"type": "mongodb", "connection": url, "database": shop.name}],
-            "sink": {"type": "memory"},
-            "state": str(tmp_path / "state"),
-        }
-        file.write_text(yaml.safe_dump(document))
-        assert "saved position" not in checked(file), "there is none yet"
-        pipeline = load_pipeline(file)
-        positions = Positions.of(pipeline.positions, "test", "default", pipeline.checkpoint)
-        positions.begin(shop.feed().begin())
-        assert checked(file)["saved position"] == "ok"
-        lost = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})
-        positions.load()
-        positions.save({PARTITION: lost}, force=True)
-        assert checked(file)["saved position"] == "error"
+    shop.db.users.insert_one({})
+    document = {
+        "name": "test",
+        "backends": [{"type": "mongodb", "connection": shop.url, "database": shop.name}],
+        "sink": {"type": "memory"},
+        "state": str(tmp_path / "state"),
+    }
+    file.write_text(yaml.safe_dump(document))
+    assert "saved position" not in checked(file), "there is none yet"
+    pipeline = load_pipeline(file)
+    positions = Positions.of(pipeline.positions, "test", "default", pipeline.checkpoint)
+    positions.begin(shop.feed().begin())
+    assert checked(file)["saved position"] == "ok"
+    lost = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})
+    positions.load()
+    positions.save({PARTITION: lost}, force=True)
+    assert checked(file)["saved position"] == "error"

@@ -23,6 +23,7 @@ from penstock.feeds import Following
 from penstock.model.errors import Unavailable
 from penstock.sinks import ignore
 from tests.dynamodb.local import DynamodbLocal
+from tests.mongo import Shop
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database, Moto, Nats, Secantus
@@ -124,31 +125,31 @@ def test_a_table_and_its_stream(
 
 
 @pytest.mark.parametrize("layout", ["penstock", "puller", "debezium", "cloudevents"])
-def test_a_collection_and_its_stream(layout: str, nats: Nats, stream: str, tmp_path: Path) -> None:
-    client: pymongo.MongoClient[dict[str, Any]]
-    with Secantus() as server, pymongo.MongoClient(server.url) as client:
-        users = client.shop.users
-        backend = {"type": "mongodb", "connection": server.url, "database": "shop"}
-        shape = {} if layout == "penstock" else {"layout": layout, "encoding": "json"}
-        file = pipeline_file(tmp_path, backend, nats, stream, **shape)
-        delivery = Delivery(file)
-        try:
-            users.insert_many([{"n": n, "tags": ["a", {"b": n / 3}]} for n in range(50)])
-            users.update_many({"n": {"$lt": 5}}, {"$set": {"deep": {"x": [1, None]}}})
-            users.delete_one({"n": 49})
-            delivery.deliver(56)
-            found = compare(file, "users", "--all")
-            assert found.exit_code == 0, found.output
-            assert "49 documents in the source, 49 in the stream" in found.output
-            users.update_one({"n": 7}, {"$set": {"tags": []}})
-            users.insert_many([{"_id": each, "n": -1} for each in IDS])
-            users.delete_many({"n": -1, "_id": {"$in": IDS[::2]}})
-            delivery.deliver(1 + len(IDS) + len(IDS[::2]))
-            assert compare(file, "users", "--all").exit_code == 0
-            users.update_one({"n": 7}, {"$set": {"tags": [1]}})
-            assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
-        finally:
-            delivery.close()
+def test_a_collection_and_its_stream(
+    layout: str, shop: Shop, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    users = shop.db.users
+    backend = {"type": "mongodb", "connection": shop.url, "database": shop.name}
+    shape = {} if layout == "penstock" else {"layout": layout, "encoding": "json"}
+    file = pipeline_file(tmp_path, backend, nats, stream, **shape)
+    delivery = Delivery(file)
+    try:
+        users.insert_many([{"n": n, "tags": ["a", {"b": n / 3}]} for n in range(50)])
+        users.update_many({"n": {"$lt": 5}}, {"$set": {"deep": {"x": [1, None]}}})
+        users.delete_one({"n": 49})
+        delivery.deliver(56)
+        found = compare(file, "users", "--all")
+        assert found.exit_code == 0, found.output
+        assert "49 documents in the source, 49 in the stream" in found.output
+        users.update_one({"n": 7}, {"$set": {"tags": []}})
+        users.insert_many([{"_id": each, "n": -1} for each in IDS])
+        users.delete_many({"n": -1, "_id": {"$in": IDS[::2]}})
+        delivery.deliver(1 + len(IDS) + len(IDS[::2]))
+        assert compare(file, "users", "--all").exit_code == 0
+        users.update_one({"n": 7}, {"$set": {"tags": [1]}})
+        assert compare(file, "users", "--all", "--wait", "0.1s").exit_code == 1
+    finally:
+        delivery.close()
 
 
 @pytest.mark.parametrize("layout", ["penstock", "puller", "debezium", "cloudevents"])

@@ -36,7 +36,7 @@ from tests.cosmos.reading import feed_of as cosmos_feed
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.mongo import Shop, mongodb, shop_on
+from tests.mongo import Shop, shop_on
 from tests.reading.made import confirmed
 from tests.servers import Postgres
 from tests.waiting import Clock
@@ -104,7 +104,7 @@ def feed(request: pytest.FixtureRequest) -> Iterator[Feed]:
             yield _on_cosmos(cosmos, every=bool(version))
         return
     if kind == "mongodb":
-        with mongodb() as url, shop_on(url) as shop:
+        with shop_on(request.getfixturevalue("mongo")) as shop:
             yield _on_mongodb(shop)
         return
     try:

@@ -23,7 +23,7 @@ from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer, settings_of
 from tests.feeds.postgres.story import FAST, SLOT, TABLE, feed_of, insert, started
 from tests.feeds.staged import StagedFeed, StagedSettings
-from tests.mongo import mongodb, shop_on
+from tests.mongo import shop_on
 from tests.mongodb.history import History
 from tests.mongodb.reading import feed_of as mongodb_feed
 from tests.mongodb.server import ScriptedMongod
@@ -79,7 +79,7 @@ def lost(request: pytest.FixtureRequest) -> Iterator[Lost]:
             lambda: None,
         )
     elif kind == "mongodb":
-        with mongodb() as url, shop_on(url) as shop:
+        with shop_on(request.getfixturevalue("mongo")) as shop:
             token = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})
             number = iter(range(100))
             yield Lost(

@@ -1,6 +1,5 @@
 """Servers for the stores that only they need."""
 
-import os
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -10,7 +9,7 @@ import pymongo
 import pytest
 
 from tests.conftest import need_etcd
-from tests.servers import Etcd, Secantus
+from tests.servers import Etcd
 
 
 @pytest.fixture
@@ -21,22 +20,12 @@ def own_etcd() -> Iterator[Callable[..., Etcd]]:
         yield lambda **options: stack.enter_context(Etcd(options=options))
 
 
-@pytest.fixture(scope="session")
-def lease_mongo_server() -> Iterator[str]:
-    """PENSTOCK_MONGODB_URL, or the embedded stand-in."""
-    if url := os.environ.get("PENSTOCK_MONGODB_URL"):
-        yield url
-        return
-    with Secantus() as server:
-        yield server.url
-
-
 @pytest.fixture
-def lease_mongo_url(lease_mongo_server: str) -> Iterator[str]:
+def lease_mongo_url(mongo: str) -> Iterator[str]:
     """The URL of a database that is gone after the test."""
     name = f"t{uuid.uuid4().hex[:12]}"
-    parts = urlsplit(lease_mongo_server)
+    parts = urlsplit(mongo)
     yield urlunsplit(parts._replace(path=f"/{name}"))
     client: pymongo.MongoClient[dict[str, object]]
-    with pymongo.MongoClient(lease_mongo_server) as client:
+    with pymongo.MongoClient(mongo) as client:
         client.drop_database(name)

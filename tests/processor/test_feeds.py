@@ -12,7 +12,7 @@ import pytest
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.leases.memory import MemoryStore
 from tests.dynamodb.local import Table
-from tests.mongo import mongodb, shop_on
+from tests.mongo import Shop
 from tests.servers import Database, Moto
 from tests.waiting import until
 
@@ -141,10 +141,9 @@ def test_one_host_reads_postgresql_and_another_takes_over_and_ends_a_connection_
         assert frozen.keys == [0]
 
 
-def test_mongodb_is_processed() -> None:
-    with mongodb() as url, shop_on(url) as shop:
-        settings = {"connection": shop.url, "database": shop.name}
-        continues("mongodb", settings, "_id", lambda n: shop.db.items.insert_one({"_id": n}))
+def test_mongodb_is_processed(shop: Shop) -> None:
+    settings = {"connection": shop.url, "database": shop.name}
+    continues("mongodb", settings, "_id", lambda n: shop.db.items.insert_one({"_id": n}))
 
 
 def test_dynamodb_is_processed() -> None:

@@ -25,7 +25,7 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.messages.message import read_bookmark
 from tests.dynamodb.server import StreamsServer, settings_of
-from tests.mongo import mongodb, shop_on
+from tests.mongo import Shop
 from tests.pipeline.running import messages
 from tests.servers import Database, Nats
 from tests.service.pipelines import pipeline_of
@@ -278,31 +278,30 @@ def test_dynamodb_is_read_from_its_oldest_record_and_message_ids_drop_what_was_s
 
 
 def test_mongodb_stands_still_until_a_position_is_set(
-    nats: Nats, stream: str, hosts: ExitStack
+    shop: Shop, nats: Nats, stream: str, hosts: ExitStack
 ) -> None:
     """A change stream has no memory of us: now would be a silent hole."""
-    with mongodb() as url, shop_on(url) as shop:
-        backend = {"type": "mongodb", "connection": url, "database": shop.name}
-        first, second = (Host(nats, stream, backend, name) for name in ("one", "two"))
-        hosts.callback(first.leave)
-        hosts.callback(second.leave)
-        assert first.start() == []
-        shop.db.users.insert_many({"_id": number} for number in range(5))
-        assert first.carry(5) == 0
-        first.leave()
-        shop.db.users.insert_one({"_id": 5})
-        (warning,) = second.start()
-        assert UNTOLD in warning
-        with pytest.raises(SettingsError, match="goes on by its resume token") as caught:
-            second.carry(1)
-        assert "set the position with its mark" in str(caught.value.hint)
-        assert len(stored(nats, stream)) == 5
+    backend = {"type": "mongodb", "connection": shop.url, "database": shop.name}
+    first, second = (Host(nats, stream, backend, name) for name in ("one", "two"))
+    hosts.callback(first.leave)
+    hosts.callback(second.leave)
+    assert first.start() == []
+    shop.db.users.insert_many({"_id": number} for number in range(5))
+    assert first.carry(5) == 0
+    first.leave()
+    shop.db.users.insert_one({"_id": 5})
+    (warning,) = second.start()
+    assert UNTOLD in warning
+    with pytest.raises(SettingsError, match="goes on by its resume token") as caught:
+        second.carry(1)
+    assert "set the position with its mark" in str(caught.value.hint)
+    assert len(stored(nats, stream)) == 5
 
-        # The last message's headers are that position, as far as its order can be trusted.
-        found = read_bookmark(messages(nats, stream)[-1].headers)
-        assert found is not None
-        second.store({found[0].partition: found[1]})
-        assert second.start() == []
-        assert second.carry(1) == 0
-        ids = stored(nats, stream)
-        assert len(ids) == len(set(ids)) == 6
+    # The last message's headers are that position, as far as its order can be trusted.
+    found = read_bookmark(messages(nats, stream)[-1].headers)
+    assert found is not None
+    second.store({found[0].partition: found[1]})
+    assert second.start() == []
+    assert second.carry(1) == 0
+    ids = stored(nats, stream)
+    assert len(ids) == len(set(ids)) == 6
