@@ -1,24 +1,19 @@
 """`penstock run` up to the service: what it reads, and how mistakes end."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
+
+from penstock.cli import main
 
 SECRET = "hunter22"
 
 
-def penstock(*args: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "penstock", *args],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-        env=os.environ | environment,
-    )
+def penstock(*arguments: str, **environment: str) -> Result:
+    return CliRunner().invoke(main, arguments, env=environment)
 
 
 @pytest.fixture
@@ -37,7 +32,7 @@ def file(tmp_path: Path) -> Path:
 def test_a_mistake_in_the_file_is_one_line_and_exit_code_2(file: Path, command: str) -> None:
     file.write_text(file.read_text().replace("slot:", "sloot:"))
     done = penstock(command, str(file), PG=f"postgresql://u:{SECRET}@h/d")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "pipeline.yaml:3: backends[0].sloot: unknown key; did you mean 'slot'?" in done.stderr
     assert "Traceback" not in done.stderr
     assert SECRET not in done.stderr + done.stdout
@@ -45,20 +40,20 @@ def test_a_mistake_in_the_file_is_one_line_and_exit_code_2(file: Path, command: 
 
 def test_a_variable_that_is_not_set_is_named(file: Path) -> None:
     done = penstock("run", str(file))
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "pipeline.yaml:3: backends[0].connection: the environment variable PG" in done.stderr
 
 
 def test_a_wrong_connection_url_is_not_repeated(file: Path) -> None:
     done = penstock("run", str(file), PG=f"u:{SECRET}@h")
-    assert done.returncode == 2
+    assert done.exit_code == 2
     assert "backends[0].connection" in done.stderr
     assert SECRET not in done.stderr
 
 
 def test_a_file_that_is_missing_is_one_line_and_where_to_read_more(tmp_path: Path) -> None:
     done = penstock("run", str(tmp_path / "none.yaml"))
-    assert (done.returncode, done.stderr.count("\n")) == (2, 2)
+    assert (done.exit_code, done.stderr.count("\n")) == (2, 2)
     assert "no such file" in done.stderr
 
 
