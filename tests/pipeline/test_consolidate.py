@@ -12,57 +12,6 @@ from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
 
 
-def test_a_table_is_cloned_while_it_changes(
-    database: Database, postgres: Postgres, tmp_path: Path
-) -> None:
-    with postgres.database() as target:
-        database.execute("CREATE TABLE items (id bigint PRIMARY KEY, at timestamptz, note text)")
-        database.execute("CREATE PUBLICATION pub FOR TABLE items")
-        target.execute("CREATE TABLE goods (id bigint PRIMARY KEY, at timestamptz, note text)")
-        slot = f"slot_{database.name}"
-        pipeline = {
-            "backends": [{
-                "name": "shop", "type": "postgres", "connection": database.url,
-                "slot": slot, "publication": "pub",
-            }],
-            "sink": {
-                "type": "postgres", "connection": target.url,
-                "map": [{"backend": "shop", "tables": {"items": {"target": "goods"}}}],
-            },
-        }  # fmt: skip
-        with running(tmp_path, pipeline) as run:
-            eventually(lambda: run.get("/ready")[0] == 200, run=run)
-            database.execute(
-                "INSERT INTO items SELECT n, now(), repeat(n::text, 1000) FROM"
-                " generate_series(1, 2000) n"
-            )
-            database.execute("UPDATE items SET at = NULL WHERE id % 3 = 0")
-            database.execute("DELETE FROM items WHERE id % 5 = 0")
-            database.execute("UPDATE items SET id = id + 10000 WHERE id % 7 = 0")
-            rows = "SELECT t::text FROM {} t ORDER BY id"
-            expected = database.execute(rows.format("items"))
-            eventually(lambda: target.execute(rows.format("goods")) == expected, run=run)
-            database.execute("UPDATE items SET note = 'new'")
-            assert _verify(run.file) == (0, ["equal      shop/" + slot])
-            target.execute("UPDATE goods SET note = 'wrong' WHERE id = 1")
-            target.execute("DELETE FROM goods WHERE id = 2")
-            wrong = ["           changed (1): note", "           missing (2)"]
-            assert _verify(run.file) == (1, ["different  shop/" + slot, *wrong])
-            assert _verify(run.file, "items", "--repair")[0] == 0
-            assert _verify(run.file)[0] == 0
-            table = run.status()["tables"][0]
-            assert (table["backend"], table["sid"], table["table"]) == (
-                "shop",
-                slot,
-                "public.items",
-            )
-            assert (table["state"], table["rows_loaded"], table["rows_to_come"]) == ("live", 0, 0)
-            counts = {"insert": 2000, "update": 666 + 228 + 1600, "delete": 400}
-            eventually(lambda: run.status()["tables"][0]["applied"] == counts, run=run)
-            assert 'penstock_sink_commits_total{sink="postgres",worker="' in run.get("/metrics")[1]
-            assert "Traceback" not in run.log
-
-
 def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_anew(
     database: Database, postgres: Postgres, tmp_path: Path
 ) -> None:
@@ -75,7 +24,10 @@ def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_
         database.execute("INSERT INTO wide SELECT n, 'one', n FROM generate_series(1, 50) n")
         for each in (database, target):
             each.execute("CREATE TABLE asked (id int PRIMARY KEY, name text)")
+        for each, name in ((database, "stock"), (target, "goods")):
+            each.execute(f"CREATE TABLE {name} (id bigint PRIMARY KEY, at timestamptz, note text)")
         tables = {
+            "stock": {"target": "goods"},
             "items": {"create": True}, "loose": {"create": True}, "wide": {"create": True},
             "prices": {"create": True, "type": "history"}, "asked": {"schema_changes": "ask"},
         }  # fmt: skip
@@ -101,6 +53,7 @@ def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_
             count = "SELECT (SELECT count(*) FROM items), (SELECT count(*) FROM loose),"
             count += " (SELECT count(*) FROM prices)"
             eventually(lambda: target.execute(count) == [(100, 100, 3)], run=run)
+            _clone_and_verify(run, database, target)
             _follow_columns(run, database, target)
         database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                          " WHERE database = current_database()")  # fmt: skip
@@ -131,6 +84,37 @@ def test_targets_follow_the_columns_of_their_source_and_what_was_lost_is_loaded_
             assert "Traceback" not in run.log
         database.execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
                          " WHERE database = current_database()")  # fmt: skip
+
+
+def _clone_and_verify(run: Run, source: Database, target: Database) -> None:
+    source.execute(
+        "INSERT INTO stock SELECT n, now(), repeat(n::text, 1000) FROM generate_series(1, 2000) n"
+    )
+    source.execute("UPDATE stock SET at = NULL WHERE id % 3 = 0")
+    source.execute("DELETE FROM stock WHERE id % 5 = 0")
+    source.execute("UPDATE stock SET id = id + 10000 WHERE id % 7 = 0")
+    rows = "SELECT t::text FROM {} t ORDER BY id"
+    expected = source.execute(rows.format("stock"))
+    eventually(lambda: target.execute(rows.format("goods")) == expected, run=run)
+    source.execute("UPDATE stock SET note = 'new'")
+    where = f"{source.name}/eu"
+    assert _verify(run.file, "stock") == (0, [f"equal      {where}"])
+    target.execute("UPDATE goods SET note = 'wrong' WHERE id = 1")
+    target.execute("DELETE FROM goods WHERE id = 2")
+    wrong = ["           changed (1): note", "           missing (2)"]
+    assert _verify(run.file, "stock") == (1, [f"different  {where}", *wrong])
+    assert _verify(run.file, "stock", "--repair")[0] == 0
+    assert _verify(run.file, "stock")[0] == 0
+
+    def table() -> Any:
+        (found,) = (each for each in run.status()["tables"] if each["table"] == "public.stock")
+        return found
+
+    assert (table()["backend"], table()["sid"]) == (source.name, "eu")
+    assert (table()["state"], table()["rows_loaded"], table()["rows_to_come"]) == ("live", 0, 0)
+    counts = {"insert": 2000, "update": 666 + 228 + 1600, "delete": 400}
+    eventually(lambda: table()["applied"] == counts, run=run)
+    assert 'penstock_sink_commits_total{sink="postgres",worker="' in run.get("/metrics")[1]
 
 
 def _follow_columns(run: Run, source: Database, target: Database) -> None:
