@@ -167,7 +167,7 @@ class Parser:
             reply = words[3] if len(words) == 5 else b""
             if not 3 < len(words) < 6 or not words[2]:
                 raise Malformed(_NOT_NATS)
-            is_whole = start <= split <= end and buffer.startswith(b"\r\n", end)
+            is_whole = start <= split <= end and buffer[end : end + 2] == b"\r\n"
             if not is_whole and not _complete(buffer, start, split, end):
                 break
             events.append(new(Msg, (words[1], reply, buffer[start:split], buffer[split:end])))

@@ -77,9 +77,10 @@ class Followed:
     def plain(self, message: Delivered) -> Sequence[PlainChange]:
         """See `OwnBodies`."""
         decode, headers = self._decode, message.raw
-        if decode is None or headers.find(_LAYOUT) < 0:
+        # For what is not there, `partition` takes half the time of `find`.
+        if decode is None or headers.partition(_ENCODED)[1] or headers.partition(_AGAIN)[1]:
             return ()
-        if headers.find(_ENCODED) > 0 or headers.find(_AGAIN) > 0:
+        if headers.find(_LAYOUT) < 0:
             return ()
         try:
             return (decode(message.payload),)
@@ -89,7 +90,7 @@ class Followed:
     def put(self, message: Delivered, change: PlainChange) -> None:
         """Adds a change that `plain` returned, if it is not in the rows yet."""
         if self._is_new(message, change.position):
-            self._planned().put(msgspec.structs.astuple(change.data))
+            (self._plan or self._planned()).put(msgspec.structs.astuple(change.data))
             self.changes += 1
 
     def add(self, message: Delivered, body: Mapping[str, Any]) -> bool:
