@@ -72,7 +72,7 @@ class Followed:
         self._plan: TablePlan | None = None  # since the last columns
         self._work: list[tuple[TargetTable, Sequence[Step]]] = []  # before that
         self._names, self._has_documents = frozenset(table.names), table.has_documents
-        self._decode: PlainDecoder | None = None  # of what comes after the last plain change
+        self._decode: PlainDecoder | None = None  # of changes like the first plain one
 
     def plain(self, message: Delivered) -> Sequence[PlainChange]:
         """See `OwnBodies`."""
@@ -118,7 +118,8 @@ class Followed:
         self.changes += 1
         if not is_plain or table.document or message.payload < _MAP:
             return False
-        self._decode = plain_decoder(self.table.names, *map(body.get, EXPECTED))
+        if self._decode is None:
+            self._decode = plain_decoder(self.table.names, *map(body.get, EXPECTED))
         return True
 
     def _is_new(self, message: Delivered, position: str | None) -> bool:

@@ -4,7 +4,6 @@ Most changes are such, and maps for the change and its row take a third of a mir
 """
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -27,7 +26,6 @@ class PlainChange(msgspec.Struct, gc=False):
 PlainDecoder = Callable[[bytes], PlainChange]
 
 
-@lru_cache(1000)
 def plain_decoder(columns: Sequence[str], *expected: str | int | None) -> PlainDecoder:
     """What decodes plain changes with these columns, and these values of the fields `EXPECTED`;
     raises MsgspecError on any other."""
