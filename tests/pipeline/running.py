@@ -86,7 +86,9 @@ class Run:
         if CLASSES.exists():
             archive = {"class_archive": str(CLASSES)}
             pipeline = {**pipeline, "spark": {**archive, **pipeline.get("spark", {})}}
-        self.file.write_text(yaml.safe_dump({**basics(folder), **pipeline}))
+        pipeline = {**basics(folder), **pipeline}
+        self._token = pipeline["ops"].get("token", "")
+        self.file.write_text(yaml.safe_dump(pipeline))
         self.log_file = folder / "log"
         command = [sys.executable, "-m", "penstock", "run", str(self.file)]
         command += ["--log-format", "logfmt"]
@@ -104,8 +106,11 @@ class Run:
         assert found, "the ops server does not listen yet"
         return str(found[-1])
 
-    def get(self, path: str, method: str = "GET") -> tuple[int, str]:
-        request = urllib.request.Request(self.url + path, method=method)
+    def get(self, path: str, method: str = "GET", token: str | None = None) -> tuple[int, str]:
+        """With the operators' token, if there is one and no other is given."""
+        token = self._token if token is None else token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        request = urllib.request.Request(self.url + path, headers=headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=60) as answer:
                 return answer.status, answer.read().decode()

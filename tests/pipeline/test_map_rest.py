@@ -68,7 +68,7 @@ def test_tables_are_cloned_while_it_runs(
     with running(tmp_path, pipeline) as run:
         eventually(lambda: run.get("/ready")[0] == 200, run=run)
         assert json.loads(run.get("/api/map")[1]) == []
-        assert run.get("/api/db", "POST")[0] == 401
+        assert run.get("/api/db", "POST", token="")[0] == 401
 
         db = edit(run, "POST", "/api/db", {"name": name})["id"]
         edit(run, "POST", "/api/url", {"db_id": db, "sid": "eu", "url": source.url})
