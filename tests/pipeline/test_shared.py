@@ -3,13 +3,25 @@ Spark is what takes time."""
 
 import json
 import tempfile
+import threading
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import ormsgpack
 import psutil
+import psycopg
 import pytest
 
+from penstock.model.errors import Unavailable
+from penstock.model.position import Place
+from penstock.nats.api import JetStream, Stored
+from penstock.nats.buckets import Bucket
+from penstock.nats.connection import Connection
+from penstock.nats.services import asked
+from penstock.nats.settings import NatsSettings
+from penstock.tables.fold import Fold
 from tests.pipeline.running import (
     Message,
     Run,
@@ -22,6 +34,7 @@ from tests.pipeline.running import (
     running,
     slot_of,
 )
+from tests.pipeline.test_snapshots import chunk_rows, snapshot
 from tests.servers import Database, Nats, Postgres
 from tests.workers import FORK_SERVER, python_workers
 
@@ -36,7 +49,10 @@ CREATE FUNCTION odd_out(odd) RETURNS cstring AS 'textout' LANGUAGE internal IMMU
 CREATE TYPE odd (INPUT = odd_in, OUTPUT = odd_out, LIKE = text);
 CREATE TABLE strange (id int PRIMARY KEY, seen odd);
 CREATE TABLE items (id bigserial PRIMARY KEY);
-CREATE PUBLICATION pub FOR TABLE customers, strange, items
+CREATE TABLE kept (id int PRIMARY KEY, n int, big text);
+ALTER TABLE kept ALTER big SET STORAGE EXTERNAL;
+INSERT INTO kept SELECT n, 0, repeat('x', 3000) FROM generate_series(1, 3000) n;
+CREATE PUBLICATION pub FOR TABLE customers, strange, items, kept
 """
 
 
@@ -83,7 +99,8 @@ def shared(postgres: Postgres, tmp_path_factory: pytest.TempPathFactory) -> Iter
     with Nats() as nats, postgres.database() as database:
         database.execute(TABLES)
         database.execute("INSERT INTO items DEFAULT VALUES")
-        with running(folder, document(folder, database, nats, STREAM)) as run:
+        pipeline = document(folder, database, nats, STREAM, snapshot={"chunk_rows": 200})
+        with running(folder, pipeline) as run:
             eventually(lambda: run.url, run=run)
             code, body = run.get("/ready")
             assert (code, json.loads(body)["reasons"]) == (503, ["backend default: has not begun"])
@@ -135,6 +152,75 @@ def test_a_type_nobody_knows_is_its_text_and_said_once(shared: Shared) -> None:
     texts = [message.body["data"]["seen"] for message in shared.of("strange")]
     assert texts == ["as it is", "as it is"]
     assert shared.run.log.count("delivered as its text") == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_snapshot_and_the_changes_after_it_are_the_table(shared: Shared) -> None:
+    """For a consumer that starts from nothing: without a gap and without a double, while the table
+    changes all the time; several times."""
+    run, database, nats = shared.run, shared.database, shared.nats
+    connection = Connection(NatsSettings.model_validate({"url": nats.url, "timeout": 60}))
+    with closing(connection):
+        connection.open()
+        eventually(lambda: answers(connection), run=run)
+        stop = threading.Event()
+        writer = threading.Thread(target=write, args=(database, stop))
+        writer.start()
+        try:
+            metas = [snapshot(run, "kept", connection) for _ in range(3)]
+        finally:
+            stop.set()
+            writer.join()
+        database.execute("INSERT INTO kept VALUES (-1, 0, 'the last')")
+        eventually(lambda: is_the_last(JetStream(connection).last(STREAM, ">")), run=run)
+        stored = messages(nats, STREAM)
+        rows_of = [chunk_rows(connection, "kept", meta) for meta in metas]
+        document_ = Bucket(connection, "schemas").get("kept")
+    expected = {
+        row[0]: {"id": row[0], "n": row[1], "big": row[2]}
+        for row in database.execute("SELECT id, n, big FROM kept")
+    }
+    for meta, rows in zip(metas, rows_of, strict=True):
+        assert len(rows) == meta["row_count"]
+        fold: Fold[int] = Fold(lambda change: int(change["key"]["id"]))
+        fold.rows.update({row["id"]: row for row in rows})
+        start = Place.parse(meta["position"])
+        after = [one for one in stored if Place.parse(one.body["position"]) >= start]
+        assert after, "nothing changed meanwhile"
+        assert meta["start_sequence"] <= stored.index(after[0]) + 1
+        for one in after:
+            fold.apply(one.body)
+        assert dict(fold.rows) == expected
+        assert {one.headers["Penstock-Table-Schema"] for one in after} == {meta["schema_version"]}
+    assert document_ is not None
+    assert ormsgpack.unpackb(document_.value or b"")["version"] == metas[0]["schema_version"]
+
+
+def write(database: Database, stop: threading.Event) -> None:
+    """Inserts, updates with a large value that is not sent, changes of keys, and deletes."""
+    number = 3000
+    with psycopg.connect(database.url) as connection:
+        while not stop.wait(0.01):
+            number += 1
+            for statement in (
+                f"INSERT INTO kept VALUES ({number}, 1, repeat('y', 3000))",
+                f"UPDATE kept SET n = n + 1 WHERE id = {number * 7 % 3000}",
+                f"UPDATE kept SET id = {number + 10**6} WHERE id = {number * 11 % 3000}",
+                f"DELETE FROM kept WHERE id = {number * 13 % 3000}",
+            ):
+                connection.execute(statement.encode())
+            connection.commit()
+
+
+def answers(connection: Connection) -> bool:
+    """Whether the service answers requests already."""
+    with suppress(Unavailable):
+        return b"error" in asked(connection, "snapshot.cancel.none", b"", 60).payload
+    return False
+
+
+def is_the_last(message: Stored | None) -> bool:
+    return message is not None and ormsgpack.unpackb(message.payload)["document_id"] == "-1"
 
 
 @pytest.mark.timeout(600)
