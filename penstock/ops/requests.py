@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import orjson
-from anyio import CancelScope
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
@@ -68,8 +67,7 @@ class _ServerSent(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             assert isinstance(self.body_iterator, AsyncGenerator)
-            with CancelScope(shield=True):
-                await self.body_iterator.aclose()
+            await self.body_iterator.aclose()
 
 
 def refused(
