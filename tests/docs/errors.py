@@ -80,7 +80,7 @@ def raised() -> Iterator[tuple[str, str, str, str]]:
                 given = {each.arg: each.value for each in node.keywords}
                 code = text(given.get("code")) or slug(kind)
                 code = code if "." in code else f"{errors.part_of(module)}.{code}"
-                yield code, kind, text(node.args[0]), text(given.get("hint"))
+                yield code, kind, text(node.args[0], names), text(given.get("hint"), names)
 
 
 def _line(node: ast.AST) -> int:
