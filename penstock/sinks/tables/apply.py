@@ -28,14 +28,17 @@ class Applied:
     error: PenstockError | None = None
 
 
+_NONE: dict[tuple[SourceRelation, str], StagedRows] = {}
+
+
 class Applier:
-    """Used in transactions of its connection. `_staged`: temporary tables of its session, by table,
-    relation, and what the ledger has of its columns."""
+    """Used in transactions of its connection. `_staged`: temporary tables of its session: by table,
+    those by relation and what the ledger has of its columns."""
 
     def __init__(self, database: TableDatabase, on_error: OnError) -> None:
         self.connection = database.connect()
         self._database, self._on_error = database, on_error
-        self._staged: dict[tuple[int, SourceRelation, str], StagedRows] = {}
+        self._staged: dict[int, dict[tuple[SourceRelation, str], StagedRows]] = {}
         self._made = 0  # of these, ever
 
     def apply(self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch) -> Applied:
@@ -45,8 +48,7 @@ class Applier:
         relation, changes, plan = stretch.relation, stretch.changes, stretch.plan
         is_between = changes[0].cursor < row.last_point
         while True:
-            others = {key: one for key, one in self._staged.items() if key[0] != table.id}
-            is_staged = len(others) < len(self._staged)
+            is_staged = table.id in self._staged
             try:
                 with (
                     self._database.translated(f"writing to {table.target}"),
@@ -58,7 +60,7 @@ class Applier:
                     return self._sifted(cursor, table, plan, relation, is_between=is_between)
             except (SettingsError, BeginAnew) as error:
                 # Its temporary tables may be gone with the savepoint.
-                self._staged = {key: one for key, one in self._staged.items() if key in others}
+                self._staged.pop(table.id, None)
                 if isinstance(error, BeginAnew):
                     raise
                 if not is_staged:  # else the target may have been altered meanwhile
@@ -66,14 +68,13 @@ class Applier:
 
     def known(self, table: SourceTable, relation: SourceRelation) -> StagedRows | None:
         """The temporary tables that there are for a relation; for any thread."""
-        latest = reversed([*self._staged.items()])
-        return next((one for key, one in latest if key[:2] == (table.id, relation)), None)
+        latest = reversed(self._staged.get(table.id, _NONE).items())
+        return next((one for (of, _), one in latest if of == relation), None)
 
     def _stage(
         self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation
     ) -> StagedRows:
-        key = table.id, relation, row.columns
-        found = self._staged.get(key)
+        found = self._staged.get(table.id, _NONE).get((relation, row.columns))
         if found is None:
             self._made += 1
             found = table.staged(cursor, self._database, relation, self._made)
@@ -81,7 +82,10 @@ class Applier:
             if now != row.columns:  # the target may have been altered, for other tables as well
                 self._staged.clear()
             found.make(cursor)  # outside of the savepoints
-            self._staged[table.id, relation, now] = found
+            # A new map: another thread may look through the one that is there.
+            self._staged[table.id] = {
+                **self._staged.get(table.id, _NONE), (relation, now): found
+            }  # fmt: skip
         return found
 
     def _sifted(
