@@ -75,8 +75,8 @@ class WorkerReport:
 
 
 class Worker:
-    """Takes work into `commits`, which two threads prepare and write; `failure` and `take_report`
-    say how it fares, and `close` leaves what is not committed."""
+    """Prepares and writes the work that is added to its `commits`, in two threads, which end with
+    these; `take_report` says what was done."""
 
     def __init__(self, database: TableDatabase, number: int) -> None:
         self.commits = Commits(database.settings.commit, number)
