@@ -89,6 +89,7 @@ def passes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> I
 _URL = "mongodb+srv://me:s3cret@cluster0.abcde.mongodb.net/shop"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["follow", "begin", "beginning", "positions"])
 def test_a_name_of_mongodb_that_is_not_resolved_now(passes: bool, what: str) -> None:
     feed = MongoFeed(MongoSettings.model_validate({"connection": _URL, "connect_timeout": 1}))
@@ -156,6 +157,7 @@ def _asks(port: int) -> dict[str, Ask]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("serve", [_cut, _alerted, _reset])
 @pytest.mark.parametrize("driver", ["dynamodb", "etcd"])
 def test_a_handshake_that_the_other_side_ends_passes(

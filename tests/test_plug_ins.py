@@ -4,6 +4,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 import penstock
 
 
@@ -15,6 +17,7 @@ def _asked(file: Path) -> Iterator[str]:
                 yield getattr(name, "id", "") or getattr(name, "attr", "")
 
 
+@pytest.mark.slow
 def test_no_module_asks_for_a_type_of_settings() -> None:
     files = Path(str(penstock.__file__)).parent.rglob("*.py")
     found = {(file.name, name) for file in files for name in _asked(file)}

@@ -21,6 +21,7 @@ def test_the_file_is_a_pipeline_without_any_variable(source: str) -> None:
     assert found.backends[0].type == source
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_default_in_a_comment_is_what_the_key_has_without_it(source: str) -> None:
     text = pipeline_file(source)

@@ -80,6 +80,7 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "pip install 'penstock-cdc[spark]'" in result.stderr
 
 
+@pytest.mark.slow
 def test_every_library_that_an_extra_brings_is_known_by_its_module() -> None:
     """Whatever the package imports and does not always have with it."""
     package = Path(str(penstock.__file__)).parent

@@ -106,6 +106,7 @@ def test_the_database_of_kuvasz_is_read(file: Path, tmp_path: Path) -> None:
     assert run(file, "import", str(tmp_path / "map.db"))[0] == 2, "it is one of ours"
 
 
+@pytest.mark.slow
 def test_an_export_can_be_imported(file: Path, tmp_path: Path) -> None:
     with MapStore(tmp_path / "map.db") as store:
         db = store.add("db", {"name": "shop"})["id"]
@@ -134,6 +135,7 @@ def test_an_export_can_be_imported(file: Path, tmp_path: Path) -> None:
     source.write_text(run(file, "export", "--with-passwords")[1])
 
 
+@pytest.mark.slow
 def test_an_import_is_whole_or_not_at_all(file: Path, tmp_path: Path) -> None:
     source = tmp_path / "map.yaml"
     for text, place in [

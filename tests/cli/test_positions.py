@@ -69,6 +69,7 @@ def test_another_state_folder_has_other_positions(file: Path, tmp_path: Path) ->
 MARKED = {"place": PLACE, "mark": {"token": {"_data": "82"}}}
 
 
+@pytest.mark.slow
 def test_a_whole_bookmark_is_set_shown_exported_and_imported(file: Path, tmp_path: Path) -> None:
     assert positions(file, "set", "default/my/slot", json.dumps(MARKED), "--yes").exit_code == 0
     assert positions(file, "set", "default/b", PLACE, "--yes").exit_code == 0

@@ -127,6 +127,7 @@ def test_a_row_of_another_host_is_changed_after_its_term(file: Path, rows: Sqlit
     assert "0B:0" in positions(file, "show", "default/p0").output
 
 
+@pytest.mark.slow
 def test_a_partition_that_a_processor_works_on_is_not_changed_until_that_has_stopped(
     tmp_path: Path,
 ) -> None:

@@ -58,6 +58,7 @@ def since(number: int, **more: Any) -> dict[str, Any]:
     return {"place": None, "mark": {"since": number}, **more}
 
 
+@pytest.mark.slow
 def test_without_any_position_one_is_left_so_that_something_starts(file: Path) -> None:
     assert remaining(file).output == "in sum: 1\n"
     found = json.loads(remaining(file, "--json").output)
@@ -79,6 +80,7 @@ def test_when_all_is_done_nothing_is_left(file: Path) -> None:
     assert json.loads(remaining(file, "--json").output)["remaining"] == 0
 
 
+@pytest.mark.slow
 def test_one_is_left_while_a_partition_that_ended_has_descendants_without_a_position(
     file: Path,
 ) -> None:
@@ -102,6 +104,7 @@ def test_one_is_left_where_the_descendants_are_not_listed_yet(file: Path) -> Non
     assert output.endswith("in sum: at least 1\n")
 
 
+@pytest.mark.slow
 def test_a_partition_that_fails_is_named_and_left_out(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,6 +170,7 @@ def running() -> Iterator[Callable[[str], OpsServer]]:
         yield start
 
 
+@pytest.mark.slow
 def test_a_source_without_a_number_shows_the_lag_that_a_running_pipeline_knows(
     tmp_path: Path, running: Callable[[str], OpsServer]
 ) -> None:

@@ -225,6 +225,7 @@ def test_partitions_that_share_subjects_are_found_where_exactly_once_is_wanted(
     assert [each for each, _ in found] == ([level] if level else [])
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cli.preflight._PATIENCE", 0.2)  # of a server that never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -37,6 +37,7 @@ def keys(feed: str, sink: str) -> list[Any]:
     return list(explained(pipeline, pipeline.model_dump(mode="json")))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("feed", "sink"),
     [*((feed, "memory") for feed in FEEDS), *(("postgres", sink) for sink in SINKS)],

@@ -311,6 +311,7 @@ def test_a_setting_that_cannot_be_says_what_to_do(more: str, says: list[str]) ->
     assert all(re.search(each, found) for each in says)
 
 
+@pytest.mark.slow
 def test_a_backend_may_have_hash_partitions_of_its_own() -> None:
     text = """
         partitions: 4

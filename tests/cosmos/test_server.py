@@ -34,6 +34,7 @@ def container(server: CosmosServer, orders: StoredContainer) -> ContainerProxy:
     return client.get_database_client("shop").get_container_client("orders")
 
 
+@pytest.mark.slow
 def test_a_request_without_the_key_is_refused(server: CosmosServer) -> None:
     with pytest.raises(urllib.error.HTTPError) as raised:
         urllib.request.urlopen(f"{server.url}/dbs/shop")

@@ -86,6 +86,7 @@ def test_a_body_that_is_no_such_layout_is_malformed() -> None:
             changes_of({"Penstock-Schema": "short-1"}, body)
 
 
+@pytest.mark.slow
 def test_an_unknown_layout_is_an_error_that_names_those_there_are() -> None:
     with pytest.raises(ValueError, match="short") as caught:
         JetStreamSettings(url="nats://h", layout="shart")

@@ -13,6 +13,7 @@ from tests.docs.pages import DOCS, blocks
 from tests.waiting import until
 
 
+@pytest.mark.slow
 def test_the_observer_and_the_processor_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

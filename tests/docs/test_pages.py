@@ -179,6 +179,7 @@ def test_every_term_has_one_definition() -> None:
     assert len(terms) == len(set(terms))
 
 
+@pytest.mark.slow
 def test_every_class_among_the_terms_exists() -> None:
     named = set(
         re.findall(

@@ -174,6 +174,7 @@ def test_every_cause_of_a_gap_is_documented() -> None:
     assert {row.key for row in OPERATIONS["Lost history"]} == GAPS
 
 
+@pytest.mark.slow
 def test_every_error_is_documented_under_its_code() -> None:
     assert errors.PAGE.read_text() == errors.page(), "python -m tests.docs.errors"
 

@@ -42,6 +42,7 @@ def code(error: pytest.ExceptionInfo[ClientError]) -> str:
     return str(error.value.response["Error"]["Code"])
 
 
+@pytest.mark.slow
 def test_records_are_read_page_by_page_to_the_end_of_a_closed_shard(
     server: StreamsServer, client: Any
 ) -> None:

@@ -162,6 +162,7 @@ def lineages(case: Case) -> dict[str, Lineage]:
     return {each.partition: each for each in case.feed.partitions(case.known)}
 
 
+@pytest.mark.slow
 def test_what_began_leads_to_every_change_once(case: Case, everything: list[Change]) -> None:
     assert len(everything) == case.count
     assert len({(each.partition, each.place) for each in everything}) == case.count
@@ -201,12 +202,14 @@ def test_a_beginning_has_a_bookmark_for_each_partition_without_parents(case: Cas
         assert Bookmark.from_json(json.loads(json.dumps(bookmark.to_json()))) == bookmark
 
 
+@pytest.mark.slow
 def test_the_same_pages_in_another_order_decode_the_same(case: Case) -> None:
     pages = read(case, case.begun, case.count)
     shuffled = random.Random(1).sample(pages, len(pages))
     assert set(changes(case, shuffled)) == set(changes(case, pages))
 
 
+@pytest.mark.slow
 def test_each_partition_resumes_where_it_was_whatever_the_others_did(
     case: Case, everything: list[Change]
 ) -> None:

@@ -100,6 +100,7 @@ def test_a_put_with_the_current_revision_wins(store: LeaseStore) -> None:
     assert store.get("a") == second
 
 
+@pytest.mark.slow
 def test_any_text_is_a_name(store: LeaseStore) -> None:
     for name in ("a/b c.d*>=%$", "ü/€", ".", "^a", "=41", "x" * 200, "\U0010ffff"):
         put = store.put(Lease(name=name, owner="me"))
@@ -224,6 +225,7 @@ def test_a_row_that_is_put_twice_in_one_write_is_put_once(store: LeaseStore) -> 
     assert isinstance(second, LeaseLost)
 
 
+@pytest.mark.slow
 def test_of_many_writers_of_many_rows_one_wins_each_row(store: LeaseStore) -> None:
     names = [f"n{number:02}" for number in range(40)]
     base = {row.name: row for row in (store.put(Lease(name=name)) for name in names[:20])}
@@ -253,6 +255,7 @@ def test_of_many_writers_of_many_rows_one_wins_each_row(store: LeaseStore) -> No
     assert [row.name for row in store.list("")] == names
 
 
+@pytest.mark.slow
 def test_holders_take_and_hand_over_leases(store: LeaseStore) -> None:
     store.put_all([Lease(name=f"s/{number}") for number in range(3)])
     first, second = (LeaseHolder(OwnedRows(store, "s/", owner)) for owner in ("first", "second"))
@@ -275,6 +278,7 @@ def test_holders_take_and_hand_over_leases(store: LeaseStore) -> None:
     assert (first.lost, second.lost) == ({"s/2"}, {"s/1"})
 
 
+@pytest.mark.slow
 def test_of_hosts_that_start_together_one_asks_the_source(store: LeaseStore) -> None:
     asked: list[str] = []
     away: list[Unavailable] = []

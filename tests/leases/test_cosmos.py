@@ -22,6 +22,7 @@ def test_a_url_names_account_key_database_and_container() -> None:
     assert parts_of_cosmos("cosmos://h/d/c")[:2] == ("https://h:443", "")
 
 
+@pytest.mark.slow
 def test_the_container_is_made_once_and_a_copy_reads_the_same() -> None:
     with CosmosServer() as server:
         store = CosmosStore(store_url(server))
@@ -77,6 +78,7 @@ def test_a_404_that_is_not_of_the_row_is_waited_for(sub_status: int) -> None:
         assert store.get("a") == put
 
 
+@pytest.mark.slow
 def test_a_container_that_was_deleted_is_made_again() -> None:
     with CosmosServer() as server:
         store = CosmosStore(store_url(server))
@@ -88,6 +90,7 @@ def test_a_container_that_was_deleted_is_made_again() -> None:
         assert store.put(Lease(name="a")).revision
 
 
+@pytest.mark.slow
 def test_the_sdk_logs_nothing_and_waits_for_seconds_only(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,7 @@ class World:
         return sorted(name for host in self.hosts.values() for name in host.holder.held)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_no_lease_has_two_holders_at_one_time(seed: int) -> None:
     world = World(seed, leases=10, hosts=4)
@@ -206,6 +207,7 @@ def test_no_lease_has_two_holders_at_one_time(seed: int) -> None:
     world.settle()
 
 
+@pytest.mark.slow
 def test_a_thousand_leases_are_divided_among_hosts_that_come_and_go() -> None:
     world = World(7, leases=1000, hosts=5)
     world.run(20.0)

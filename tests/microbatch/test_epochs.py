@@ -45,6 +45,7 @@ def test_the_first_epochs_are_short() -> None:
     assert tickets(lengths, WARM_UP + 1) == [(30.0, 60.0)]
 
 
+@pytest.mark.slow
 def test_a_thousand_partitions_are_one_ticket() -> None:
     with made(feed_of(partitions=1000), positions=saving()) as parts:
         assert len(parts.epochs().plan(1)) == 1

@@ -89,6 +89,7 @@ def events(partition: str, count: int = 100) -> list[str]:
     return [f"memory:{place(n, partition)}" for n in range(count)]
 
 
+@pytest.mark.slow
 def test_a_task_reads_all_partitions_of_its_group_in_order() -> None:
     with world({"partitions": 30}) as made:
         made.task(3_000)
@@ -150,6 +151,7 @@ def test_children_join_while_the_epoch_is_open(settings: dict[str, Any]) -> None
                 assert made.epochs.durable[each.partition].ended
 
 
+@pytest.mark.slow
 def test_the_status_of_partitions_comes_from_the_task_that_reads_them() -> None:
     with world({"partitions": 2}) as made:
         rows = made.assignments.rows
@@ -173,6 +175,7 @@ def test_the_next_epoch_goes_on_after_what_was_reported() -> None:
         assert sorted(before + made.got) == sorted(e for n in range(5) for e in events(f"p{n}"))
 
 
+@pytest.mark.slow
 def test_a_gap_that_a_task_finds_is_recorded_before_it_is_obeyed() -> None:
     given = {"trimmed": 40, "on_gap": "continue"}
     with world(given) as made:
@@ -182,6 +185,7 @@ def test_a_gap_that_a_task_finds_is_recorded_before_it_is_obeyed() -> None:
         assert (gap["cause"], gap["policy"], gap["to"]) == ("trimmed", "continue", "40")
 
 
+@pytest.mark.slow
 def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
     with world({"trimmed": 40}) as made:
         with pytest.raises(PositionLost, match="begins at change 40"):
@@ -190,6 +194,7 @@ def test_a_gap_that_is_not_to_be_passed_ends_the_task() -> None:
         assert gap["policy"] == "fail"
 
 
+@pytest.mark.slow
 def test_a_task_whose_partitions_are_all_lost_leaves_those_of_other_tasks_alone() -> None:
     with world({"trimmed": 40, "partitions": 2}) as made:
         client = Follower(made.ticket(0, 2))

@@ -78,6 +78,7 @@ def ids(table: pa.Table, rows: Iterable[int]) -> list[str]:
 NONE = pa.Table.from_batches([], schema=changes([]).schema)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("late", [LATE, ()], ids=["stubs", "whole rows"])
 @pytest.mark.parametrize("kept", [range(ROWS), range(0, ROWS, 700), []], ids=["all", "few", "none"])
 @pytest.mark.parametrize(

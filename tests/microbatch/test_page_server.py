@@ -281,6 +281,7 @@ def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are
         assert count(PageClient(served.ticket(until=END))) == CHANGES
 
 
+@pytest.mark.slow
 def test_what_reading_failed_with_reaches_the_task() -> None:
     class Gone(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:

@@ -130,6 +130,7 @@ def test_a_batch_may_begin_in_the_middle_of_a_page_after_a_crash() -> None:
     assert rest
 
 
+@pytest.mark.slow
 def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
     feed = StagedFeed(StagedSettings(changes=1_000_000, page=1_000))
     limit = 200_000
@@ -145,6 +146,7 @@ def test_the_buffer_is_bounded_and_then_the_source_is_not_read() -> None:
         assert parts.planner.splits(start, end)
 
 
+@pytest.mark.slow
 def test_a_planned_batch_is_read_again_however_full_the_buffer_is() -> None:
     settings = StagedSettings(changes=3_000, page=100, partitions=20)
     feed = StagedFeed(settings)
@@ -227,6 +229,7 @@ def test_a_planned_micro_batch_passes_a_partition_that_is_gone_since_then(start:
         parts.planner.splits(start, end)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "lost",
     [
@@ -243,6 +246,7 @@ def test_a_lost_position_is_raised_to_the_trigger(lost: PositionLost) -> None:
         parts.planner.advance({}, patience=60.0)
 
 
+@pytest.mark.slow
 def test_one_partition_that_lost_its_history_does_not_stop_the_others() -> None:
     feed = StagedFeed(StagedSettings(changes=50, page=10, partitions=3, trimmed=5))
     got: list[str] = []

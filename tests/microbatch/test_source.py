@@ -20,6 +20,7 @@ def paused(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_paused_start_connects_and_takes_nothing(
     paused: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:

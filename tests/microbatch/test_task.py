@@ -47,6 +47,7 @@ class Cycle:
         self.me = self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "is_freed"), [(0.0, True), (60.0, False)])
 def test_a_long_task_collects_its_garbage_now_and_then(every: float, is_freed: bool) -> None:
     gc.disable()
@@ -117,6 +118,7 @@ class Task:
         self.reading.stop(5.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("polled", [False, True])
 def test_pages_without_a_change_for_the_sink_are_released_while_the_epoch_is_open(
     *, polled: bool

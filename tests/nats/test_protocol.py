@@ -98,6 +98,7 @@ def test_any_bytes_are_events_or_malformed(data: bytes) -> None:
         pass
 
 
+@pytest.mark.slow
 @given(subject=st.from_regex(r"[a-z]{1,9}(\.[a-z]{1,9}){0,3}", fullmatch=True), body=st.binary())
 def test_a_publish_comes_back_as_the_message_it_was(subject: str, body: bytes) -> None:
     published = hpub(subject.encode(), b"in.1", HEADERS, body)

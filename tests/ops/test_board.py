@@ -97,6 +97,7 @@ def test_a_counter_that_falls_belongs_to_a_new_process(board: Board) -> None:
     assert board.snapshot().latest(SinkReport, "s").named == {"published": 12}
 
 
+@pytest.mark.slow
 def test_counting_many_short_lived_processes_takes_bounded_memory(board: Board) -> None:
     for sender in range(60_000):
         board.post("s", SinkReport(), {"published": 1}, str(sender))
@@ -127,6 +128,7 @@ def drained(listener: socket.socket) -> int:
     return total
 
 
+@pytest.mark.slow
 def test_a_report_waits_a_moment_for_room(board: Board) -> None:
     """A burst, while the board's thread is busy elsewhere."""
     reporter = Reporter(board.path)

@@ -25,6 +25,7 @@ def recorded(seconds: int, *, step: int = 1, skip: range = range(0)) -> History:
     return history
 
 
+@pytest.mark.slow
 def test_the_last_fifteen_minutes_are_there_by_the_second() -> None:
     found = recorded(1000).shown("15m")
     assert (found["step"], len(found["times"])) == (1, 900)
@@ -35,6 +36,7 @@ def test_the_last_fifteen_minutes_are_there_by_the_second() -> None:
     assert {"latency_p99_ms/s", "buffered_bytes/shop"} < found["series"].keys()
 
 
+@pytest.mark.slow
 def test_a_day_is_there_by_the_minute_with_the_mean_rate_and_the_longest_lag() -> None:
     found = recorded(86_400 + 600, step=20).shown("24h")
     assert (found["step"], len(found["times"])) == (60, 1440)

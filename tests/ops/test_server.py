@@ -240,6 +240,7 @@ def failing(*_: object) -> Response:
     raise RuntimeError("hunter22")
 
 
+@pytest.mark.slow
 def test_a_defect_is_500_and_tells_the_client_nothing() -> None:
     with made(failing) as server:
         code, body = get(server, "/health")
@@ -255,6 +256,7 @@ def test_a_port_that_is_taken_is_a_clear_error() -> None:
         made(failing, first.port).start()
 
 
+@pytest.mark.slow
 def test_closing_ends_connections_that_are_idle_or_stalled() -> None:
     server = made(failing).start()
     idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)

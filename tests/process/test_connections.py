@@ -56,6 +56,7 @@ def test_who_has_another_key_is_not_served(address: str) -> None:
         connect(server.address, b"another key")
 
 
+@pytest.mark.slow
 def test_stalled_clients_do_not_block_others_and_are_disconnected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

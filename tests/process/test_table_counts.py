@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pyarrow as pa
+import pytest
 
 from penstock.process.table_counts import NAMED, OTHER, TableCounts
 
@@ -26,6 +27,7 @@ def test_changes_are_counted_by_table_and_operation_until_they_are_taken() -> No
     assert applied(counts) == {}
 
 
+@pytest.mark.slow
 def test_the_busiest_are_named_and_none_is_counted_twice() -> None:
     counts, total = TableCounts(), Counter[str]()
     for busy in range(300):

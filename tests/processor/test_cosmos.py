@@ -25,6 +25,7 @@ class Ids(Observer):
             self.found += [change["key"]["id"] for change in changes]
 
 
+@pytest.mark.slow
 def test_with_more_ranges_than_threads_a_refusal_costs_what_the_service_says() -> None:
     """Each tenth answer is a 429: with `poll` (an hour here) for each of them this takes days."""
     with CosmosServer() as server:

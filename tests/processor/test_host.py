@@ -51,6 +51,7 @@ def test_a_stop_in_order_repeats_nothing() -> None:
     assert world.numbers == {name: list(range(30)) for name in ("p0", "p1")}
 
 
+@pytest.mark.slow
 def test_a_host_that_leaves_is_replaced_at_once_and_one_that_dies_after_its_term() -> None:
     world = World()
     a, b, c = (world.host(name, memory(partitions=6)) for name in "abc")
@@ -280,6 +281,7 @@ def test_a_read_that_hangs_gives_its_lease_up() -> None:
     assert part.turn(0.0) is None
 
 
+@pytest.mark.slow
 def test_of_two_hosts_with_one_name_one_processes_and_the_other_says_so(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

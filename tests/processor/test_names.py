@@ -179,6 +179,7 @@ def test_a_pipeline_called_penstock_keeps_no_processor_without_a_name_from_begin
     file(where=where).verify_name()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_running", [False, True])
 def test_the_preflight_refuses_the_name_of_the_other_kind(
     file: Callable[..., ProcessorFile], tmp_path: Path, is_running: bool

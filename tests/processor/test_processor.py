@@ -109,6 +109,7 @@ def test_the_batch_and_the_records_are_of_the_same_changes() -> None:
     assert all(records == ids and len(ids) == count for records, ids, count in found)
 
 
+@pytest.mark.slow
 def test_a_feed_is_named_with_its_settings(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/leases.db"
     observer = Counting.fresh()
@@ -151,6 +152,7 @@ def test_what_an_observer_must_not_raise_ends_the_processor() -> None:
         processor.run()
 
 
+@pytest.mark.slow
 def test_a_long_call_keeps_the_connection_alive() -> None:
     feed, kept, go_on = memory(changes=10), list[str](), threading.Event()
     follow = feed.follow
@@ -175,6 +177,7 @@ def test_a_long_call_keeps_the_connection_alive() -> None:
     thread.join(30)
 
 
+@pytest.mark.slow
 def test_a_read_that_hangs_costs_no_thread() -> None:
     feed, hangs, go_on = memory(partitions=2), threading.Event(), threading.Event()
     follow = feed.follow

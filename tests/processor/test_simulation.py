@@ -48,6 +48,7 @@ def settled(world: Simulation) -> None:
     assert len(world.done) == world.settings.partitions
 
 
+@pytest.mark.slow
 def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
     world = simulate(1, partitions=60, hosts=7)
     growing(world, 100)
@@ -57,6 +58,7 @@ def test_without_faults_nothing_comes_twice(simulate: Simulate) -> None:
     assert world.closed["LEASE_LOST"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(3, 25))]
 )
@@ -72,6 +74,7 @@ def test_with_kills_freezes_cuts_and_lost_answers_every_change_is_processed_in_o
     settled(world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [1, *(pytest.param(n, marks=pytest.mark.thorough) for n in range(2, 12))]
 )
@@ -87,6 +90,7 @@ def test_children_are_processed_after_their_parents_whatever_happens(
     assert set(world.done.values()) == {60}
 
 
+@pytest.mark.slow
 def test_a_host_that_is_cut_off_from_the_store_stops_before_another_begins(
     simulate: Simulate,
 ) -> None:
@@ -107,6 +111,7 @@ def processed_once(world: Simulation) -> None:
     assert world.processed == {f"p{n}": changes for n in range(world.settings.partitions)}
 
 
+@pytest.mark.slow
 def test_of_two_hosts_with_one_name_none_processes_what_the_other_holds(
     simulate: Simulate,
 ) -> None:
@@ -150,6 +155,7 @@ def as_a_pipeline(world: Simulation) -> Positions:
     return found
 
 
+@pytest.mark.slow
 def test_a_pipeline_beside_processors_of_its_name_is_refused_and_changes_nothing(
     simulate: Simulate,
 ) -> None:

@@ -55,6 +55,7 @@ def failure(reservoir: Reservoir) -> None:
         reservoir.check()
 
 
+@pytest.mark.slow
 def test_a_gap_is_recorded_before_anything_is_made_anew() -> None:
     store = MemoryStore()
     seen: list[object] = []
@@ -114,6 +115,7 @@ def test_after_a_reconnect_the_source_is_acknowledged_no_more_than_is_stored() -
     assert after.heard == [stored]
 
 
+@pytest.mark.slow
 def test_a_gap_is_told_at_once() -> None:
     told: list[int] = []
     ledger = GapLog(report=lambda: told.append(1))
@@ -121,6 +123,7 @@ def test_a_gap_is_told_at_once() -> None:
     assert len(told) == 2  # and again when its end is known
 
 
+@pytest.mark.slow
 def test_without_a_store_gaps_are_logged_and_remembered_for_as_long_as_we_live(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -144,6 +147,7 @@ def test_a_gap_of_a_position_that_another_instance_moved_is_none() -> None:
     reservoir.stop(5)
 
 
+@pytest.mark.slow
 def test_what_was_mended_meanwhile_is_seen() -> None:
     store = MemoryStore()
 

@@ -78,6 +78,7 @@ def test_a_backend_of_one_partition_speaks_as_it_does() -> None:
     assert found.last_error == "s: refused"
 
 
+@pytest.mark.slow
 def test_a_thousand_rows_cross_whole(board: Board) -> None:
     reports = PartitionReports(Reporter(board.path), "shop")
     rows = {f"shard-{number:04}": row(place=f"{number:040}:0") for number in range(1000)}
@@ -99,6 +100,7 @@ class Sent(Reporter):
         self.rounds.append(list(rows))
 
 
+@pytest.mark.slow
 def test_a_round_is_bounded_and_leaves_out_nobody() -> None:
     board = Sent()
     reports = PartitionReports(board, "shop")

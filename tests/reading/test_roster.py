@@ -253,6 +253,7 @@ def test_look_ups_of_a_settled_source_are_seldom() -> None:
     assert feed.listings < 1_000 / LOOKUP + 200
 
 
+@pytest.mark.slow
 def test_reading_says_that_a_partition_is_gone() -> None:
     given = {"changes": 20, "unit": 1, "partitions": 1, "unlisted": ("p0",)}
     feed = StagedFeed(StagedSettings.model_validate(given))
@@ -275,6 +276,7 @@ class ListsChildrenToo(Listed):
         return Listing(lineages=self.listed, complete=False)
 
 
+@pytest.mark.slow
 def test_whole_listings_are_seldom_where_a_feed_lists_children() -> None:
     """While one of 1,000 shards ends every 14 seconds."""
     clock, feed = Clock(), ListsChildrenToo()

@@ -161,6 +161,7 @@ VALUES = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_asked_gets_an_answer_that_is_documented(

@@ -34,6 +34,7 @@ def sink(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
     return {"type": "jetstream", "url": nats.url, "stream": stream, "subject": subject}
 
 
+@pytest.mark.slow
 def test_what_the_sink_has_is_a_gap_when_none_of_its_partitions_is_listed(
     server: StreamsServer, sink: dict[str, Any], tmp_path: Path
 ) -> None:

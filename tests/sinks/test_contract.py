@@ -156,6 +156,7 @@ def _tables_case(request: pytest.FixtureRequest, kind: str) -> Case:
     )
 
 
+@pytest.mark.slow
 def test_what_was_written_is_stored_in_order(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(700, 1), batch_of(1, 2), batch_of(2500, 3)]
@@ -179,6 +180,7 @@ def test_nothing_written_is_an_empty_receipt(any_case: Case) -> None:
         assert (receipt.published, receipt.duplicates, dict(receipt.position)) == (0, 0, {})
 
 
+@pytest.mark.slow
 def test_the_same_batch_twice_is_once(case: Case) -> None:
     case.sink.prepare()
     first, second = batch_of(1500, 1), batch_of(40, 2)
@@ -216,6 +218,7 @@ def test_what_a_sink_knows_of_itself_is_a_bookmark(telling_case: Case) -> None:
     assert record.bookmark in (None, Bookmark(Place("00000000/00000003", 0), {}))
 
 
+@pytest.mark.slow
 def test_a_crash_after_a_write_is_once(case: Case) -> None:
     case.sink.prepare()
     case.sink.write([batch_of(1200, 1)], ignore)
@@ -271,6 +274,7 @@ def test_progress_is_made_while_the_iterator_goes_on(any_case: Case) -> None:
     assert any_case.sink.write(slow(), progress).position == progress.position
 
 
+@pytest.mark.slow
 def test_nothing_counts_as_stored_before_it_is_durable(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(200, commit) for commit in range(1, 9)]
@@ -306,6 +310,7 @@ def test_nothing_counts_as_stored_before_it_is_durable(any_case: Case) -> None:
     assert progress.position[SHOP] <= max(ids)
 
 
+@pytest.mark.slow
 def test_two_tasks_of_one_process_write_at_once(any_case: Case) -> None:
     if isinstance(any_case.sink, JetStreamSink):
         settings = any_case.sink.settings

@@ -50,6 +50,7 @@ def test_what_nats_forbids_in_a_token_is_escaped(name: str | None, token: str) -
     assert unescape(token) == (name or "")
 
 
+@pytest.mark.slow
 @given(NAMES)
 def test_escaping_is_reversible_and_gives_one_token(name: str) -> None:
     token = escape(name)

@@ -41,6 +41,7 @@ def test_batches_have_the_schema_the_order_of_iterating_and_every_change_once() 
     assert {row["backend"] for row in rows} == {"memory"}
 
 
+@pytest.mark.slow
 def test_rows_end_it_and_the_next_change_comes_next_whoever_asks() -> None:
     stream, found = memory(), list[str]()
     while len(found) < 1700:
@@ -52,6 +53,7 @@ def test_rows_end_it_and_the_next_change_comes_next_whoever_asks() -> None:
     assert found == EVERYTHING[: len(found)]
 
 
+@pytest.mark.slow
 def test_a_token_is_after_the_batch_that_was_yielded() -> None:
     stream, found = memory(page=7), list[str]()
     for size in (1, 3, 20, 33, 500):

@@ -1,5 +1,7 @@
 """The iterator over Cosmos DB's change feed: tokens while ranges split."""
 
+import pytest
+
 import penstock
 from penstock.stream import Stream
 from tests.cosmos.server import CosmosServer
@@ -20,6 +22,7 @@ def opened(server: CosmosServer, at: object) -> Stream:
     )
 
 
+@pytest.mark.slow
 def test_a_token_goes_on_in_the_children_of_a_split() -> None:
     with CosmosServer() as server:
         orders = server.container("shop", "orders")

@@ -82,6 +82,7 @@ def test_a_time_begins_at_it_and_its_token_resumes_there(server: StreamsServer, 
     assert some(opened(server, token), 10) == wanted
 
 
+@pytest.mark.slow
 def test_a_move_to_a_time_goes_on_at_it_and_its_token_resumes_there(server: StreamsServer) -> None:
     _, _, start = minutes(server, 20)
     stream = opened(server, "trim_horizon")
@@ -95,6 +96,7 @@ def test_a_move_to_a_time_goes_on_at_it_and_its_token_resumes_there(server: Stre
     assert some(stream, 2) == ["18", "19"]
 
 
+@pytest.mark.slow
 def test_a_time_reaches_through_shards_that_are_older(server: StreamsServer) -> None:
     stream, shard, start = minutes(server, 5)
     left, right = stream.split(shard)
@@ -136,6 +138,7 @@ def hand_made(server: StreamsServer, stream: streams.Stream, mark: dict[str, Any
     return token | {"partitions": {shard: token["partitions"][shard] | {"mark": mark}}}
 
 
+@pytest.mark.slow
 def test_an_expired_iterator_without_any_time_is_shard_iterator_expired(
     server: StreamsServer,
 ) -> None:
@@ -158,6 +161,7 @@ def test_an_expired_iterator_without_any_time_is_shard_iterator_expired(
     assert some(late, 4) == ["0", "1", "2", "new"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damaged",
     [{"mark": {"from": "soon"}}, {"mark": {"from": None}}, {"mark": {"asked": "x"}},

@@ -58,6 +58,7 @@ def opened(server: StreamsServer, at: Any = "trim_horizon", **more: Any) -> Stre
     return Stream(DynamodbFeed(settings_of(server, reads=1000, poll=0.001)), at=at, **more)
 
 
+@pytest.mark.slow
 def test_shards_are_read_side_by_side_by_few_threads(server: SlowServer) -> None:
     stream = server.stream("users")
     for number in range(20):
@@ -68,6 +69,7 @@ def test_shards_are_read_side_by_side_by_few_threads(server: SlowServer) -> None
     assert 1 < server.most <= THREADS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 20])
 def test_stop_answers_soon_while_the_service_does_not(server: SlowServer, shards: int) -> None:
     stream = server.stream("users")
@@ -131,6 +133,7 @@ def test_follow_ends_at_once_while_partitions_are_looked_up(server: SlowServer) 
     assert not following.is_alive()
 
 
+@pytest.mark.slow
 def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: SlowServer) -> None:
     """`stop` comes while the children are looked up, and the look-up ends in its thread."""
     stream = server.stream("users")
@@ -161,6 +164,7 @@ def test_a_token_keeps_an_ended_shard_until_its_children_are_taken_in(server: Sl
     iterator.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_follow_reads_each_shard_once_in_its_time(server: SlowServer, shards: int) -> None:
     stream = server.stream("users")
@@ -180,6 +184,7 @@ def test_follow_reads_each_shard_once_in_its_time(server: SlowServer, shards: in
     iterator.close()
 
 
+@pytest.mark.slow
 def test_follow_reads_an_idle_shard_as_often_as_it_polls(
     server: SlowServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +213,7 @@ def test_follow_reads_an_idle_shard_as_often_as_it_polls(
     iterator.close()
 
 
+@pytest.mark.slow
 def test_no_more_is_fetched_than_the_buffer_holds(server: SlowServer) -> None:
     stream = server.stream("users")
     for shard in [stream.shard() for _ in range(40)]:
@@ -231,6 +237,7 @@ def test_no_more_is_fetched_than_the_buffer_holds(server: SlowServer) -> None:
         opened(server, buffer=0)
 
 
+@pytest.mark.slow
 def test_a_token_of_a_hundred_shards_with_a_day_of_ancestors_is_small(
     server: SlowServer,
 ) -> None:
@@ -267,6 +274,7 @@ def test_a_token_of_a_hundred_shards_with_a_day_of_ancestors_is_small(
     again.close()
 
 
+@pytest.mark.slow
 def test_a_token_at_latest_is_small_before_the_first_poll_and_this_process_keeps_the_place(
     server: SlowServer,
 ) -> None:

@@ -136,6 +136,7 @@ class Run:
         assert self.done == {name: self.total(name) for name in self.done}
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(trees(), STEPS)
 def test_the_guarantees_hold_for_any_tree_and_schedule(
@@ -150,6 +151,7 @@ def test_the_guarantees_hold_for_any_tree_and_schedule(
         run.drain()
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(trees(), st.integers(0, 3))
 def test_resume_from_every_token_gives_exactly_the_rest(
@@ -261,6 +263,7 @@ class LossyRun(Run):
         return whole and all(map(self.is_complete, self.feed.lineage[shard]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on_gap", ["fail", "continue"])
 @settings(max_examples=examples(100))
 @given(trees(), LOSSES)

@@ -96,6 +96,7 @@ class Source:
         return self.draw(st.sampled_from(["x", "y", None]))  # type: ignore[no-any-return]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_steps_leave_the_rows_of_the_source(data: st.DataObject) -> None:
     table = data.draw(st.sampled_from([KEYED, BAG]))
@@ -113,6 +114,7 @@ def test_steps_leave_the_rows_of_the_source(data: st.DataObject) -> None:
     target.close()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_the_source(
     data: st.DataObject,
@@ -193,6 +195,7 @@ class CountingTarget(SqliteTarget):
         super()._step(table, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("table", [KEYED, BAG])
 @given(refused=st.sets(st.integers(0, 999), min_size=1, max_size=4))
 @settings(max_examples=5)

@@ -29,6 +29,7 @@ def nested(raw: bytes) -> bytes:
     return image.removeprefix(b'{"v":').removesuffix(b"}")
 
 
+@pytest.mark.slow
 @given(value=DOCUMENTS)
 def test_documents_read_as_they_were(value: Any) -> None:
     raw = json.dumps(value).encode()
@@ -67,6 +68,7 @@ def test_half_a_surrogate_pair_crosses() -> None:
     assert nested(raw) == raw
 
 
+@pytest.mark.slow
 @given(raw=SCALARS["json"][2])
 def test_every_reader_reads_what_is_written(raw: str) -> None:
     try:
@@ -100,6 +102,7 @@ def test_what_is_not_json_is_a_value_error(written: str) -> None:
             convert(written.encode())
 
 
+@pytest.mark.slow
 @given(value=DOCUMENTS, cut=st.integers(0, 10**6))
 def test_any_prefix_of_an_object_is_a_value_error(value: Any, cut: int) -> None:
     raw = json.dumps({"a": value}).encode()

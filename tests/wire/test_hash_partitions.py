@@ -49,6 +49,7 @@ def test_documents_have_the_published_numbers(way: Any, number: int, count: int)
     assert way(*columns, count).to_pylist() == [each[number] for each in VECTORS.values()]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200))
 @given(
     rows=st.lists(st.tuples(st.none() | st.text(), st.none() | st.text())),

@@ -28,6 +28,7 @@ def collected() -> Iterator[list[int]]:
         gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [framing, decoding])
 def test_a_page_leaves_no_garbage(make: Callable[[int], Callable[[], object]]) -> None:
     """What it leaves it leaves each time; a thread of another test may leave something once."""

@@ -66,6 +66,7 @@ def test_a_change_is_in_the_snapshot_exactly_if_its_cursor_is_before_the_snapsho
     assert rows(found) == [(2,), (3,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", [("a",), ()])
 def test_places_of_many_subjects_are_bounded_where_rows_have_a_key(key: tuple[str, ...]) -> None:
     """A subject for each tenant: what is stored with each batch does not grow with them. Without a

@@ -39,6 +39,7 @@ def test_anything_else_is_malformed(headers: dict[str, str], data: bytes) -> Non
         changes_of(headers, data)
 
 
+@pytest.mark.slow
 @given(text=SCALARS["json"][2])
 def test_values_are_those_of_another_parser(text: str) -> None:
     try:

@@ -42,6 +42,7 @@ def test_a_time_is_exclusive_and_what_was_read_since_is_resumed(
     assert ids_of(feed, read_pages(feed.follow(name, stored), 1)) == ["i5"]
 
 
+@pytest.mark.slow
 def test_a_continuation_of_the_sdk_is_a_start(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -156,6 +157,7 @@ def test_a_login_without_a_key_names_the_extra_or_is_entra(server: CosmosServer)
     assert "Entra" in findings[0].message + findings[0].remedy or "https" in findings[0].message
 
 
+@pytest.mark.slow
 def test_the_preflight_finds_what_is_missing(server: CosmosServer, orders: StoredContainer) -> None:
     assert {each.level for each in feed_of(server).check()} == {"ok"}
     (missing,) = feed_of(server, container="none").check()

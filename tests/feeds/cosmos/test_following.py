@@ -65,6 +65,7 @@ def test_pages_are_small_and_never_cut_a_transaction(
     assert server.requests[-1]["x-ms-max-item-count"] == "2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_a_replay_inside_a_page_by_shorter_pages_doubles_nothing(
     server: CosmosServer, orders: StoredContainer, size: int
@@ -88,6 +89,7 @@ def test_a_replay_inside_a_page_by_shorter_pages_doubles_nothing(
         assert not each.drained
 
 
+@pytest.mark.slow
 def test_children_of_a_split_begin_inside_the_page_that_their_parent_was_in(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -161,6 +163,7 @@ def read_all(feed: Feed, begun: Bookmarks, count: int, act: Any = None) -> list[
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [0, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 2, 3))]
 )
@@ -241,6 +244,7 @@ def test_too_many_requests_without_a_wait_are_not_repeated_at_once(
     assert time.monotonic() - began >= 0.3
 
 
+@pytest.mark.slow
 def test_a_page_that_is_too_large_is_halved_and_the_size_that_works_is_kept_and_doubled_slowly(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -260,6 +264,7 @@ def test_a_page_that_is_too_large_is_halved_and_the_size_that_works_is_kept_and_
         read_pages(following, 1)
 
 
+@pytest.mark.slow
 def test_a_range_that_is_gone_without_children_is_waited_for_and_not_asked_a_thousand_times(
     server: CosmosServer, orders: StoredContainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -397,6 +402,7 @@ def test_a_bookmark_of_another_range_is_refused(
         feed.follow(KeyRange("", "20").name, begun)
 
 
+@pytest.mark.slow
 def test_lsns_that_go_back_end_the_range_rather_than_lose_changes(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -512,6 +518,7 @@ def test_an_empty_answer_before_the_newest_lsn_is_not_the_tip(
     assert len(ids_of(feed, list(following.read(0.0)))) == 5, "after LSN 1"
 
 
+@pytest.mark.slow
 def test_a_delete_stays_before_the_create_of_the_same_id_in_one_transaction(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -549,6 +556,7 @@ def test_what_begins_anew_after_a_gap_needs_a_continuation_of_its_range(
         feed.follow(name, begun, despite=[gap])
 
 
+@pytest.mark.slow
 def test_a_range_that_is_split_while_it_has_a_gap_ends_and_each_child_has_the_gap_too(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -594,6 +602,7 @@ def test_documents_without_a_new_continuation_are_not_delivered(
     assert ids_of(feed, read_pages(following, 1)) == ['["a","two"]']
 
 
+@pytest.mark.slow
 def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContainer) -> None:
     """Where the feature is off in the account, "now" is refused as well."""
     feed = feed_of(server, mode=_EVERY)
@@ -609,6 +618,7 @@ def test_a_400_to_any_token_is_no_gap(server: CosmosServer, orders: StoredContai
         following.read(0.0)
 
 
+@pytest.mark.slow
 def test_a_service_that_is_silent_is_unavailable(
     server: CosmosServer, orders: StoredContainer
 ) -> None:

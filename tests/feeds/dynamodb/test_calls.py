@@ -119,6 +119,7 @@ def test_the_processes_of_a_file_are_together_below_the_limits_of_the_account(
         assert made[-1] - 100.0 <= calls / rate
 
 
+@pytest.mark.slow
 def test_the_backends_of_a_file_share_the_limits_of_their_account() -> None:
     def parts(count: int, more: str = "") -> list[Settings]:
         text = "sink: {type: memory}\nbackends:\n"
@@ -136,6 +137,7 @@ def test_the_backends_of_a_file_share_the_limits_of_their_account() -> None:
     assert (paces.describes._recent.maxlen, paces.lists._window) == (1, 1.25)
 
 
+@pytest.mark.slow
 def test_feeds_of_one_account_share_its_pace(server: StreamsServer) -> None:
     first, second = (client_of(settings_of(server, table)) for table in ("a", "b"))
     other = client_of(settings_of(server, "a", access_key="other"))
@@ -145,6 +147,7 @@ def test_feeds_of_one_account_share_its_pace(server: StreamsServer) -> None:
     assert renewed.account is first.account
 
 
+@pytest.mark.slow
 def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
     server: StreamsServer,
     stream: Served,
@@ -175,6 +178,7 @@ def test_an_idle_shard_costs_one_call_a_second_also_over_many_short_followings(
     assert walking.following.status()["lag_seconds"] == 0
 
 
+@pytest.mark.slow
 def test_a_shard_without_records_is_not_begun_anew_by_each_following(
     server: StreamsServer,
     stream: Served,
@@ -270,6 +274,7 @@ def refusals(server: StreamsServer) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_look_ups_that_are_refused_are_not_repeated_at_once(
     server: StreamsServer, stream: Served
 ) -> None:
@@ -332,6 +337,7 @@ def test_a_connection_that_the_service_closed_is_made_again_at_once(
     feed.partitions()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filters", [True, False], ids=["filter", "no filter"])
 def test_the_children_of_a_shard_that_ended_are_found_without_a_whole_listing(
     server: StreamsServer, stream: Served, filters: bool

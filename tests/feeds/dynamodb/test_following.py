@@ -115,6 +115,7 @@ def test_a_stream_that_is_enabled_again_has_the_old_leaves_as_parents(
     assert feed.begin("beginning")[name(stream, shard)].ended
 
 
+@pytest.mark.slow
 def test_an_empty_list_of_shards_is_no_end(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -193,6 +194,7 @@ def test_the_check_of_a_saved_position_that_could_not_be_read_does_not_say_ok(
     assert (found.level, "older" in found.message) == ("error", True)
 
 
+@pytest.mark.slow
 def test_many_shards_cost_the_least_calls_there_can_be(
     server: StreamsServer, stream: Stream
 ) -> None:

@@ -165,6 +165,7 @@ def test_the_lag_is_the_age_of_what_is_stored_while_pages_are_empty(
         assert walking.status("lag_seconds") > 3 * HOUR
 
 
+@pytest.mark.slow
 def test_the_lag_is_0_after_a_minute_of_reads_without_a_record(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -191,6 +192,7 @@ def test_the_lag_of_a_shard_that_is_read_as_it_is_written_is_0(
     assert walking.status("lag_seconds") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_timestamp", [True, False])
 def test_a_pinned_place_stays_however_many_pages_are_empty(
     server: StreamsServer, stream: Stream, shard: Shard, at_timestamp: bool
@@ -213,6 +215,7 @@ def test_a_pinned_place_stays_however_many_pages_are_empty(
     assert again.following._walk.after == place_of(sequence)
 
 
+@pytest.mark.slow
 def test_an_idle_shard_that_is_read_for_days_is_never_lost(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -230,6 +233,7 @@ def test_an_idle_shard_that_is_read_for_days_is_never_lost(
     assert "iterator" not in (marks[-1].mark or {})  # it expired long ago
 
 
+@pytest.mark.slow
 def test_an_idle_shard_with_a_place_is_renewed_every_five_minutes(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:

@@ -39,6 +39,7 @@ def scanned(feed: DynamodbFeed, found: DynamodbSnapshot, rows: int = 7) -> list[
         ]
 
 
+@pytest.mark.slow
 def test_all_segments_are_the_table(server: StreamsServer) -> None:
     server.item_count = 95  # of some hours ago
     feed = feed_of(server)
@@ -64,6 +65,7 @@ def test_an_empty_table_has_one_segment(server: StreamsServer) -> None:
         assert scanned(feed, found) == []
 
 
+@pytest.mark.slow
 def test_reads_that_are_refused_are_made_again(
     server: StreamsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +117,7 @@ def test_changes_without_items_are_refused(view: str, said: str) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_what_cannot_be_taken_is_refused(server: StreamsServer) -> None:
     feed = feed_of(server)
     with pytest.raises(Unavailable, match="no position is saved"), taken(feed, known={}):

@@ -49,6 +49,7 @@ def test_latest_loses_nothing_when_its_iterator_expires_unread(
     assert walking.step() + read(walking) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("minutes", [1, 5, 7.5, 9, 12])
 def test_heartbeats_of_any_interval_up_to_twelve_minutes_keep_an_iterator(
     server: StreamsServer, stream: Stream, shard: Shard, minutes: float
@@ -81,6 +82,7 @@ def test_a_record_whose_time_no_clock_has_is_neither_passed_over_nor_dated(
     assert walking.following.status()["details"]["last_record"] is None
 
 
+@pytest.mark.slow
 def test_a_time_in_the_future_is_no_unknown_kind_of_iterator(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -119,6 +121,7 @@ def test_without_times_in_botocore_a_shard_is_scanned(
     assert asked(server) == []
 
 
+@pytest.mark.slow
 def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -164,6 +167,7 @@ def test_a_scan_whose_iterator_expires_goes_on_after_what_it_passed_over(
     assert server.counts["GetRecords"] == 10
 
 
+@pytest.mark.slow
 def test_a_scan_that_found_nothing_of_ours_is_read_through(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -179,6 +183,7 @@ def test_a_scan_that_found_nothing_of_ours_is_read_through(
     assert walking.status("lag_seconds") == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", ["now", "a time"])
 def test_what_came_between_two_beginnings_of_one_second_is_not_lost(
     server: StreamsServer, stream: Stream, shard: Shard, monkeypatch: pytest.MonkeyPatch, at: str

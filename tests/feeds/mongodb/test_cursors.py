@@ -22,6 +22,7 @@ from tests.mongodb.server import ScriptedMongod
 # How long a getMore may take.
 
 
+@pytest.mark.slow
 def test_a_scan_that_takes_longer_than_silence_gets_through(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -50,6 +51,7 @@ def test_patience_doubles_up_to_ten_minutes_and_ends_with_an_answer() -> None:
     assert longest.seconds == 900
 
 
+@pytest.mark.slow
 def test_a_hung_server_is_found_by_the_drivers_own_connection(server: ScriptedMongod) -> None:
     """Long before the limit of a getMore, which may be ten minutes by then."""
     url = f"{server.url}&heartbeatFrequencyMS=500"
@@ -74,6 +76,7 @@ def test_a_deadline_in_the_url_does_not_end_an_idle_stream(server: ScriptedMongo
 # Errors that nothing is known about.
 
 
+@pytest.mark.slow
 def test_a_getmore_that_succeeds_resets_the_count(server: ScriptedMongod, reading: Read) -> None:
     there = reading(feed_of(server))
     for number in range(4):
@@ -113,6 +116,7 @@ def test_a_secondary_is_read_without_a_primary(reading: Read) -> None:
         assert any(each.asked("killCursors") for each in asked)
 
 
+@pytest.mark.slow
 def test_everything_of_a_following_goes_to_one_secondary(reading: Read) -> None:
     with members("primary", "secondary", "secondary") as servers:
         primary = servers[0]
@@ -160,6 +164,7 @@ def test_leases_are_read_from_the_primary() -> None:
 # What is never followed.
 
 
+@pytest.mark.slow
 def test_saved_positions_are_never_followed(server: ScriptedMongod, reading: Read) -> None:
     """Each save would be a change, and be saved."""
     for more in ({}, {"database": "*"}, {"exclude_collections": ["other"]}):

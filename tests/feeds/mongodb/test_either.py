@@ -75,6 +75,7 @@ def test_a_start_before_the_oplog_opens_and_is_refused_by_the_first_read(
     assert finding.level == "error"
 
 
+@pytest.mark.slow
 def test_an_event_that_is_not_found_goes_on_at_its_time(either: Shop, reading: Read) -> None:
     """280: document_source_change_stream_ensure_resume_token_present.cpp. The key of the document
     is a part of the token."""
@@ -147,6 +148,7 @@ def _is_a_second_later(shop: Shop, there: Reading) -> bool:
     return there.places[-1].cursor[:8] > there.places[0].cursor[:8]
 
 
+@pytest.mark.slow
 def test_ten_unknown_errors_of_getmores_end_the_backend(
     either: Shop, reading: Read, request: pytest.FixtureRequest
 ) -> None:

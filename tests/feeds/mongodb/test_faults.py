@@ -20,6 +20,7 @@ on_a_real_one = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", sorted(RESUMABLE))
 @pytest.mark.parametrize("command", ["getMore", "aggregate"])
 def test_a_resumable_code_loses_nothing(
@@ -54,6 +55,7 @@ def test_a_killed_server_loses_nothing_that_it_acknowledged(reading: Read) -> No
         assert there.read(len(acknowledged)) == acknowledged
 
 
+@pytest.mark.slow
 def test_a_network_that_is_cut_loses_nothing(server: ScriptedMongod, reading: Read) -> None:
     with closing(Proxy("127.0.0.1", server.port)) as proxy:
         url = f"mongodb://127.0.0.1:{proxy.port}/?directConnection=true"

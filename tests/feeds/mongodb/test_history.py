@@ -45,6 +45,7 @@ def rolled_over(history: History) -> None:
 # Lost history is recorded, and its policy obeyed.
 
 
+@pytest.mark.slow
 def test_going_on_begins_at_the_oldest_entry_that_there_is(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -68,6 +69,7 @@ def test_going_on_begins_at_the_oldest_entry_that_there_is(
     assert not third.gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mongos", "no right to read local"])
 def test_where_the_oplog_may_not_be_read_it_goes_on_now_and_says_why(
     kind: str, serve: Serve, reading: Read
@@ -88,6 +90,7 @@ def test_where_the_oplog_may_not_be_read_it_goes_on_now_and_says_why(
     assert "now" in again.gaps[1].detail
 
 
+@pytest.mark.slow
 def test_a_live_cursor_that_the_oplog_overran_is_lost_history(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -133,6 +136,7 @@ def test_a_start_before_the_oplog_is_lost_history(
     assert begun.causes == ["oplog_rolled_over"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["primary", "mongos"])
 def test_a_saved_position_is_checked_with_a_getmore(serve: Serve, reading: Read, kind: Any) -> None:
     """A late shard is waited for."""
@@ -149,6 +153,7 @@ def test_a_saved_position_is_checked_with_a_getmore(serve: Serve, reading: Read,
     assert not server.cursors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["primary", "mongos"])
 def test_a_check_that_takes_too_long_proves_nothing(serve: Serve, reading: Read, kind: Any) -> None:
     server = serve(History(), kind)
@@ -206,6 +211,7 @@ def test_a_late_shard_that_lost_nothing_is_waited_for(serve: Serve, reading: Rea
     assert not again.gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("late", "level"), [(0, "warning"), (1, "warning"), (1000, "unknown")])
 def test_a_start_before_the_oplog_of_a_late_shard_is_found(
     serve: Serve, late: int, level: str
@@ -228,6 +234,7 @@ def test_a_start_before_the_oplog_of_a_late_shard_is_found(
 # A token that the server does not find.
 
 
+@pytest.mark.slow
 def test_a_token_that_is_not_found_goes_on_at_its_time_and_loses_nothing(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -262,6 +269,7 @@ def test_a_token_of_a_part_of_an_event_that_is_whole_by_now_is_no_gap(
     assert not again.gaps
 
 
+@pytest.mark.slow
 def test_what_is_refused_again_at_its_time_is_passed(server: ScriptedMongod, reading: Read) -> None:
     bookmark = stored(server, reading, 1)
     server.fail("getMore", 280, "found more than one document", times=4)
@@ -407,6 +415,7 @@ def test_a_mark_without_a_cluster_is_accepted_once_and_completed(
     assert (again.bookmark().mark or {})["cluster"] == cluster
 
 
+@pytest.mark.slow
 def test_without_the_right_the_name_of_the_set_is_compared(
     server: ScriptedMongod, serve: Serve, reading: Read
 ) -> None:
@@ -496,6 +505,7 @@ def test_a_server_that_is_behind_is_waited_for_and_then_told(
     assert not feed.status()
 
 
+@pytest.mark.slow
 def test_a_place_is_never_used_twice(serve: Serve, reading: Read) -> None:
     """Over three clusters, each with an earlier clock than the one before."""
     bookmark: Bookmark | None = None

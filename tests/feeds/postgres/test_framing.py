@@ -223,6 +223,7 @@ def test_a_message_sorts_before_the_commit_right_behind_it() -> None:
     assert [change[2] for change in changes([page])] == ["MESSAGE", "INSERT"]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     cuts=st.lists(st.integers(0, len(MIXED)), max_size=25),

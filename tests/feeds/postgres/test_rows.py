@@ -134,6 +134,7 @@ def test_lines_stay_as_they_are_after_a_prefix(
     assert data.endswith(again + b"".join(READY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("native", [True, False])
 def test_a_row_that_is_larger_than_a_page_is_a_page(native: bool) -> None:
     rows = [("a", None, "b"), ("x" * 3_000_000, "\t" * 70_000, None), ("a", "b", "c")]

@@ -44,6 +44,7 @@ def parts() -> "st.SearchStrategy[list[bytes]]":
 KNOWN = framed(*(relation(oid, INT) for oid in (TABLE, OTHER, THIRD)))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(NativeWalk.create() is None, reason="the native library is not built")
 @settings(max_examples=examples(300))
 @given(

@@ -80,6 +80,7 @@ def test_a_body_that_does_not_become_smaller_stays() -> None:
     assert zstandard.decompress(frames[0].as_py()) == b"x" * 200
 
 
+@pytest.mark.slow
 def test_only_messages_of_a_dictionarys_table_name_it() -> None:
     known = trained(encoded(batch_of(500, collection="b")).bodies.to_pylist())
     id = str(zstandard.ZstdCompressionDict(known).dict_id())

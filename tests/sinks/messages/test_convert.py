@@ -38,6 +38,7 @@ def by_python(column: Any) -> Any:
         return converted(column, "msgpack")
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(st.lists(st.one_of(st.none(), IMAGES), max_size=20), st.integers(0, 3), st.booleans())
 def test_the_kernel_and_python_agree(images: list[Any], skipped: int, spaced: bool) -> None:

@@ -141,6 +141,7 @@ def _frames(messages: Messages, *, ids: bool, start: int) -> bytes:
     return bytes(atomic._encode(connection, batch))
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(data=st.data(), form=st.sampled_from(FORMS), ids=st.booleans())
 def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> None:
@@ -156,6 +157,7 @@ def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> No
         assert one.sizes.tolist() == [len(headers) + len(body) for headers, body in rows]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(60))
 @given(data=st.data(), ids=st.booleans())
 def test_frames_are_the_same_bytes(data: Any, ids: bool) -> None:

@@ -4,6 +4,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -64,6 +65,7 @@ def test_changes_of_many_tables_in_turns_are_a_message_for_each() -> None:
     assert ends_of(groups).tolist() == [False] * 15 + [True]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(300))
 @given(
     kinds=st.lists(st.sampled_from([0, 0, 1, 2, 2, 3, 4, 5]), min_size=1, max_size=60),

@@ -245,6 +245,7 @@ def test_times_have_six_digits_and_a_z(year: int) -> None:
 TEXT = st.text(max_size=400).filter(lambda s: s.isprintable() or "\n" in s or '"' in s)
 
 
+@pytest.mark.slow
 @settings(
     max_examples=examples(60),
     deadline=None,

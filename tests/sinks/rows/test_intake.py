@@ -192,6 +192,7 @@ def test_what_the_source_raises_is_raised() -> None:
         pull.take(10)
 
 
+@pytest.mark.slow
 def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost() -> None:
     taken = 0
 
@@ -213,6 +214,7 @@ def test_no_more_than_a_few_are_taken_ahead_and_none_is_lost() -> None:
     assert found == [batch_of(1, number).column("cursor")[0].as_py() for number in range(1, 41)]
 
 
+@pytest.mark.slow
 def test_small_batches_that_are_there_are_taken_together() -> None:
     batches = [batch_of(3, number) for number in range(1, 1001)]
     waiting = threading.Event()
@@ -261,6 +263,7 @@ def test_a_large_batch_is_cut() -> None:
     assert ids_of(*parts) == ids_of(batch)
 
 
+@pytest.mark.slow
 def test_a_batch_of_large_changes_is_cut_smaller() -> None:
     batch = batch_of(40, after="x" * (1 << 20))
     parts = arranged(Order(), batch)

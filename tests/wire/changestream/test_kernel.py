@@ -132,16 +132,19 @@ def events_of(leaves: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
                      st.integers(0, 2**31 - 1), kinds, fields)  # fmt: skip
 
 
+@pytest.mark.slow
 @given(events_of(ordinary))
 def test_ordinary_events_are_read_alike(found: dict[str, Any]) -> None:
     agree(page(found), on_error="dead-letter")
 
 
+@pytest.mark.slow
 @given(st.lists(events_of(ordinary | unusual), min_size=1, max_size=4))
 def test_events_with_unusual_values_are_read_alike(found: list[dict[str, Any]]) -> None:
     agree(page(*found), on_error="dead-letter")
 
 
+@pytest.mark.slow
 @given(events_of(ordinary), st.data())
 def test_a_broken_byte_is_read_alike(found: dict[str, Any], data: st.DataObject) -> None:
     raw = bytearray(bson.encode(found))

@@ -129,6 +129,7 @@ def test_any_bytes_are_malformed_or_a_page(body: bytes) -> None:
         rows(broken)
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_any_document_is_malformed_or_a_change(data: st.DataObject) -> None:
     json_values = st.recursive(

@@ -22,6 +22,7 @@ CONTEXTS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(context=CONTEXTS)
 def test_a_context_crosses_as_it_was(context: Context) -> None:
     assert Context.unpack(context.pack()) == context

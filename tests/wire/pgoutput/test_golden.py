@@ -43,6 +43,7 @@ def of_table(name: str, table: str, images: Images = "json") -> list[Row]:
     return [row for row in history(name, images) if row["collection"] == table]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", IMAGES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_fast_path_agrees_with_the_messages(name: str, images: Images) -> None:
@@ -89,6 +90,7 @@ def test_every_kind_of_value_arrives(kind: Kind, images: Images) -> None:
             assert type(value) is type(wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_json_is_spliced_digit_by_digit(name: str) -> None:
     decoder = PgoutputDecoder(DecoderSettings(backend="b", database="db"))

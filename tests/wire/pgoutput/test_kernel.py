@@ -161,6 +161,7 @@ SETTINGS = st.fixed_dictionaries({
 })  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(150))
 @given(rows=st.lists(ROWS, min_size=1, max_size=8), ways=SETTINGS, context=st.booleans())
 def test_a_page_of_any_messages_becomes_the_same(
@@ -260,6 +261,7 @@ def test_only_strange_rows_are_left_to_python(monkeypatch: pytest.MonkeyPatch) -
     assert [row["document_id"] for row in agree(page).to_pylist()] == ["0", "1", "2"]  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 def test_a_large_page_becomes_the_same() -> None:
     """Past every first size of a buffer, and with many relations."""
     tables = [
@@ -276,6 +278,7 @@ def test_keepalives_become_the_same() -> None:
     agree(replace(page, payload=keepalive() + page.payload + keepalive(reply=True)))
 
 
+@pytest.mark.slow
 def test_a_wide_row_becomes_the_same() -> None:
     columns = {f"column {number}": 23 for number in range(1600)}
     table = relation(1, columns, key=["column 0"])
@@ -291,6 +294,7 @@ def test_a_batch_outlives_its_page_and_its_decoder() -> None:
     assert column.to_pylist()[99].startswith('{"ü":"xxx')
 
 
+@pytest.mark.slow
 def test_what_a_page_took_is_given_back() -> None:
     page = one(25, *(["x" * 1000] * 1000))
     decoder = PgoutputDecoder(DecoderSettings(backend="b", database="db"))

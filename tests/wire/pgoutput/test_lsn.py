@@ -8,6 +8,7 @@ from penstock.wire.pgoutput.lsn import format_lsn, message_cursor, parse_lsn
 LSNS = st.integers(0, 2**64 - 1)
 
 
+@pytest.mark.slow
 @given(lsn=LSNS)
 def test_an_lsn_goes_there_and_back(lsn: int) -> None:
     assert parse_lsn(format_lsn(lsn)) == lsn

@@ -77,6 +77,7 @@ ROWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ROWS, ids=lambda raw: chr(raw[0]))
 def test_a_row_message_cut_anywhere_is_malformed(row: bytes) -> None:
     assert decode(transaction(row))
@@ -184,6 +185,7 @@ def test_a_table_without_columns_has_rows() -> None:
     assert batch.column("after").to_pylist() == ["{}"] * MANY
 
 
+@pytest.mark.slow
 def test_a_table_of_1600_columns_has_rows() -> None:
     columns = {f"column {number} \" \\ 'x": 23 for number in range(1600)}
     rows = [insert(1, list(range(1600)))] * MANY
@@ -257,6 +259,7 @@ MESSAGES = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(messages=st.lists(MESSAGES, min_size=1, max_size=5), times=st.sampled_from([1, MANY]))
 def test_the_row_path_agrees_with_the_messages(messages: list[bytes], times: int) -> None:
     page = page_of([begin(LSN), TABLE, *(messages * times), commit(LSN)])

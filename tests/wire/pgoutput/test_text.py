@@ -132,6 +132,7 @@ def test_the_document_id_and_the_tenant_are_those_of_json() -> None:
         assert mine.to_pylist() == wanted.to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size"), [*((name, 10**9) for name in NAMES), ("pg15-v1", 7), ("pg16-v2", 7)]
 )

@@ -182,6 +182,7 @@ def nested(depth: int) -> st.SearchStrategy[list[Any]]:
     return strategy
 
 
+@pytest.mark.slow
 @given(value=st.integers(1, 4).flatmap(nested) | st.just([]))
 def test_arrays_of_any_dimension_read_as_rendered(value: list[Any]) -> None:
     assert texts(rendered(value).encode()) == value
