@@ -83,9 +83,7 @@ class Applier:
                 self._staged.clear()
             found.make(cursor)  # outside of the savepoints
             # A new map: another thread may look through the one that is there.
-            self._staged[table.id] = {
-                **self._staged.get(table.id, _NONE), (relation, now): found
-            }  # fmt: skip
+            self._staged[table.id] = {**self._staged.get(table.id, _NONE), (relation, now): found}
         return found
 
     def _sifted(
