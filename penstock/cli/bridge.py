@@ -157,7 +157,6 @@ def _quoted(text: str) -> Any:
 
 
 def bridge_series(status: Status) -> Iterator[Metric]:
-    """The bridge's own series of a status."""
     values = _bridge_values(status.backends, status)
     for name, kind, text in BRIDGE_SERIES:
         family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily

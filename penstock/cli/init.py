@@ -102,7 +102,6 @@ def command(*, source: str, to: Path | None) -> None:
 
 
 def pipeline_file(source: str) -> str:
-    """The pipeline file for a source of this type."""
     model: type[Settings] = plugin("feeds", source).settings
     return _FILE.format(
         title=" ".join((model.__doc__ or "").split()),

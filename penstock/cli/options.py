@@ -51,7 +51,6 @@ def nats_login(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def settings_of(url: str, login: Mapping[str, str | None]) -> NatsSettings:
-    """What the options say."""
     seed = {"nkey": Path(login["nkey"]).read_text().strip()} if login["nkey"] else {}
     return NatsSettings.model_validate({"url": url, **login, **seed})
 

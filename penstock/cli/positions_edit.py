@@ -61,7 +61,6 @@ class Editing(Closes):
         self._store = open_store(pipeline.positions)
 
     def close(self) -> None:
-        """Closes the store."""
         self._store.close()
 
     def rows(self) -> list[StoredRow]:
@@ -75,7 +74,6 @@ class Editing(Closes):
         return None if lease is None else self._row(lease)
 
     def row(self, name: str) -> StoredRow:
-        """One row that is there."""
         if (found := self.find(name)) is None:
             known = ", ".join(row.name for row in self.rows()) or "none"
             raise SettingsError(

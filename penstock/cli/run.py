@@ -42,11 +42,10 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
     # Spark is imported late: a mistake in the file is reported without waiting for it.
     from penstock.cli.bridge import bridge_series
     from penstock.cli.check import findings
-    from penstock.ops.metrics import no_more_metrics
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost
 
-    more = bridge_series if bridge_metrics else no_more_metrics
+    more = bridge_series if bridge_metrics else None
     service = Service(pipeline, findings=findings, more_metrics=more)
     try:
         raise SystemExit(service.run())

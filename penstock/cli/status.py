@@ -96,7 +96,6 @@ def _frame(ops: OpsClient, status: Mapping[str, Any]) -> RenderableType:
 
 
 def frame(status: Mapping[str, Any], history: Mapping[str, Any]) -> RenderableType:
-    """One moment of a pipeline."""
     health = status["health"]
     head = Text.assemble(
         (f"{status['name']}  ", "bold"), (health, f"bold {_COLORS[health]}"),

@@ -68,7 +68,6 @@ def blot(text: str, secrets: Iterable[str]) -> str:
 
 
 def refuse(lines: Sequence[str], *, hint: str = "") -> SettingsError:
-    """All mistakes in one error, a line each."""
     return SettingsError("\n".join(lines), code="file-invalid", hint=hint)
 
 

@@ -36,7 +36,6 @@ class Report:
 
     @property
     def same(self) -> bool:
-        """Whether nothing differs."""
         return not self.differences and self.stream_count == self.source_count
 
 

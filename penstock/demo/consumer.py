@@ -35,7 +35,6 @@ class Meter:
         self._latencies = array("d")
 
     def add(self, now: float, latency: float) -> None:
-        """One event arrived."""
         if self._first is None:
             self._first = now
         self._recent.append(now)

@@ -49,7 +49,6 @@ class DemoPipeline(Daemon):
         self._document = document
 
     def start(self) -> None:
-        """Writes the file and starts the process."""
         folder = self.file.parent
         document = {
             "name": "shop",

@@ -63,13 +63,10 @@ def run(options: Options, console: Console) -> int:
 
 
 def show_lines(console: Console, *lines: str) -> None:
-    """Prints them as they are."""
     console.print("\n".join(lines), highlight=False, soft_wrap=True, markup=False)
 
 
 class _Demo:
-    """One run of the shop through the pipeline."""
-
     def __init__(
         self, options: Options, screen: Screen, source: DemoSource, nats: Nats, folder: Path
     ) -> None:

@@ -42,8 +42,6 @@ class Scene:
 
 
 class Screen(Closes):
-    """Shows scenes; `quiet` shows none."""
-
     def __init__(self, console: Console, *, quiet: bool) -> None:
         self._console = console
         self._quiet = quiet
@@ -60,7 +58,6 @@ class Screen(Closes):
         self._live.stop()
 
     def show(self, scene: Scene) -> None:
-        """Draws a scene."""
         if self._quiet:
             return
         if self._live.is_started:
@@ -73,7 +70,6 @@ class Screen(Closes):
 
 
 def draw(scene: Scene) -> RenderableType:
-    """The whole screen."""
     parts: list[RenderableType] = [_phases(scene.phase)]
     if scene.phase == "streaming" and scene.total:
         done, bar = min(scene.elapsed, scene.total), ProgressBar(scene.total, scene.elapsed, 60)

@@ -67,7 +67,6 @@ class Daemon:
 
     @property
     def running(self) -> bool:
-        """Whether the process is alive."""
         return self._process is not None and self._process.poll() is None
 
     @property
@@ -77,11 +76,9 @@ class Daemon:
 
     @property
     def log(self) -> str:
-        """Everything the process logged so far."""
         return self.log_file.read_text(errors="replace")
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of the log."""
         return "\n".join(self.log.splitlines()[-lines:])
 
     def spawn(
@@ -104,7 +101,6 @@ class Daemon:
         atexit.register(self.signal, signal.SIGKILL)
 
     def signal(self, number: int) -> None:
-        """Sends a signal, if the process is alive."""
         if self._process is not None and self.running:
             self._process.send_signal(number)
 

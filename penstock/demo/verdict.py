@@ -47,7 +47,6 @@ class DemoReplica:
 
     @property
     def tables(self) -> Mapping[str, Mapping[Key, Mapping[str, Any]]]:
-        """The rows of each table."""
         return {table: fold.rows for table, fold in self._folds.items()}
 
     @property
@@ -56,7 +55,6 @@ class DemoReplica:
         return len(self.received)
 
     def apply(self, message: Message) -> None:
-        """Applies one message."""
         event, body = message.event_id, message.body
         operation, table = message.operation, message.collection
         fold = self._folds.get(table)

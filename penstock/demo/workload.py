@@ -48,7 +48,6 @@ class Ledger:
         self.count = 0
 
     def enter(self, transaction: str, changes: Sequence[Written]) -> None:
-        """Enters changes after they were committed."""
         self.committed[transaction] = (*self.committed.get(transaction, ()), *changes)
         self.count += len(changes)
 
@@ -123,11 +122,9 @@ class Background(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops at once."""
         self._stop.set()
         if self.running:
             self._thread.join()
@@ -141,7 +138,6 @@ class Background(ABC):
 
     @property
     def running(self) -> bool:
-        """Whether it has started and not ended."""
         return self._thread.is_alive()
 
     @abstractmethod

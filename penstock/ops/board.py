@@ -104,11 +104,9 @@ class Snapshot:
         self._entries = entries
 
     def of(self, kind: type[R]) -> Mapping[str, Entry[R]]:
-        """All of a kind."""
         return self._entries.get(kind.kind, _NOTHING)
 
     def get(self, kind: type[R], name: str) -> Entry[R] | None:
-        """One of a kind."""
         return self.of(kind).get(name)
 
     def latest(self, kind: type[R], name: str) -> R:
@@ -165,7 +163,6 @@ class Board(Closes):
         return self
 
     def snapshot(self) -> Snapshot:
-        """Everything known now."""
         now = self._clock()
         with self._lock:
             for kind, entries in self._entries.items():
@@ -206,7 +203,6 @@ class Board(Closes):
             self._merge(name, report, gains)
 
     def add(self, name: str, report: StatusReport) -> None:
-        """See `Reporter`; of the board's own process."""
         with self._lock:
             self._merge(name, report, parted(report)[1])
 
@@ -226,7 +222,6 @@ class Board(Closes):
         return value - before if value >= before else value
 
     def close(self) -> None:
-        """Stops listening."""
         found, self._socket = self._socket, None
         if found is not None:
             self.path.unlink(missing_ok=True)

@@ -327,7 +327,6 @@ HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
 
 
 def partition_health(row: PartitionReport, limits: Thresholds, *, is_stale: bool) -> str:
-    """HEALTHY, LAGGING or STALE."""
     if is_stale:
         return STALE
     much = row.lag_unit == "bytes" and (row.lag or 0) >= limits.lag_limit

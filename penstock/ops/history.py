@@ -36,7 +36,6 @@ class _Ring:
             values[at % self.size] = row.get(name, np.nan)
 
     def latest(self, count: int) -> dict[str, NDArray[np.float64]]:
-        """The last values of each series, the oldest first."""
         slots = np.arange(self.at - count + 1, self.at + 1) % self.size
         return {name: values[slots] for name, values in self.values.items()}
 

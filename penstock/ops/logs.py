@@ -55,7 +55,6 @@ def configure(
 
 
 def hide(secrets: Iterable[str]) -> None:
-    """Keeps more secrets out of the log."""
     for each in structlog.get_config()["processors"]:
         if isinstance(each, Blot):
             each.add(secrets)
@@ -78,7 +77,6 @@ class Blot:
         self.add(secrets)
 
     def add(self, secrets: Iterable[str]) -> None:
-        """Replaces these, too."""
         long_enough = {secret for secret in secrets if len(secret) >= _SHORTEST_SECRET}
         self._secrets = sorted(long_enough.union(self._secrets), key=len, reverse=True)
 
@@ -158,5 +156,4 @@ def metrics_fields(status: Status) -> dict[str, Any]:
 
 
 def log_metrics(status: Status) -> None:
-    """Logs the METRICS line."""
     structlog.get_logger("penstock").info("METRICS", **metrics_fields(status))

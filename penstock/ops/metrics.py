@@ -36,14 +36,9 @@ _HISTOGRAMS: tuple[tuple[Literal["backend", "sink"], str, str, str], ...] = (
 )  # fmt: skip
 
 
-def no_more_metrics(status: Status) -> Iterable[Metric]:
-    """Only penstock's own series."""
-    return ()
-
-
-def metrics_text(status: Status, more: MoreMetrics = no_more_metrics) -> bytes:
+def metrics_text(status: Status, more: MoreMetrics | None = None) -> bytes:
     """The exposition of a status; the series of `more` follow."""
-    return generate_latest(_Metrics([*families(status), *more(status)]))
+    return generate_latest(_Metrics([*families(status), *(more(status) if more else ())]))
 
 
 class _Metrics(Collector):

@@ -401,7 +401,6 @@ class TableStatus(StatusReport):
         return "/".join(filter(None, (self.backend, self.sid, self.table)))
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON of what is known."""
         found = ((name, getattr(self, name)) for name in described(TableStatus))
         return {name: value for name, value in found if value is not None}
 

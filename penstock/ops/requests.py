@@ -49,7 +49,6 @@ class Endpoint(NamedTuple):
 
 
 def as_json(status: int, body: Any, **more: Any) -> Response:
-    """A response with `body` as indented JSON."""
     data = orjson.dumps(body, str, orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE)
     return Response(data, status, media_type="application/json", **more)
 
@@ -95,7 +94,6 @@ class WrongTokens:
         self._times: defaultdict[str, deque[float]] = defaultdict(deque)
 
     def add(self, client: str) -> None:
-        """One more."""
         with self._lock:
             if len(self._times) >= _REMEMBERED:
                 self._times.clear()

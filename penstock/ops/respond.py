@@ -1,7 +1,10 @@
-"""What the ops server answers: pure functions of the request and the status."""
+"""What the ops server answers: pure functions of the request and the status; and the files of the
+pages below `/ui/`, which ask the other endpoints for all that they show.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from importlib.resources import files
 from typing import Any
 
 from starlette.background import BackgroundTask
@@ -9,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.history import RANGES, History
-from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text, no_more_metrics
+from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status, status_schema
 
@@ -27,7 +30,7 @@ class Asked:
     access: Access
     stop: Callable[[], None]
     stream_info: StreamInfo | None = None
-    more_metrics: MoreMetrics = no_more_metrics
+    more_metrics: MoreMetrics | None = None
     history: History = field(default_factory=History)
     endpoints: Sequence[Endpoint] = ()
 
@@ -136,3 +139,32 @@ def status_endpoints(asked: Callable[[OpsRequest], Asked]) -> list[Endpoint]:
         Endpoint(path, method, answered(answer), what)
         for path, (method, what, answer) in ANSWERS.items()
     ]
+
+
+_KINDS = {
+    "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml",
+}  # fmt: skip
+_PAGES = {"": "index.html", "map": "map.html"}
+_FILES = {
+    each.name
+    for each in files("penstock.ops").joinpath("ui").iterdir()
+    if each.name.rpartition(".")[2] in _KINDS
+}
+_HEADERS = {
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer",
+}  # fmt: skip
+
+
+def page(request: OpsRequest) -> Response:
+    asked = str(request.ids.get("name", ""))
+    name = _PAGES.get(asked, asked)
+    if name not in _FILES:
+        return refused(404, "not_found", f"there is no page {name[:40]}")
+    body = files("penstock.ops").joinpath("ui", name).read_bytes()
+    kind = _KINDS[name.rpartition(".")[2]]
+    return Response(body, media_type=kind, headers=_HEADERS)
+
+
+PAGES = (Endpoint("/ui/", "GET", page), Endpoint("/ui/{name}", "GET", page))

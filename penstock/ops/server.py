@@ -52,7 +52,6 @@ class OpsServer(Closes):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
         host = f"[{self.bind}]" if ":" in self.bind else self.bind
         return f"http://{host}:{self.port}"
 
@@ -96,7 +95,6 @@ class OpsServer(Closes):
         return self
 
     def close(self) -> None:
-        """Stops listening."""
         server, thread = self._server, self._thread
         self._server = self._thread = None
         if server is not None and thread is not None:
@@ -104,7 +102,6 @@ class OpsServer(Closes):
             thread.join(2 * _PATIENCE)
 
     def app(self) -> Starlette:
-        """The ASGI application."""
         routes = [
             Route(each.path, partial(self._serve, each.answer), methods=[each.method])
             for each in self._endpoints

@@ -116,7 +116,6 @@ class Status:
     )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         tables = [each.to_json() for each in self.tables]
         return asdict(replace(self, tables=())) | {"tables": tables}
 
@@ -130,7 +129,6 @@ STATUS_TYPES: tuple[type[Any], ...] = (
 
 @cache
 def status_schema() -> dict[str, Any]:
-    """The JSON Schema of a status."""
     schema: dict[str, Any] = TypeAdapter(Status).json_schema(mode="serialization")
     for kind in STATUS_TYPES:
         found = schema["$defs"].get(kind.__name__, schema)

@@ -40,7 +40,6 @@ class ActionApi:
         self._actions, self._access, self._operated = actions, access, operated
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """What it answers."""
         found = [
             Endpoint("/actions", "GET", self._list, "what may be done, and the last actions"),
             *(Endpoint(f"/actions/{name}", "POST", partial(self._act, name)) for name in ACTIONS),

@@ -53,7 +53,6 @@ class Operated:
 
     @classmethod
     def by_command(cls, pipeline: Pipeline) -> "Operated":
-        """Of a command of this host."""
         return cls(pipeline=pipeline, by=f"the command line of {socket.gethostname()}")
 
     def backends(self, name: str | None) -> list[str]:
@@ -93,7 +92,6 @@ class Action(Settings):
 
     @classmethod
     def what(cls) -> str:
-        """What it does."""
         text = str(cls.__doc__).removesuffix(".")
         return text[0].lower() + text[1:]
 

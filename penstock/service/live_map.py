@@ -44,7 +44,6 @@ class LiveMap(Closes):
         self._said: set[str] = set()
 
     def close(self) -> None:
-        """Closes the file."""
         if self._store is not None:
             self._store.close()
 
@@ -69,7 +68,6 @@ class LiveMap(Closes):
                 self._follow(pipeline, changed)
 
     def _read(self) -> Pipeline:
-        """The pipeline as the map has it now."""
         try:
             if self._store is None or (revision := self._store.revision) == self._seen:
                 return self._pipeline

@@ -7,7 +7,7 @@ shown. Writing takes `ops.token`, and a map in a file of its own.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import structlog
@@ -16,10 +16,13 @@ from starlette.responses import Response
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
 from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status
-from penstock.service.map_survey import MapSurvey, ServedPipeline, SurveyedTable
+from penstock.service.map_survey import MapSurvey, SurveyedTable
 from penstock.sinks import LoadsTables
 from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
 from penstock.tables.inventory import InventoriedTable
+
+if TYPE_CHECKING:
+    from penstock.service.service import Service
 
 KINDS: tuple[Kind, ...] = ("db", "url", "tbl")
 # What has to be given of a new row, and besides of one that is replaced.
@@ -37,17 +40,12 @@ log = structlog.get_logger("penstock.ops")
 
 
 class MapApi:
-    """Answers for one pipeline."""
-
-    def __init__(
-        self, served: ServedPipeline, access: Access, status: Callable[[], Status]
-    ) -> None:
+    def __init__(self, served: "Service", access: Access, status: Callable[[], Status]) -> None:
         self._served = served
         self._survey = MapSurvey(served)
         self._access, self._status = access, status
 
     def endpoints(self) -> Sequence[Endpoint]:
-        """What it answers, if the sink has a map."""
         if self._served.pipeline.sink.plug_in.map_store is None:
             return []
         found = [

@@ -8,12 +8,12 @@ import re
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
@@ -32,6 +32,9 @@ from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation
 
+if TYPE_CHECKING:
+    from penstock.service.service import Service
+
 Inventory = Mapping[tuple[str, str], InventoriedTable]
 
 _FRESH = 30.0  # seconds for which the sources' tables are known
@@ -40,24 +43,6 @@ _THREADS = 32
 _OPTIONS = {*TableOptions.model_fields} - {"partitions"}
 # The first that a table is in, of any of its sources, is its state.
 _STATES = ("waiting", "suspended", "resuming", "loading", "loaded")
-
-
-class Restarts(Protocol):
-    """A pipeline that this instance runs."""
-
-    def restart(self, backends: Collection[str]) -> None:
-        """Has backends begin anew."""
-        ...
-
-
-class ServedPipeline(Protocol):
-    """A pipeline as its map has it now; `live` is None while another instance runs it."""
-
-    @property
-    def pipeline(self) -> Pipeline: ...
-
-    @property
-    def live(self) -> Restarts | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +122,6 @@ class SurveyedTable:
         return stable_id(self.mapped.backend, self.mapped.source)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
         row, mapped = self.row or {}, self.mapped
         options = mapped.options.model_dump(mode="json", include=_OPTIONS)
         known = {each.state for each in self.states} - {"left"}  # of the map, and is back
@@ -159,7 +143,7 @@ class SurveyedTable:
 class MapSurvey:
     """Asks the sources and the destination of a pipeline. Threads may share it."""
 
-    def __init__(self, served: ServedPipeline) -> None:
+    def __init__(self, served: "Service") -> None:
         self._served = served
         self.store = served.pipeline.sink.map_store()
         self._lock = threading.Lock()
@@ -168,12 +152,10 @@ class MapSurvey:
 
     @property
     def rows(self) -> MapStore | FileMap:
-        """The rows of the map."""
         return self.store or FileMap(self._served.pipeline)
 
     @property
     def settings(self) -> PostgresSinkSettings:
-        """The sink's."""
         return cast(PostgresSinkSettings, self._served.pipeline.sink.settings)
 
     def urls(self, status: Status) -> Sequence[MapRow]:

@@ -48,8 +48,6 @@ LOST, BACK = "the source's connection is lost", "the source's connection is back
 
 
 class LogLine(NamedTuple):
-    """One line of the log."""
-
     level: LogLevel
     event: str
     fields: Mapping[str, Any]
@@ -68,7 +66,6 @@ class BoardLog:
             getattr(log, line.level)(line.event, **line.fields)
 
     def changes(self, snapshot: Snapshot) -> Iterator[LogLine]:
-        """What changed since the last call."""
         before, self._before = self._before, snapshot
         for name, sink in snapshot.of(SinkReport).items():
             yield from _sink(name, before.latest(SinkReport, name), sink.report)

@@ -17,11 +17,10 @@ from penstock.ops.board import Board
 from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import last_lines, log_metrics
-from penstock.ops.metrics import MoreMetrics, no_more_metrics
-from penstock.ops.pages import PAGES
+from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest
-from penstock.ops.respond import Asked, StreamInfo, status_endpoints
+from penstock.ops.respond import PAGES, Asked, StreamInfo, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
 from penstock.process.closing import Closes
@@ -56,7 +55,7 @@ class Operations(Closes):
         *,
         stop: Callable[[], None],
         standby: Callable[[], str | None],
-        more_metrics: MoreMetrics = no_more_metrics,
+        more_metrics: MoreMetrics | None = None,
         stream_info: StreamInfo | None = None,
     ) -> None:
         self._pipeline = pipeline
@@ -93,11 +92,9 @@ class Operations(Closes):
         return self
 
     def close(self) -> None:
-        """Ends the server and the METRICS line."""
         self._open.close()
 
     def follow(self, pipeline: Deployment, changed: Collection[str]) -> None:
-        """See `FollowsMap`."""
         self._pipeline = pipeline
 
     def status(self, partitions: int | None = SHOWN) -> Status:

@@ -42,7 +42,6 @@ class OwnedPipeline:
         return not self._over.is_set() and (self._standby is None or self._standby.is_ours)
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`."""
         self._pipeline = pipeline
 
     def end(self) -> None:
@@ -54,7 +53,6 @@ class OwnedPipeline:
         self._over.wait(seconds)
 
     def report_snapshots(self, backend: str, status: Mapping[str, Any]) -> None:
-        """Posts the status of a backend's snapshots."""
         if self._board is not None:
             self._board.post(backend, SnapshotsReport(**status))
 
@@ -67,11 +65,9 @@ class OwnedPipeline:
             add_sink_report(self._board, self._pipeline.sink.type, status)
 
     def bookmarks(self, backend: str) -> Bookmarks:
-        """See `PipelineState`."""
         return self._positions(backend).load()
 
     def losses(self, backend: str) -> str:
-        """See `PipelineState`."""
         rows = self.gaps(backend).rows()
         for partition in self.unpublished(backend, rows):
             raise Unavailable(
@@ -81,7 +77,6 @@ class OwnedPipeline:
         return losses(rows)
 
     def gaps(self, backend: str) -> Gaps:
-        """The gaps of a backend."""
         return self._positions(backend).gaps
 
     def unpublished(self, backend: str, rows: Mapping[str, GapRow]) -> Sequence[str]:

@@ -68,7 +68,6 @@ class Ownership:
 
     @property
     def lost(self) -> bool:
-        """Whether another instance took the lease from us."""
         return bool(self._holder.lost)
 
     def attempt(self) -> Owner | None:

@@ -44,7 +44,6 @@ class Pauses(Closes):
         self._prefix = f"paused:{pipeline.name}/"
 
     def close(self) -> None:
-        """Lets go of the store."""
         self._store.close()
 
     def all(self) -> dict[str, dict[str, Any]]:
@@ -99,7 +98,6 @@ class PausedReaders:
         self._said = ""
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`."""
         self._pipeline = pipeline
 
     def tick(self, now: float) -> None:

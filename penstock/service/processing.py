@@ -24,8 +24,6 @@ log = structlog.get_logger("penstock")
 
 
 class ProcessorService:
-    """Runs the processors of one file until it is stopped."""
-
     def __init__(self, file: ProcessorFile, observer: Callable[[], Observer]) -> None:
         self._file = file
         self._stop = StopRequest()

@@ -21,7 +21,7 @@ from penstock.microbatch.run_folder import run_folder, write_owner
 from penstock.model.errors import LeaseLost
 from penstock.model.finding import Finding
 from penstock.ops.board import Board
-from penstock.ops.metrics import MoreMetrics, no_more_metrics
+from penstock.ops.metrics import MoreMetrics
 from penstock.ops.reports import QueryReport, SourceReport
 from penstock.process.processes import ending_at_signals
 from penstock.service.action_api import ActionApi
@@ -58,7 +58,7 @@ class Service:
         pipeline: Pipeline,
         *,
         findings: Callable[[Pipeline], Iterator[Finding]],
-        more_metrics: MoreMetrics = no_more_metrics,
+        more_metrics: MoreMetrics | None,
     ) -> None:
         self.pipeline = pipeline
         self.live: LiveMap | None = None
@@ -71,7 +71,6 @@ class Service:
 
     @property
     def is_stopping(self) -> bool:
-        """Whether a stop was asked for."""
         return self._stop.is_set()
 
     def run(self) -> int:
@@ -146,7 +145,6 @@ class Service:
         return 0
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`."""
         self.pipeline = pipeline
 
     def _own(

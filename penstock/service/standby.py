@@ -46,7 +46,6 @@ class WriterLease:
 
     @property
     def lost(self) -> bool:
-        """Whether another instance took it from us."""
         return self._ownership is not None and self._ownership.lost
 
     def attempt(self, predecessor: Owner | None) -> str | None:
@@ -116,7 +115,6 @@ class Standby:
         return not (self.lost or self._stop.is_set())
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`."""
         self._pipeline = pipeline
 
     def release(self) -> None:

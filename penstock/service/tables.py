@@ -48,7 +48,6 @@ class FollowedTables(Closes):
         self._thread.start()
 
     def close(self) -> None:
-        """Ends the looks."""
         self._over.set()
         if self._thread.is_alive():
             self._thread.join(_LEAVING)

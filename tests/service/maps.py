@@ -11,8 +11,8 @@ from starlette.testclient import TestClient
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
-from penstock.ops.pages import PAGES
 from penstock.ops.requests import Access
+from penstock.ops.respond import PAGES
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.map_api import MapApi

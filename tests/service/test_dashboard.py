@@ -18,7 +18,6 @@ from penstock.ops.board import Board
 from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
-from penstock.ops.pages import PAGES
 from penstock.ops.partitions import SHOWN
 from penstock.ops.reports import (
     GapReport,
@@ -30,7 +29,7 @@ from penstock.ops.reports import (
     TableStatus,
 )
 from penstock.ops.requests import Access, Endpoint, OpsRequest
-from penstock.ops.respond import ANSWERS, Asked, status_endpoints
+from penstock.ops.respond import ANSWERS, PAGES, Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.reading.partition_reports import summed

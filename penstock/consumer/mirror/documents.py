@@ -19,7 +19,6 @@ _INT64 = 2.0**63
 
 
 def chunk_rows(table: TargetTable, chunk: Mapping[str, Any]) -> list[Row]:
-    """The rows of a chunk."""
     pairs = zip(chunk["keys"], chunk["data"], strict=True)
     return [_row(table, key, document) for key, document in pairs]
 

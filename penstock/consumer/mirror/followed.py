@@ -2,21 +2,15 @@
 for the encoders of the target.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from penstock.consumer.mirror.differences import difference
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
-from penstock.consumer.mirror.plain_changes import (
-    EXPECTED,
-    PlainChange,
-    PlainDecoder,
-    plain_decoder,
-)
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
@@ -43,6 +37,37 @@ _STREAMS = 4000
 # Of tables with a key: subjects whose last places are kept, the latest. A writer that repeats more
 # than these repeats all after them, too, which leads to the same rows.
 _SUBJECTS = 500
+
+EXPECTED = "backend", "schema", "collection", "relation_id", "schema_version"
+
+
+class PlainChange(msgspec.Struct, gc=False):
+    """A change as the layout `penstock` has it, of the table and the columns that are expected.
+    `data`: a struct of the columns' values. Most changes are such, and maps for the change and its
+    row take a third of a mirror's time."""
+
+    operation: Literal["INSERT", "READ", "UPDATE", "REPLACE"]
+    data: Any
+    before: None
+    unchanged: Annotated[tuple[Any, ...], msgspec.Meta(max_length=0)]
+    position: str
+    committed_at: Any
+
+
+PlainDecoder = Callable[[bytes], PlainChange]
+
+
+def plain_decoder(columns: Sequence[str], *expected: str | int | None) -> PlainDecoder:
+    """What decodes plain changes with these columns, and these values of the fields `EXPECTED`;
+    raises MsgspecError on any other."""
+    values = [(f"column_{n}", Any, msgspec.field(name=name)) for n, name in enumerate(columns)]
+    fields: list[Any] = [
+        (name, Literal[value]) for name, value in zip(EXPECTED, expected, strict=True)
+    ]
+    fields.append(("data", msgspec.defstruct("Row", values, gc=False)))
+    change = msgspec.defstruct("Change", fields, bases=(PlainChange,), gc=False)
+    decode: Any = msgspec.msgpack.Decoder(change).decode
+    return decode  # type: ignore[no-any-return]
 
 
 class Followed:

@@ -37,7 +37,6 @@ class PublishedTable:
 
     @property
     def is_past(self) -> bool:
-        """Whether the table was otherwise already when it was stored."""
         return Revision(self.revision, self.document).is_past
 
     @property

@@ -56,7 +56,6 @@ class SnapshotMessages:
         self._consumer = None
 
     def body(self, message: Delivered, *, exactly: bool = False) -> Mapping[str, Any]:
-        """The body of a message."""
         return body_of(message.headers, message.payload, self._decompressor, exactly=exactly)
 
     def last_complete(self) -> Mapping[str, Any] | None:

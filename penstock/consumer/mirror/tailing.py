@@ -11,8 +11,7 @@ import structlog
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import is_renamed_to
-from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed
-from penstock.consumer.mirror.plain_changes import PlainChange
+from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed, PlainChange
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import last_meta
 from penstock.consumer.tail.reader import TailReader

@@ -28,15 +28,12 @@ _LOGIN = {
 
 
 class Moto(EmbeddedServer):
-    """A moto server; any credentials do."""
-
     def __init__(self, folder: Path | str | None = None) -> None:
         self.bin = beside_python("moto_server", extra="demo-dynamodb")
         super().__init__("moto", folder)
 
     @property
     def url(self) -> str:
-        """The endpoint of every service."""
         return f"http://{self.host}:{self.port}"
 
     def _command(self, *, again: bool) -> Sequence[str]:

@@ -109,7 +109,6 @@ def fill_cart(shop: Writer) -> list[Write]:
 
 
 def cancel(shop: Writer) -> list[Write]:
-    """An order is deleted."""
     order = shop.some("orders")[0]
     return [(Written("DELETE", "orders", (order,)), DeleteOne({"_id": order}))]
 
@@ -209,8 +208,6 @@ def _transaction_id(session: ClientSession) -> str:
 
 
 class MongoDemo(DemoSource):
-    """A stand-in for MongoDB."""
-
     title = "SecantusDB"
     notice = (
         "The database is SecantusDB, a stand-in for a MongoDB replica set: it speaks MongoDB's"

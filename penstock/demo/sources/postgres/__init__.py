@@ -68,7 +68,6 @@ class Postgres(EmbeddedServer):
         return self.url_of("postgres")
 
     def url_of(self, database: str, user: str = "postgres", password: str = "") -> str:
-        """Of a database on this server."""
         login = f"{user}:{password}" if password else user
         return f"postgresql://{login}@{self.host}:{self.port}/{database}"
 
@@ -245,8 +244,6 @@ def _transaction_id(connection: Connection) -> str:
 
 
 class PostgresDemo(DemoSource):
-    """PostgreSQL."""
-
     title = "PostgreSQL"
     keys = shop.KEYS
     mirrored = shop.MIRRORED

@@ -144,7 +144,6 @@ def renumber(shop: Writer, cursor: Cursor) -> list[Written]:
 
 
 def cancel(shop: Writer, cursor: Cursor) -> list[Written]:
-    """Deletes an order, after its items."""
     orders = _some_orders(shop)
     items = "DELETE FROM order_items WHERE order_id = ANY(%s) RETURNING order_id, line"
     whole = "DELETE FROM orders WHERE id = ANY(%s) RETURNING id"
