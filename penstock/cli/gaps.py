@@ -6,13 +6,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import (
-    file_argument,
-    json_list,
-    load_deployment,
-    print_list,
-    state_option,
-)
+from penstock.cli.options import file_argument, json_list, load_deployment, print_list, state_option
 from penstock.config import Deployment
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps

@@ -26,10 +26,7 @@ _LINES = 500  # that are kept
 
 
 def configure(
-    form: Format | None = None,
-    *,
-    secrets: Iterable[str] = (),
-    stream: TextIO | None = None,
+    form: Format | None = None, *, secrets: Iterable[str] = (), stream: TextIO | None = None
 ) -> None:
     """Sets up all logging of this process. `form` None: for people on a terminal, else logfmt."""
     out = stream or sys.stderr

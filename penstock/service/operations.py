@@ -139,10 +139,7 @@ class Operations(Closes):
     def _listen(self) -> None:
         ops = self._pipeline.ops
         server = OpsServer(
-            port=ops.port,
-            extra_ports=ops.extra_ports,
-            access=self.access,
-            endpoints=self.endpoints,
+            port=ops.port, extra_ports=ops.extra_ports, access=self.access, endpoints=self.endpoints
         )
         self._server = self._open.enter_context(server)
         log.info("ops server listens", url=server.url)

@@ -79,12 +79,7 @@ class Followed:
     """
 
     def __init__(
-        self,
-        table: TargetTable,
-        target: Target,
-        catalog: Catalog,
-        *,
-        dropped: Dropped,
+        self, table: TargetTable, target: Target, catalog: Catalog, *, dropped: Dropped
     ) -> None:
         self.table = table
         self.problem = ""

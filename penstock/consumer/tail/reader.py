@@ -274,10 +274,7 @@ class TailReader(Closes):
                 since = self._start.time.astimezone(UTC).isoformat()
                 config |= {"deliver_policy": "by_start_time", "opt_start_time": since}
             else:
-                config |= {
-                    "deliver_policy": "by_start_sequence",
-                    "opt_start_seq": self._first(),
-                }
+                config |= {"deliver_policy": "by_start_sequence", "opt_start_seq": self._first()}
             self._consumer = PullConsumer(self._connection, self.stream, config, hint=_HINT)
             self._reached, self._delays = True, delays(limit=1.0)
         return self._consumer
