@@ -109,8 +109,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
 
 
 def _fail(error: PenstockError) -> NoReturn:
-    """Prints what happened, the remedy and where it is explained; 2 is the operator's to mend, 1 is
-    not."""
+    """Prints what happened, the remedy and where it is explained; exits."""
     click.secho("error: ", nl=False, bold=True, fg="red", err=True)
     click.echo(error.message, err=True)
     if error.hint:

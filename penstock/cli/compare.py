@@ -159,8 +159,7 @@ def _with_key(body: Mapping[str, Any], collection: Collection) -> Mapping[str, A
 
 
 def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collection) -> None:
-    """The layout `puller` says neither database nor schema: two collections of one name cannot be
-    told apart."""
+    """The layout `puller` does not tell two collections of one name apart."""
     if getattr(pipeline.sink.settings, "layout", "") != "puller":
         return
     where = [space for space, name in backend.feed().tables() or () if name == collection.name]

@@ -1,7 +1,4 @@
-"""`penstock init`: a pipeline file to begin with, and what its source needs.
-
-Every key of the source is there, with its description and, in a comment, its default.
-"""
+"""`penstock init`: a pipeline file to begin with, and what its source needs."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -61,8 +61,7 @@ def overrides(state: Path | None) -> dict[str, str]:
 
 
 def load_deployment(file: Path, state: Path | None) -> Deployment:
-    """The pipeline in FILE, or the processor where it has neither a sink nor Spark. `state`
-    replaces the file's. Raises SettingsError."""
+    """The pipeline in FILE, or the processor where it has neither a sink nor Spark."""
     keys = keys_of(file)
     is_processor = "processor" in keys or ("backends" in keys and not keys & {"sink", "spark"})
     model: type[Deployment] = ProcessorFile if is_processor else Pipeline
@@ -85,8 +84,7 @@ def print_list(
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """One line for the head and one for each row; every column as wide as its widest cell, never
-    cut: a pager or `cut` can do that."""
+    """Every column is as wide as its widest cell, never cut: a pager or `cut` can do that."""
     lines = [list(head), *(list(row) for row in rows)]
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     return "\n".join(
@@ -108,8 +106,7 @@ class OpsClient:
         return cls(ops.bind, ops.port, token="" if token is None else token.get_secret_value())
 
     def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object it answers with; empty where nothing answers, or something else. With a
-        `body` it is a POST."""
+        """The JSON object it answers with; empty where there is none. A `body` makes it a POST."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._bind, self._bind)  # noqa: S104
         method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -224,10 +224,8 @@ def remaining(
     pipeline: Deployment, stored: Sequence[StoredRow]
 ) -> tuple[list[dict[str, Any]], dict[str, int | None]]:
     """A row for each partition that has not ended, or whose descendants are not stored yet, and
-    backend -> its sum; see `Estimate`.
-
-    In rows: `remaining` (changes, or null), `lag_seconds` (or null) and `error`, why neither is
-    known."""
+    backend -> its sum; see `Estimate`. In rows: `remaining` (changes, or null), `lag_seconds` (or
+    null) and `error`, why neither is known."""
     rows: list[dict[str, Any]] = []
     totals: dict[str, int | None] = {}
     for backend in pipeline.backends:

@@ -45,8 +45,8 @@ class StoredRow:
 
 
 class Editing(Closes):
-    """Opens the pipeline's store, until `close`. Raises Unavailable, SettingsError. `report` gets
-    what is waited for."""
+    """Opens the pipeline's store. Raises Unavailable, SettingsError. `report` gets what is waited
+    for."""
 
     def __init__(self, pipeline: Deployment, report: Callable[[str], None] = print) -> None:
         if pipeline.positions.startswith("memory:"):
@@ -203,11 +203,9 @@ def wait_for_owners(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, Lease]:
-    """The rows, by full name, as soon as none of them has a live owner.
-
-    An owner lives if a row of its own changes within its term. Raises SettingsError then, and
-    Unavailable. A row without a term was written by `penstock run`: its pipeline's lease decides.
-    """
+    """The rows, by full name, as soon as none of them has a live owner. An owner lives if a row of
+    its own changes within its term. Raises SettingsError then, and Unavailable. A row without a
+    term was written by `penstock run`: its pipeline's lease decides."""
     holder = LeaseHolder(OwnedRows(store, prefix, instance_name()), clock=clock)
     first: dict[str, str] = {}
     while True:

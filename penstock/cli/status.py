@@ -87,12 +87,8 @@ def _once(ops: OpsClient, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(found, indent=2))
     else:
-        Console().print(_frame(ops, found))
+        Console().print(frame(found, _asked(ops, "/history")))
     raise SystemExit(0 if found["health"] == "ok" else 1)
-
-
-def _frame(ops: OpsClient, status: Mapping[str, Any]) -> RenderableType:
-    return frame(status, _asked(ops, "/history"))
 
 
 def frame(status: Mapping[str, Any], history: Mapping[str, Any]) -> RenderableType:

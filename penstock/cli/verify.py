@@ -80,8 +80,7 @@ def command(
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """A table of one source, and what the map says of it. Without `schemas` the source does not
-    send it."""
+    """A table of one source in the map. Without `schemas` the source does not send it."""
 
     feed: PostgresFeed
     sid: str

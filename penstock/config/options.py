@@ -44,10 +44,8 @@ def _shape(annotation: Any, *, optional: bool = False) -> _Shape:
 
 
 def settings_from_options(model: type[S], options: Mapping[str, str]) -> S:
-    """Builds settings from flat options; raises SettingsError that lists every mistake.
-
-    No message repeats a value.
-    """
+    """Builds settings from flat options; raises SettingsError that lists every mistake. No message
+    repeats a value."""
     problems: list[str] = []
     tree: dict[str, Any] = {}
     for key, text in options.items():
@@ -114,10 +112,8 @@ def _value(text: str, shape: _Shape) -> Any:
 
 
 def options_from_settings(model: Settings) -> dict[str, str]:
-    """The inverse of `settings_from_options`. Reveals secrets: it feeds Spark's options.
-
-    What equals its default is left out.
-    """
+    """The inverse of `settings_from_options`. Reveals secrets: it feeds Spark's options. What
+    equals its default is left out."""
     return dict(_flat(model, ""))
 
 

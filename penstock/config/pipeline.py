@@ -185,8 +185,7 @@ class SinkChoice(Settings):
         return None if server is None else server(self.settings)
 
     def map_store(self) -> "MapStore | None":
-        """The file of the map, if it has one of its own, which may be edited while the pipeline
-        runs; does no I/O."""
+        """The file of the map that may be edited while the pipeline runs; does no I/O."""
         make = self.plug_in.map_store if self.type else None
         return None if make is None else make(self.settings)
 
@@ -369,13 +368,11 @@ class Pipeline(Deployment):
         return self._problems
 
     def forgets(self, backend: str) -> bool:
-        """Whether what the map does not have of a backend has left it: not where that may be a
-        mistake."""
+        """Whether what the map lacks of a backend has left it: not where that may be a mistake."""
         return backend not in self._broken
 
     def renewed(self) -> "Pipeline":
-        """The same with what the file of its map says now; itself where there is none. Raises
-        SettingsError, Unavailable."""
+        """The same with what the file of its map says now. Raises SettingsError, Unavailable."""
         store = self.sink.map_store()
         if store is None:
             return self
@@ -383,8 +380,7 @@ class Pipeline(Deployment):
             return self.mapped(store.content())
 
     def mapped(self, content: "MapContent") -> "Pipeline":
-        """The same with what the file of its map says; rows that are wrong there say what they said
-        before."""
+        """The same with this map; rows that are wrong there say what they said before."""
         before: Any = self.sink.settings
         content = content.over(before, [each.settings for each in self.backends])
         settings = before.model_copy(update={"map": content.entries})

@@ -22,8 +22,7 @@ Samples = Mapping[tuple[str, str, str], Sequence[bytes]]  # by backend, namespac
 
 
 def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
-    """The plain bodies of so many of the newest messages of a stream. Raises Unavailable,
-    SettingsError."""
+    """The plain bodies of a stream's newest messages. Raises Unavailable, SettingsError."""
     connection, found = Connection(settings), defaultdict[tuple[str, str, str], list[bytes]](list)
     try:
         connection.open()

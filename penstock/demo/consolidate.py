@@ -1,7 +1,5 @@
 """`penstock demo --consolidate`: the databases of two shops flow into one while the shops are open,
-and `penstock verify` compares them in the end.
-
-One server has all three databases.
+and `penstock verify` compares them in the end. One server has all three databases.
 """
 
 import os
@@ -26,10 +24,7 @@ _LIVE = "SELECT count(*) FROM penstock.ledger WHERE state = 'live'"
 
 
 def run(options: Options, console: Console) -> int:
-    """Runs the demo; 0 when each table has what those of both shops have, else 1.
-
-    Raises Unavailable when the server or the pipeline does not come up, or the pipeline ends.
-    """
+    """0 when each table has what those of both shops have, else 1. Raises Unavailable."""
     told = Console(quiet=True) if options.quiet else console
     with DemoFolder() as folder, ExitStack() as stack:
         server = stack.enter_context(Postgres())

@@ -83,8 +83,7 @@ class DemoPipeline(Daemon):
         timeout: float = inf,
         show: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Looks a few times a second whether it is `done`, and shows the phase. Raises Unavailable,
-        also when that takes longer than `timeout` seconds."""
+        """Shows the phase until it is `done`. Raises Unavailable, also after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while not done():
             self.check()

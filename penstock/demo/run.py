@@ -28,9 +28,6 @@ _KEPT = 5.0  # changes a second after the verdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`seconds` is how long the shop is open, `rate` its changes a second, `source` a name of
-    `SOURCES`."""
-
     source: str = "postgres"
     seconds: float = 30.0
     rate: float = 500.0
@@ -39,15 +36,12 @@ class Options:
 
 
 def run(options: Options, console: Console) -> int:
-    """Runs the demo; 0 when every change arrived exactly once and in order, else 1.
-
-    Raises Unavailable when a server or the pipeline does not come up, or the pipeline ends.
-    """
+    """0 when every change arrived exactly once and in order, else 1. Raises Unavailable."""
     made = source(options.source)
     if made.notice:
         show_lines(console, made.notice)
     with DemoFolder() as folder, ExitStack() as stack:
-        with Screen(console, quiet=options.quiet) as screen:
+        with Screen(Console(quiet=True) if options.quiet else console) as screen:
             screen.show(Scene(phase="setting up"))
             shop, nats = stack.enter_context(made), stack.enter_context(Nats())
             demo = _Demo(options, screen, shop, nats, folder.path)
@@ -188,8 +182,7 @@ class _Demo:
         ]
 
     def keep(self, console: Console, nats: Nats) -> None:
-        """Starts the pipeline again, opens the shop at a walk and says how to reach everything,
-        until Ctrl-C."""
+        """Starts the pipeline again, opens the shop at a walk and says how to reach everything."""
         pipeline, source = self.pipeline, self._source
         workload = Workload(self._writer, _KEPT)
         variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())

@@ -1,7 +1,4 @@
-"""What the demo shows: a live screen in a terminal, a line every few seconds in a pipe, or nothing.
-
-Draws a `Scene`, wherever its numbers come from.
-"""
+"""What the demo shows: a live screen in a terminal, some lines in a pipe, or nothing."""
 
 import time
 from collections.abc import Sequence
@@ -42,14 +39,13 @@ class Scene:
 
 
 class Screen(Closes):
-    def __init__(self, console: Console, *, quiet: bool) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._quiet = quiet
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._printed = ("", 0.0)
 
     def __enter__(self) -> Self:
-        if self._console.is_terminal and not self._quiet:
+        if self._console.is_terminal and not self._console.quiet:
             self._live.start()
         return self
 
@@ -58,8 +54,6 @@ class Screen(Closes):
         self._live.stop()
 
     def show(self, scene: Scene) -> None:
-        if self._quiet:
-            return
         if self._live.is_started:
             self._live.update(draw(scene), refresh=True)
             return

@@ -147,11 +147,8 @@ class EmbeddedServer(Daemon, Closes):
         """Whether it serves, and not another server on its port."""
 
     def start(self) -> None:
-        """Starts the server and waits until it serves; again, on the same port, which (or shared
-        memory) the previous run may still hold for a moment.
-
-        Raises Unavailable with the end of its log.
-        """
+        """Waits until it serves; again, on the same port, which (or shared memory) the previous run
+        may still hold for a moment. Raises Unavailable with the end of its log."""
         if self.running:
             return
         again, attempts, output = self.port != 0, 5, ""

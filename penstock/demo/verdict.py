@@ -21,8 +21,7 @@ _EXAMPLES = 5
 
 
 class Received(NamedTuple):
-    """One change: as the writer enters it, and the keys that it touched, the new one last; none for
-    TRUNCATE."""
+    """One change: as the writer enters it, and the keys that it touched, the new one last."""
 
     event_id: str
     place: Place
@@ -33,11 +32,8 @@ class Received(NamedTuple):
 
 class DemoReplica:
     """A consumer's copy of the tables, made of the messages alone. `keys` are each table's key
-    columns.
-
-    Applies each change once, by its event id, and records contradictions: an INSERT of a row that
-    exists, an UPDATE of a row that does not, an old row that differs from the copy.
-    """
+    columns. Applies each change once, by its event id, and records contradictions: an INSERT of a
+    row that exists, an UPDATE of a row that does not, an old row that differs from the copy."""
 
     def __init__(self, keys: Mapping[str, tuple[str, ...]]) -> None:
         self._folds = {table: _fold(columns) for table, columns in keys.items()}
@@ -138,8 +134,7 @@ def differences(
     copies: TableRows,
     words: tuple[str, str] = ("is not in the copy", "is only in the copy"),
 ) -> Iterator[str]:
-    """How copies differ from a table's rows; `words` are for a row that is missing, and one that
-    is too many."""
+    """How copies differ from rows; `words`: for a row that is missing, and one too many."""
     for only, others, problem in ((rows, copies, words[0]), (copies, rows, words[1])):
         yield from (f"{table} {key} {problem}" for key in only if key not in others)
     for key, row in rows.items():

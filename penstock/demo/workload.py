@@ -37,10 +37,8 @@ class Written(NamedTuple):
 
 
 class Ledger:
-    """Transaction id -> its changes in order. One thread writes, others may read `count`.
-
-    A change without a transaction is in the one that `alone` names: the history of its key.
-    """
+    """Transaction id -> its changes in order. One thread writes, others may read `count`. A change
+    without a transaction is in the one that `alone` names: the history of its key."""
 
     def __init__(self) -> None:
         self.committed: dict[str, tuple[Written, ...]] = {}

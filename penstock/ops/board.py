@@ -1,8 +1,4 @@
-"""The reports of all processes, merged in the service process.
-
-The reader, the tasks and the commit process report (`ops/reporter.py`): by datagrams to a unix
-socket on the driver's host, by TCP from other hosts.
-"""
+"""The reports of all processes (`ops/reporter.py`), merged in the service process."""
 
 import contextlib
 import socket
@@ -35,12 +31,10 @@ R = TypeVar("R", bound=StatusReport)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry(Generic[R]):
-    """The merged reports of one thing. Times are the board's monotonic clock.
-
-    `at`: the last report. `changed`: when each field last got another value. `calm`: when each
-    field was last empty, or at or below its bound (0 unless the board has another for it), for
-    those that ever were. `gained`: of what is rated, weighed by its age; see `rate`.
-    """
+    """The merged reports of one thing. Times are the board's monotonic clock. `at`: the last
+    report. `changed`: when each field last got another value. `calm`: when each field was last
+    empty, or at or below its bound (0 unless the board has another for it), for those that ever
+    were. `gained`: of what is rated, weighed by its age; see `rate`."""
 
     report: R
     at: float
@@ -125,11 +119,9 @@ class Snapshot:
 
 
 class Board(Closes):
-    """Receives reports in a daemon thread, within a `with`.
-
-    `path` is the socket; its folder is made with mode 0700. `bounds` are limits of numeric fields,
-    below or at which they count as calm.
-    """
+    """Receives reports in a daemon thread, within a `with`. `path` is the socket; its folder is
+    made with mode 0700. `bounds` are limits of numeric fields, below or at which they count as
+    calm."""
 
     def __init__(
         self,
@@ -180,8 +172,7 @@ class Board(Closes):
                         del entries[name]
 
     def serve(self, connection: Connection) -> None:
-        """Takes the reports of one TCP connection and confirms each; raises EOFError or OSError
-        at its end."""
+        """Confirms the reports of one TCP connection; raises EOFError or OSError at its end."""
         while True:
             self._take(connection.recv_bytes(4 * LIMIT))
             connection.send_bytes(b"")
@@ -193,8 +184,7 @@ class Board(Closes):
         totals: Mapping[str, float] = _NOTHING,
         sender: str = "",
     ) -> None:
-        """Merges a report. Its counters, and `totals`, are all that the process `sender` has
-        counted so far."""
+        """Merges a report. Its counters, and `totals`, are those of the process `sender`."""
         with self._lock:
             gains = {
                 key: self._gain((report.kind, name, key, sender), total)

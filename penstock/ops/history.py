@@ -79,9 +79,7 @@ class History:
         for name, values in seconds.latest(_MINUTE + since + 1).items():
             known = values[:_MINUTE][~np.isnan(values[:_MINUTE])]
             if len(known):
-                chart = name.partition("/")[0]
-                how = _SUMMARIES.get(chart, np.max)
-                row[name] = float(how(known))
+                row[name] = float(_SUMMARIES.get(name.partition("/")[0], np.max)(known))
         minutes.put(minute, row)
         for ring in (seconds, minutes):  # what has left
             for name in [name for name, v in ring.values.items() if np.isnan(v).all()]:

@@ -150,7 +150,3 @@ def metrics_fields(status: Status) -> dict[str, Any]:
         "confirmed": ",".join(backend.confirmed or "-" for backend in status.backends),
         "batch_ms": status.last_batch.duration_ms if status.last_batch else 0,
     }
-
-
-def log_metrics(status: Status) -> None:
-    structlog.get_logger("penstock").info("METRICS", **metrics_fields(status))

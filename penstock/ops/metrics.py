@@ -1,7 +1,4 @@
-"""The status as Prometheus text, with HELP and TYPE.
-
-A caller may add series of its own to them (`MoreMetrics`).
-"""
+"""The status as Prometheus text, with HELP and TYPE."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal

@@ -39,10 +39,8 @@ Key = tuple[str, str]
 
 class Reporter:
     """Sends reports to a board. Costs microseconds; pickles; may be used across a fork and by
-    several threads.
-
-    `address` is the path of the board's socket, or `tcp:HOST:PORT`, where `key` is needed.
-    """
+    several threads. `address` is the path of the board's socket, or `tcp:HOST:PORT`, where `key` is
+    needed."""
 
     def __init__(self, address: str | Path, key: bytes = b"") -> None:
         self._address = str(address)
@@ -54,8 +52,7 @@ class Reporter:
         return Reporter, (self._address, self._key)
 
     def report(self, name: str, report: StatusReport) -> None:
-        """The latest values of the fields that it names. A counter is this process's own, and only
-        grows."""
+        """The latest values of the fields that it names. Counters are this process's own."""
         self._send((report.kind, name), report.named, _NOTHING)
 
     def add(self, name: str, report: StatusReport) -> None:

@@ -22,8 +22,7 @@ StreamInfo = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, and all that its answer depends on. `stop` asks for a graceful stop; `endpoints`:
-    all that the server answers."""
+    """A request, and all that its answer depends on. `endpoints`: all that the server answers."""
 
     request: OpsRequest
     status: Status

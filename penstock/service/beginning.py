@@ -34,11 +34,9 @@ log = structlog.get_logger("penstock")
 
 
 class Beginnings:
-    """Begins the backends of one pipeline, from `start` until `close`.
-
-    `begun` are those whose queries may start. `errors` has the latest error of each other one:
-    Unavailable while a server is away, anything else where the operator must act.
-    """
+    """Begins the backends of one pipeline, from `start` until `close`. `begun` are those whose
+    queries may start. `errors` has the latest error of each other one: Unavailable while a server
+    is away, anything else where the operator must act."""
 
     def __init__(self, pipeline: Pipeline, board: Board, instance: str) -> None:
         self.begun: set[str] = set()
@@ -86,8 +84,7 @@ class Beginnings:
         self._pool.shutdown()
 
     def verify(self) -> None:
-        """Raises what no backend can begin without: LeaseLost, and errors of the sink and the
-        positions store that the operator must act on."""
+        """Raises LeaseLost, and errors of the sink and the positions store that do not pass."""
         for each in tuple(self._running):
             if each.done():
                 each.result()
@@ -168,10 +165,8 @@ class Beginnings:
     def _persist(
         self, begin: Callable[[], None], names: list[str], end: threading.Event, *, fails: bool
     ) -> bool:
-        """Tries until it succeeds, and returns True; False if it was ended before.
-
-        Raises LeaseLost, and (if `fails`) errors that the operator must act on.
-        """
+        """Tries until it succeeds, and returns True; False if it was ended before. Raises
+        LeaseLost, and (if `fails`) errors that the operator must act on."""
         waits: Iterator[float] = delays()
         failed: Iterator[float] = delays(first=FAILED_FIRST, limit=FAILED_LIMIT)
         while not end.is_set():
@@ -207,8 +202,7 @@ class Beginnings:
 
 def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     """Logs where the backend goes on; a first start begins here, and stores where, before anything
-    is read. May be called again. Raises Unavailable, SettingsError and what `Positions.load`
-    does."""
+    is read. May be called again. Raises SettingsError and what `Positions.load` does."""
     feed, saved = backend.feed(), positions.load()
     begun = _begun(backend, feed, sink, saved)
     for partition, record in begun.items():

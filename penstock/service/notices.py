@@ -149,8 +149,7 @@ class GapAnnouncements:
         self._at = 0.0
 
     def tick(self, snapshot: Snapshot, now: float) -> None:
-        """Announces new gaps; `now` is monotonic seconds. Raises nothing: an announcement that
-        fails is tried again."""
+        """Announces new gaps; `now` is monotonic seconds. One that fails is tried again."""
         for backend in self.pipeline.backends:
             for partition, row in snapshot.rows(GapReport, backend.name).items():
                 for gap in row.report.gaps:
@@ -186,6 +185,5 @@ class GapAnnouncements:
 
 
 def _identity(gap: Mapping[str, Any]) -> str:
-    """The id of the announcement: a gap that stopped the backend is announced again when reading
-    goes on."""
+    """A gap that stopped the backend is announced again when reading goes on."""
     return f"{gap['id']}-{gap['policy']}"

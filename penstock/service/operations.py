@@ -1,25 +1,28 @@
 """What operators see of a running service: the board, the ops server, the METRICS line."""
 
+import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Self
 
+import orjson
 import structlog
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
 
 from penstock.config import Deployment
 from penstock.microbatch.run_folder import BOARD
 from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
 from penstock.ops.board import Board
-from penstock.ops.events import EventStream
 from penstock.ops.history import History
-from penstock.ops.logs import last_lines, log_metrics
+from penstock.ops.logs import LastLines, last_lines, metrics_fields
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.partitions import SHOWN
-from penstock.ops.requests import Access, Endpoint, OpsRequest
+from penstock.ops.requests import Access, Endpoint, OpsRequest, refused, server_sent
 from penstock.ops.respond import PAGES, Asked, StreamInfo, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
@@ -34,6 +37,8 @@ METRICS = 15.0
 RECORD = 0.5
 # And between two looks at its health: one takes 7 ms with 1,000 partitions.
 HEALTH = 1.0
+_CLIENTS = 16
+_EVERY = 1.0  # seconds
 EVENTS = "server-sent events: the status each second, and the log"
 
 
@@ -44,9 +49,7 @@ def open_board(pipeline: Deployment, run: Path) -> Board:
 
 class Operations(Closes):
     """Serves /health and the rest, and logs the METRICS line, from `listen` until it is left.
-
-    `standby`: the instance that is waited for, None while the pipeline is ours.
-    """
+    `standby`: the instance that is waited for, None while the pipeline is ours."""
 
     def __init__(
         self,
@@ -113,8 +116,7 @@ class Operations(Closes):
         )
 
     def listen(self, *, patience: float = 0.0) -> None:
-        """Listens from now on; waits `patience` seconds for a port that is taken, and raises
-        SettingsError then."""
+        """Waits `patience` seconds for a port that is taken, and raises SettingsError then."""
         deadline = time.monotonic() + patience
         while self._server is None:
             try:
@@ -125,8 +127,7 @@ class Operations(Closes):
                 time.sleep(0.1)
 
     def try_to_listen(self) -> None:
-        """Listens if the port is free: while this instance waits, the other one, on this host, may
-        have the port."""
+        """While this instance waits, another one on this host may have the port."""
         if self._server is not None:
             return
         try:
@@ -149,7 +150,7 @@ class Operations(Closes):
         return self._asked(request=request, status=status, endpoints=self.endpoints)
 
     def _log_metrics(self) -> None:
-        log_metrics(self.status())
+        log.info("METRICS", **metrics_fields(self.status()))
 
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())
@@ -162,3 +163,41 @@ class Operations(Closes):
             tell = log.info if is_calm else log.warning
             tell("health has changed", health=status.health, reasons=list(status.reasons))
             self._health = status.health
+
+
+class EventStream:
+    """`/events`: the status each second and the log, for a few clients."""
+
+    def __init__(self, status: Callable[[], Status], lines: LastLines) -> None:
+        self._status, self._lines = status, lines
+        self._clients = 0
+        self._made: tuple[float, bytes] = (0.0, b"")
+
+    def answer(self, request: OpsRequest) -> Response:
+        """Events; 503 where there are as many clients as there may be."""
+        if self._clients < _CLIENTS:
+            return server_sent(self.events(request.headers.get("last-event-id", "")))
+        text = f"{_CLIENTS} clients have the events already"
+        return refused(503, "too_many", text, "ask for /status", headers={"Retry-After": "5"})
+
+    async def events(self, last: str) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, until the client goes; `last`: the last of the log that it has."""
+        seen = int(last) if last.isdecimal() else 0
+        self._clients += 1
+        try:
+            while True:
+                yield b"event: status\ndata: %b\n\n" % await self._current()
+                seen, lines = self._lines.after(seen)
+                for line in lines:
+                    yield b"event: log\nid: %d\ndata: %b\n\n" % (seen, line)
+                await asyncio.sleep(_EVERY)
+        finally:
+            self._clients -= 1
+
+    async def _current(self) -> bytes:
+        """The status as JSON; made once a second, however many clients there are."""
+        now = asyncio.get_running_loop().time()
+        if now - self._made[0] >= _EVERY / 2:
+            status = await run_in_threadpool(self._status)
+            self._made = now, orjson.dumps(status.to_json(), str)
+        return self._made[1]

@@ -33,11 +33,8 @@ class Owner:
 
 class Ownership:
     """This instance's part in the lease of one pipeline, or of who changes a processor's rows by
-    hand (`kind`).
-
-    `attempt` until it returns None; then a thread renews, until `release`. `lost` is true when
-    another instance took over. `clock` is monotonic seconds.
-    """
+    hand (`kind`). `attempt` until it returns None; then a thread renews, until `release`. `lost` is
+    true when another instance took over. `clock` is monotonic seconds."""
 
     def __init__(
         self,

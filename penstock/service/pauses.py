@@ -101,8 +101,7 @@ class PausedReaders:
         self._pipeline = pipeline
 
     def tick(self, now: float) -> None:
-        """Looks if it is time to; `now` is monotonic seconds. What cannot be known stays as it
-        is."""
+        """Looks each second, at `now` (monotonic seconds). What cannot be known stays as it is."""
         if now < self._next:
             return
         self._next = now + _LOOK

@@ -51,8 +51,7 @@ class ProcessorService:
         self.stop()
 
     def run(self) -> int:
-        """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
-        on."""
+        """Blocks until stopped, then returns 0. Raises PenstockError for the operator to mend."""
         file = self._file
         with ExitStack() as stack:
             stack.enter_context(ending_at_signals(self._stopping))

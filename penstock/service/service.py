@@ -74,8 +74,7 @@ class Service:
         return self._stop.is_set()
 
     def run(self) -> int:
-        """Blocks until stopped, then returns 0. Raises a PenstockError that the operator must act
-        on, or EngineLost when the JVM died."""
+        """Blocks until stopped, then returns 0. Raises PenstockError for the operator to mend."""
         with ExitStack() as stack:
             # (PySpark starts the JVM, and with it every worker, with SIGINT ignored: Ctrl-C reaches
             # only us.)

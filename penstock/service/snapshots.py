@@ -134,8 +134,7 @@ class Snapshots(Closes):
     def _answer(
         self, requests: SnapshotRequests, tables: FollowedTables, message: Msg
     ) -> bytes | None:
-        """The answer to `snapshot.request.TABLE` and `snapshot.cancel.ID`; None to a request for
-        another pipeline."""
+        """None to a request for another pipeline."""
         verb, name = "", tuple[str, ...]()
         try:
             verb, name = _asked_for(message.subject)
@@ -231,8 +230,7 @@ def outdated(
 
 
 class Resnapshots:
-    """Looks at the gaps of these backends. Used by one thread. Everything raises Unavailable,
-    SettingsError."""
+    """Looks at the gaps of these backends, in one thread. Raises Unavailable, SettingsError."""
 
     def __init__(self, owned: OwnedPipeline, backends: Sequence[str]) -> None:
         self._owned, self._backends = owned, backends

@@ -122,10 +122,8 @@ class Standby:
         self._writer.release()
 
     def wait(self, meanwhile: Callable[[], None]) -> bool:
-        """Returns True once the pipeline is ours, False after a stop.
-
-        `meanwhile` is called after every attempt. Raises SettingsError.
-        """
+        """Returns True once the pipeline is ours, False after a stop. `meanwhile` is called after
+        every attempt. Raises SettingsError."""
         waits = delays()
         while not self._stop.is_set():
             try:

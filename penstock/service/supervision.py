@@ -95,8 +95,7 @@ class Supervision:
         }  # fmt: skip
 
     def drain(self) -> None:
-        """Ends all queries, and waits until every reader reports that what it delivered is saved
-        and acknowledged."""
+        """Ends all queries, and waits for what they delivered: see `draining`."""
         (self._run / STOP).touch()
         deadline = time.monotonic() + GRACE
         while (waiting := self.draining(self._queries)) and time.monotonic() < deadline:

@@ -39,8 +39,8 @@ BUSY = Scene(
 
 def drawn(scene: Scene, *, terminal: bool, quiet: bool = False) -> str:
     out = io.StringIO()
-    console = Console(file=out, force_terminal=terminal, width=120, color_system=None)
-    with Screen(console, quiet=quiet) as screen:
+    console = Console(file=out, force_terminal=terminal, width=120, color_system=None, quiet=quiet)
+    with Screen(console) as screen:
         screen.show(scene)
     return out.getvalue()
 

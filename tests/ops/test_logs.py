@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import structlog
 
-from penstock.ops.logs import Blot, Format, configure, log_metrics, metrics_fields
+from penstock.ops.logs import Blot, Format, configure, metrics_fields
 from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
 from penstock.process.repeated import Repeated
 
@@ -140,7 +140,9 @@ def test_a_metrics_line_comes_after_every_interval_until_stopped() -> None:
     def look() -> None:
         if len(looks) == 1:
             line.close()
-        log_metrics(cast(Status, looks.pop()))
+        structlog.get_logger("penstock").info(
+            "METRICS", **metrics_fields(cast(Status, looks.pop()))
+        )
 
     line = Repeated(look, interval=0.001, name="line")
     line.run()

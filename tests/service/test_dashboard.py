@@ -15,7 +15,6 @@ import structlog
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
-from penstock.ops.events import EventStream
 from penstock.ops.history import History
 from penstock.ops.logs import configure, last_lines
 from penstock.ops.partitions import SHOWN
@@ -35,6 +34,7 @@ from penstock.ops.status import assess
 from penstock.reading.partition_reports import summed
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import ACTIONS, Actions, Operated
+from penstock.service.operations import EventStream
 from penstock.service.pauses import Pauses
 from tests.servers import Nats
 from tests.service.test_messages import store

@@ -86,8 +86,7 @@ class Bootstrap:
         self._asked_at = time.monotonic() if table.snapshot_id else -_SILENCE
 
     def step(self, wait: float) -> TargetTable | None:
-        """Loads what has come; waits up to `wait` seconds for something. The table, once it is
-        live."""
+        """Loads what has come, or waits up to `wait` seconds. The table, once it is live."""
         snapshot_id = self.table.snapshot_id
         messages = self._messages.next(snapshot_id, wait) if snapshot_id else None
         if not messages and time.monotonic() - self._asked_at >= _SILENCE:

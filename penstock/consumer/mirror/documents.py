@@ -24,8 +24,7 @@ def chunk_rows(table: TargetTable, chunk: Mapping[str, Any]) -> list[Row]:
 
 
 def row_change(table: TargetTable, change: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """A change of the table as one of its rows; None if they stay as they are. Raises
-    SettingsError."""
+    """A change as one of the table's rows; None if they stay as they are. Raises SettingsError."""
     operation, document = change["operation"], change["data"]
     if operation == "RENAME":  # of this collection: its documents are elsewhere
         return {"operation": "DROP"}

@@ -71,12 +71,10 @@ def plain_decoder(columns: Sequence[str], *expected: str | int | None) -> PlainD
 
 
 class Followed:
-    """Follows one table: `add` the messages of one transaction, then take its `work`.
-
-    `catalog` has the versions of the table's schema. `problem`: why the
-    rows can only be made right by a new snapshot; the table takes no changes from then on. `newer`:
-    that snapshot, if it was taken already. `refusal`: the error, where the problem is one.
-    """
+    """Follows one table: `add` the messages of one transaction, then take its `work`. `catalog` has
+    the versions of the table's schema. `problem`: why the rows can only be made right by a new
+    snapshot; the table takes no changes from then on. `newer`: that snapshot, if it was taken
+    already. `refusal`: the error, where the problem is one."""
 
     def __init__(
         self, table: TargetTable, target: Target, catalog: Catalog, *, dropped: Dropped
@@ -114,8 +112,7 @@ class Followed:
             self.changes += 1
 
     def add(self, message: Delivered, body: Mapping[str, Any]) -> bool:
-        """Adds a change of a message, if it is not in the rows yet. Returns whether those after it
-        may be plain."""
+        """Adds a change, if it is not in the rows yet. Returns whether later ones may be plain."""
         if _REPLAYED in message.headers and message.sequence > self.table.sequence:
             self.problem = self.problem or _OLDER
         if not self._is_new(message, body.get("position")):
@@ -175,8 +172,7 @@ class Followed:
         return self._plan
 
     def may_have_documents(self, message: Delivered) -> bool:
-        """Whether a column of the changes may be JSON, written as such: as far as the table's
-        version is known."""
+        """Whether a column may be JSON, written as such: as far as the version is known."""
         headers, table = message.headers, self.table
         if not self._has_documents:
             is_other = headers.get(VERSION, table.version) != table.version
@@ -245,8 +241,7 @@ class Followed:
         self._work.append((self.table, steps))
 
     def _is_same(self, message: Delivered, body: Mapping[str, Any]) -> bool:
-        """Whether the change is of the table and of the columns that we know, or of those that
-        follow from them."""
+        """Whether the change has the columns that we know, or those that follow from them."""
         table = self.table
         identity = body.get("relation_id")
         if identity is not None and identity != table.relation_id:
@@ -279,8 +274,7 @@ class Followed:
         return not self.problem
 
     def _alter(self, new: TargetTable) -> None:
-        """Columns that go, and columns that are null in all rows that there are, need no
-        snapshot."""
+        """Columns that go, and new ones that are null in all rows, need no snapshot."""
         old = {column.name: column for column in self.table.columns}
         now = {column.name: column for column in new.columns}
         added = [column for column in new.columns if column.name not in old]

@@ -241,8 +241,7 @@ class Replica(Drawn, Closes):
         )  # fmt: skip
 
     def _reload(self) -> None:
-        """Snapshots of tables whose rows cannot be made right otherwise. Readers see the old rows
-        meanwhile."""
+        """Only a snapshot makes their rows right. Readers see the old rows meanwhile."""
         for each in self._live.tables_to_reload(self._published.tables):
             name = each.table.name
             self._load(self._published.tables[name], each.table)

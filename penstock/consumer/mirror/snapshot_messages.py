@@ -8,9 +8,8 @@ from typing import Any
 
 import orjson
 import ormsgpack
-import pyarrow as pa
 
-from penstock.consumer.tail.bodies import exact_json
+from penstock.consumer.tail.bodies import ARROW, arrow_table, exact_json
 from penstock.model.errors import Malformed
 from penstock.nats.api import JetStream
 from penstock.nats.compression import Decompressor, DictionaryBucket
@@ -23,8 +22,7 @@ _AT_ONCE = 8  # chunks
 
 
 class SnapshotMessages:
-    """Reads them over an open connection that others may use. Everything raises Unavailable,
-    SettingsError, Malformed."""
+    """Over an open connection that others may use. Raises Unavailable, SettingsError, Malformed."""
 
     def __init__(self, connection: Connection, init: str, name: Sequence[str]) -> None:
         self._connection, self._init, self._name = connection, init, name
@@ -94,9 +92,6 @@ def is_of_another(meta: Mapping[str, Any], stream: Mapping[str, Any]) -> bool:
     return meta.get("stream_created") != stream.get("created")
 
 
-_ARROW = "application/vnd.apache.arrow.stream"
-
-
 def body_of(
     headers: Mapping[str, str],
     payload: bytes,
@@ -108,9 +103,11 @@ def body_of(
     there are no dictionaries."""
     try:
         payload = (decompressor or Decompressor()).plain(headers, payload, "snapshot")
-        if headers.get("Content-Type") == _ARROW:
-            return _tabular(payload)
-        load: Any = exact_json if exactly else orjson.loads
+        if headers.get("Content-Type") == ARROW:
+            table, given, load = arrow_table(payload, orjson.loads)
+            columns = {name: table[name].to_pylist() for name in table.column_names}
+            return {**given, **{name: list(map(load, each)) for name, each in columns.items()}}
+        load = exact_json if exactly else orjson.loads
         found = load(payload) if payload[:1] == b"{" else ormsgpack.unpackb(payload)
     except (ValueError, LookupError, TypeError, OSError) as error:
         raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot") from error
@@ -139,11 +136,3 @@ def differs(meta: Mapping[str, Any], chunks: Sequence[LoadedChunk]) -> str:
         if have[one["chunk"]].crc32 != one["crc32"]:
             return f"chunk {one['chunk']} is damaged"
     return ""
-
-
-def _tabular(payload: bytes) -> Mapping[str, Any]:
-    table = pa.ipc.open_stream(payload).read_all()
-    given = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else orjson.loads
-    images = {name: [load(one) for one in table[name].to_pylist()] for name in table.column_names}
-    return {**given, **images}

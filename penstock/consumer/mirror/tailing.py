@@ -118,8 +118,7 @@ class LiveTables(Closes):
         self._reader = TailReader(self._server, stream, start=self.sequence + 1)
 
     def tail(self, wait: float, status: ReplicaStatus) -> int:
-        """Applies what has come, in one transaction; waits up to `wait` seconds for something. How
-        many changes there were."""
+        """Applies what has come, in one transaction, or waits `wait` seconds. How many changes."""
         reader = self._reader
         assert reader is not None
         start, body = self.sequence, _NOTHING
@@ -203,8 +202,7 @@ class LiveTables(Closes):
             log.warning("a message of no table here is passed over", error=str(ours))
 
     def _store(self, touched: Sequence[Followed]) -> None:
-        """Stores what was added. A table whose changes the target refuses is not followed any more,
-        and the others are stored."""
+        """Stores what was added, but for tables whose changes the target refuses."""
         broken = [each for each in self._live.values() if each.problem and each not in touched]
         work = {each.table.name: each.work() for each in (*touched, *broken)}
         stream = self.tables[0].stream
@@ -257,8 +255,7 @@ class LiveTables(Closes):
         self._store_broken()
 
     def find_newer_snapshots(self, init: str, announced: Mapping[str, PublishedTable]) -> None:
-        """Tables of which a snapshot was stored since the source lost changes, or so that mirrors
-        load them again."""
+        """Snapshots since the source lost changes, or so that mirrors load a table again."""
         api = JetStream(self._connection)
         end = int(((api.stream(init) or {}).get("state") or {}).get("last_seq", 0))
         if end == self._init_end:
@@ -301,8 +298,7 @@ class LiveTables(Closes):
                 each.problem = each.problem or f"messages {start} to {end - 1} are gone"
 
     def tables_to_reload(self, names: Collection[str]) -> list[Followed]:
-        """Those of these names whose rows can only be made right by a snapshot; they are not live
-        any more."""
+        """Those whose rows only a snapshot can make right; they are not live any more."""
         found = [each for name, each in self._live.items() if each.problem and name in names]
         for each in found:
             del self._live[each.table.name]

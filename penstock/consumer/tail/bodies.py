@@ -22,7 +22,7 @@ from penstock.model.errors import Malformed
 from penstock.nats.compression import ENCODING, Decompressor
 from penstock.process.plugins import plugin
 
-_ARROW = "application/vnd.apache.arrow.stream"
+ARROW = "application/vnd.apache.arrow.stream"
 _STREAM = b"\xff\xff\xff\xff"  # what such a stream begins with, and no map or array of MessagePack
 _SHARED = (
     "backend", "tenant", "database", "schema", "collection", "operation", "relation_id",
@@ -58,7 +58,7 @@ def changes_of(
 
 
 def _changes(headers: Mapping[str, str], data: bytes, load: Any) -> Sequence[Mapping[str, Any]]:
-    if data.startswith(_STREAM) and headers.get("Content-Type") == _ARROW:
+    if data.startswith(_STREAM) and headers.get("Content-Type") == ARROW:
         return _tabular(data, load)
     try:
         # What maps and arrays of MessagePack start with is no character of ASCII.
@@ -77,10 +77,15 @@ def _layout(text: str) -> Any:
     return plugin("layouts", name if named else "penstock")
 
 
-def _tabular(data: bytes, load_json: Any) -> list[Mapping[str, Any]]:
+def arrow_table(data: bytes, load_json: Any) -> tuple[Any, dict[str, str], Any]:
+    """The table of an Arrow stream, its metadata, and what decodes its images."""
     table = pa.ipc.open_stream(data).read_all()
     given = {name.decode(): value.decode() for name, value in (table.schema.metadata or {}).items()}
-    load: Any = ormsgpack.unpackb if given.get("images") == "msgpack" else load_json
+    return table, given, ormsgpack.unpackb if given.get("images") == "msgpack" else load_json
+
+
+def _tabular(data: bytes, load_json: Any) -> list[Mapping[str, Any]]:
+    table, given, load = arrow_table(data, load_json)
     relation = given.get("relation_id")
     shared = {
         **{name: given.get(name) for name in _SHARED},

@@ -91,8 +91,7 @@ def source(kind: str) -> DemoSource:
 
 
 def plain(value: Any, forms: Mapping[type, Callable[[Any], Any]]) -> Any:
-    """A value as the message format writes it; `forms` are of the types that a source's client has
-    for it."""
+    """A value as the message format writes it; `forms`: of the types of a source's client."""
     match value:
         case dict():
             return {name: plain(each, forms) for name, each in value.items()}

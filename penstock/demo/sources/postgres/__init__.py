@@ -44,9 +44,7 @@ Connection = psycopg.Connection
 
 class Postgres(EmbeddedServer):
     """A PostgreSQL with logical decoding on; superuser `postgres`, no password on loopback.
-
-    `settings` are server settings (postgresql.conf names) for the next start.
-    """
+    `settings` are server settings (postgresql.conf names) for the next start."""
 
     stops_on = signal.SIGINT  # a fast shutdown
 
@@ -162,10 +160,8 @@ def reachable(path: Path) -> bool:
 
 
 def _copied(package: Path) -> Path:
-    """A copy of the package's programs in the temporary folder, made once.
-
-    The programs find their libraries relative to themselves, so the layout is kept.
-    """
+    """A copy of the package's programs in the temporary folder, made once. The programs find their
+    libraries relative to themselves, so the layout is kept."""
     mark = f"{package}:{package.stat().st_mtime_ns}"
     name = f"penstock-postgres-{hashlib.sha256(mark.encode()).hexdigest()[:12]}"
     cache = Path(tempfile.gettempdir()) / name
