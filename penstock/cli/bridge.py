@@ -3,7 +3,7 @@ them; and the series of the CDC bridge that they have dashboards for: same names
 numbers."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import quote
 
@@ -15,7 +15,7 @@ from penstock.cli.run import serve
 from penstock.config import Pipeline, build_pipeline
 from penstock.model.errors import SettingsError
 from penstock.ops.logs import Format
-from penstock.ops.status import BackendStatus, Status
+from penstock.ops.status import Status
 
 _REQUIRED = ("PG_HOST", "PG_DB", "POSTGRES_BRIDGE_USER", "POSTGRES_BRIDGE_PASSWORD", "NATS_HOST")
 _LOGIN = ("NATS_BRIDGE_USER", "NATS_BRIDGE_PASSWORD")
@@ -131,9 +131,7 @@ def _verify(environment: Mapping[str, str]) -> None:
 
 
 def _postgres(environment: Mapping[str, str]) -> str:
-    login = f"{_quoted(environment['POSTGRES_BRIDGE_USER'])}:" + _quoted(
-        environment["POSTGRES_BRIDGE_PASSWORD"]
-    )
+    login = ":".join(_quoted(environment[f"POSTGRES_BRIDGE_{n}"]) for n in ("USER", "PASSWORD"))
     host = _host(environment["PG_HOST"], environment.get("PG_PORT", "5432"))
     return f"postgresql://{login}@{host}/{_quoted(environment['PG_DB'])}"
 
@@ -157,19 +155,13 @@ def _quoted(text: str) -> Any:
 
 
 def bridge_series(status: Status) -> Iterator[Metric]:
-    values = _bridge_values(status.backends, status)
-    for name, kind, text in BRIDGE_SERIES:
-        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
-        yield family(name, text, value=values[name])
-
-
-def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[str, float]:
+    backends = status.backends
     connected = bool(backends) and all(backend.connected for backend in backends)
     reconnects = sum(backend.reconnects for backend in backends)
     latency = max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
     confirmed = [float(backend.details.get("confirmed_lsn") or 0) for backend in backends]
     used = [backend.buffer_percent or 0.0 for backend in backends]
-    return {
+    values = {
         "bridge_uptime_seconds": int(status.uptime_seconds),
         "bridge_wal_messages_received_total": sum(backend.events for backend in backends),
         "bridge_cdc_events_published_total": sum(sink.acknowledged for sink in status.sinks),
@@ -183,3 +175,6 @@ def _bridge_values(backends: Sequence[BackendStatus], status: Status) -> dict[st
         "bridge_queue_usage_percent": max(used, default=0.0),
         "bridge_last_processing_time_us": latency * 1000,
     }
+    for name, kind, text in BRIDGE_SERIES:
+        family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+        yield family(name, text, value=values[name])

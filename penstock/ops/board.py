@@ -48,11 +48,7 @@ class Entry(Generic[R]):
         return self.gained / _LATELY * exp((self.at - now) / _LATELY)
 
     def merged(
-        self,
-        report: R,
-        gains: Mapping[str, float],
-        at: float,
-        bounds: Mapping[str, float] = _NOTHING,
+        self, report: R, gains: Mapping[str, float], at: float, bounds: Mapping[str, float]
     ) -> "Entry[R]":
         """This entry after a report at `at`, and what counters have gained. Pure."""
         known, about = self.report.named, described(type(report))

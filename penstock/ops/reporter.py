@@ -16,13 +16,16 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from penstock.ops.reports import SinkReport, StatusReport, TableStatus, described
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
+
+if TYPE_CHECKING:
+    from penstock.ops.board import Board
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
@@ -83,14 +86,6 @@ class Reporter:
         return _Datagrams(self._address)
 
 
-class AddsReports(Protocol):
-    """A `Reporter`, or the board itself."""
-
-    def add(self, name: str, report: StatusReport) -> None:
-        """See `Reporter`."""
-        ...
-
-
 def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     """The fields that it names, and its counters: `FIELD`, or `FIELD.KEY` of a mapping. Pure."""
     fields, counts, about = dict[str, Any](), dict[str, float](), described(type(report))
@@ -104,7 +99,7 @@ def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     return fields, counts
 
 
-def add_sink_report(board: AddsReports, sink: str, status: Mapping[str, Any]) -> None:
+def add_sink_report(board: "Reporter | Board", sink: str, status: Mapping[str, Any]) -> None:
     """Reports what a sink says, see `Progress.report`; `published` and the like are what is new.
     Raises TypeError for a field that is none."""
     for table in status.get("tables", ()):

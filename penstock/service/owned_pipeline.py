@@ -20,16 +20,9 @@ from penstock.snapshots.statements import RowTransform
 
 class OwnedPipeline:
     """Is a `PipelineState`, and a `Progress` of its tables, until `end` or until `standby` loses a
-    lease. Without a `board` nothing is reported. Used by any thread."""
+    lease. Used by any thread."""
 
-    def __init__(
-        self,
-        pipeline: Pipeline,
-        instance: str,
-        *,
-        standby: Standby | None = None,
-        board: Board | None = None,
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, instance: str, standby: Standby, board: Board) -> None:
         self.name = pipeline.name
         self.statements: RowTransform | None = None
         self._pipeline, self._instance = pipeline, instance
@@ -39,7 +32,7 @@ class OwnedPipeline:
     @property
     def is_ours(self) -> bool:
         """Whether snapshots may go on."""
-        return not self._over.is_set() and (self._standby is None or self._standby.is_ours)
+        return not self._over.is_set() and self._standby.is_ours
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         self._pipeline = pipeline
@@ -53,16 +46,14 @@ class OwnedPipeline:
         self._over.wait(seconds)
 
     def report_snapshots(self, backend: str, status: Mapping[str, Any]) -> None:
-        if self._board is not None:
-            self._board.post(backend, SnapshotsReport(**status))
+        self._board.post(backend, SnapshotsReport(**status))
 
     def stored(self, position: Position) -> None:
         """See `Progress`; of loads there is nothing to say."""
 
     def report(self, status: Mapping[str, Any]) -> None:
         """See `Progress`: posts what is new of tables and dead letters."""
-        if self._board is not None:
-            add_sink_report(self._board, self._pipeline.sink.type, status)
+        add_sink_report(self._board, self._pipeline.sink.type, status)
 
     def bookmarks(self, backend: str) -> Bookmarks:
         return self._positions(backend).load()

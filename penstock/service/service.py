@@ -123,7 +123,7 @@ class Service:
                 for part in (engine, standby, ops, paused, self):
                     part.follow(pipeline, changed)
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
-                owned = OwnedPipeline(pipeline, ownership.instance, standby=standby, board=board)
+                owned = OwnedPipeline(pipeline, ownership.instance, standby, board)
                 with (
                     closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
                     Snapshots(pipeline, owned) as snapshots,

@@ -14,7 +14,6 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from functools import partial
 from typing import Any
 
 import orjson
@@ -57,6 +56,8 @@ class Snapshots(Closes):
         self._resnapshots = Resnapshots(
             owned, [each.backend for each in self._sources if each.feed.on_gap == "resnapshot"]
         )
+        self._requests: SnapshotRequests  # of the thread, as the next
+        self._tables: FollowedTables
         self._has_resumed = False  # what an instance before this one left
         self._said = ""  # the last error that was logged
 
@@ -89,29 +90,28 @@ class Snapshots(Closes):
         settings, waits = self._pipeline.snapshot, delays(limit=10.0)
         owned = self._owned
         stream = InitStream(sink.nats, settings.stream, lambda: not owned.is_ours)
-        requests = SnapshotRequests(self._pipeline, owned, sink, stream)
-        tables = FollowedTables(owned, self._sources, sink)
-        with closing(requests), stream, tables:
-            tables.start()
-            while self._owned.is_ours:
+        self._requests = SnapshotRequests(self._pipeline, owned, sink, stream)
+        self._tables = FollowedTables(owned, self._sources, sink)
+        with closing(self._requests), stream, self._tables:
+            self._tables.start()
+            while owned.is_ours:
                 try:
-                    self._serve(requests, tables, stream)
+                    self._serve(stream)
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
                     stream.close()
                     refused = isinstance(error, SettingsError)
-                    self._owned.wait(_REFUSED if refused else next(waits))
+                    owned.wait(_REFUSED if refused else next(waits))
 
-    def _serve(
-        self, requests: SnapshotRequests, tables: FollowedTables, stream: InitStream
-    ) -> None:
+    def _serve(self, stream: InitStream) -> None:
         """Answers until `close`, an error, or the loss of the lease."""
+        requests, tables = self._requests, self._tables
         if tables.unknown:
             tables.look()
         requests.prepare()
-        self._resume(requests, tables)
+        self._resume()
         # `requests` asks over this connection, too: one that is read never goes stale.
-        responder = Responder(stream.connection, SUBJECTS, partial(self._answer, requests, tables))
+        responder = Responder(stream.connection, SUBJECTS, self._answer)
         responder.start()
         self._said = ""
         while self._owned.is_ours:
@@ -119,21 +119,19 @@ class Snapshots(Closes):
             requests.tick()
             for backend, status in requests.status().items():
                 self._owned.report_snapshots(backend, status)
-            self._resume(requests, tables)
+            self._resume()
             if self._has_resumed:
                 requests.begin(tables.all)
                 if not tables.unknown:
                     self._resnapshots.look(requests, tables.all)
 
-    def _resume(self, requests: SnapshotRequests, tables: FollowedTables) -> None:
+    def _resume(self) -> None:
         """Takes up what an instance before this one left, once all tables are known."""
-        if not self._has_resumed and not tables.unknown:
-            requests.resume(tables.all)
+        if not self._has_resumed and not self._tables.unknown:
+            self._requests.resume(self._tables.all)
             self._has_resumed = True
 
-    def _answer(
-        self, requests: SnapshotRequests, tables: FollowedTables, message: Msg
-    ) -> bytes | None:
+    def _answer(self, message: Msg) -> bytes | None:
         """None to a request for another pipeline."""
         verb, name = "", tuple[str, ...]()
         try:
@@ -143,26 +141,21 @@ class Snapshots(Closes):
                 return None
             if verb == "request":
                 wanted = SnapshotOptions.read(options)
-                return orjson.dumps(answer(self._requested(requests, tables, name, wanted)))
+                return orjson.dumps(answer(self._requested(name, wanted)))
             if verb == "cancel":
-                return orjson.dumps(answer(requests.cancel(".".join(name))))
+                return orjson.dumps(answer(self._requests.cancel(".".join(name))))
         except PenstockError as error:
             if verb == "request" and isinstance(error, SettingsError):
                 with suppress(Unavailable):  # of two ways to say it one is enough
-                    requests.refuse(name, error)
+                    self._requests.refuse(name, error)
             again = {"again": True} if isinstance(error, Unavailable) else {}
             return orjson.dumps({"error": error.message, "hint": error.hint, **again})
         return None
 
-    @staticmethod
-    def _requested(
-        requests: SnapshotRequests,
-        tables: FollowedTables,
-        name: tuple[str, ...],
-        options: SnapshotOptions,
-    ) -> Any:
+    def _requested(self, name: TableName, options: SnapshotOptions) -> Any:
+        tables = self._tables
         try:
-            return requests.request(name, tables.all, options)
+            return self._requests.request(name, tables.all, options)
         except SettingsError:
             tables.look()  # it may be new
             if tables.unknown:
@@ -170,7 +163,7 @@ class Snapshots(Closes):
                     f"the tables of {', '.join(tables.unknown)} are not known now",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
-            return requests.request(name, tables.all, options)
+            return self._requests.request(name, tables.all, options)
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")

@@ -262,7 +262,7 @@ def test_merging_keeps_the_latest_of_each_field(reports: list[dict[str, Any]]) -
     found = Entry(report=SourceReport(), at=0, since=0, changed={}, calm={})
     latest: dict[str, int] = {}
     for now, fields in enumerate(reports, start=1):
-        found = found.merged(SourceReport(**fields), {}, now)
+        found = found.merged(SourceReport(**fields), {}, now, {})
         latest |= fields
     assert found.report.named == latest
     assert set(found.changed) == set(latest)

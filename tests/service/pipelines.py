@@ -1,11 +1,14 @@
 """Pipelines as a file makes them."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
 
 from penstock.config import Pipeline, parse_pipeline
+from penstock.ops.board import Board
+from penstock.service.owned_pipeline import OwnedPipeline
 
 
 def pipeline_of(
@@ -15,3 +18,9 @@ def pipeline_of(
     where = {"positions": "memory:"} if folder is None else {"state": str(folder)}
     document = {"name": name, "backends": backends, "sink": sink, **where}
     return parse_pipeline(orjson.dumps(document).decode(), environment={})
+
+
+def owned(pipeline: Pipeline) -> OwnedPipeline:
+    """Ours until its `end`."""
+    standby: Any = SimpleNamespace(is_ours=True)
+    return OwnedPipeline(pipeline, "me", standby, Board("/nowhere"))

@@ -26,6 +26,7 @@ from penstock.nats.services import asked
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.snapshots import Snapshots
 from tests.servers import Database, Nats
+from tests.service.pipelines import owned
 from tests.service.served import Json, Served
 from tests.waiting import until
 
@@ -122,7 +123,7 @@ def test_snapshots_that_nobody_asks_for_need_statements_that_take_them(
     ):
         pipeline = serve(**more).pipeline
         with pytest.raises(SettingsError, match=f"{says} takes snapshots, and transform does what"):
-            Snapshots(pipeline, OwnedPipeline(pipeline, "me")).start(Masking())
+            Snapshots(pipeline, owned(pipeline)).start(Masking())
 
 
 def test_rows_do_not_go_around_a_transform(serve: Serve) -> None:
@@ -502,7 +503,7 @@ def test_without_rights_to_requests_schemas_are_stored_all_the_same(
     server = own_nats({"authorization": {"users": [user]}, "no_auth_user": "u"})
     served = Served(database, server, tmp_path)
     with capture_logs() as logs, closing(served.connection):
-        served.service = Snapshots(served.pipeline, OwnedPipeline(served.pipeline, "me"))
+        served.service = Snapshots(served.pipeline, owned(served.pipeline))
         served.service.start()
         bucket = Bucket(served.connection, "schemas")
         until(lambda: bucket.get(table) is not None and bool(logs))

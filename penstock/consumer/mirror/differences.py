@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.consumer.mirror.published_tables import Revision
+from penstock.consumer.mirror.published_tables import Revision, is_past
 
 Document = Mapping[str, Any]
 _NOTHING: Document = {}
@@ -34,7 +34,7 @@ def difference(old: Document, new: Document) -> str:
 def difference_since(revision: int, history: Sequence[Revision]) -> str:
     """The `difference` to each document that followed the one with this revision. A table that left
     the bucket in between was not followed for a while."""
-    since = [each for each in history if each.revision >= revision and not each.is_past]
+    since = [each for each in history if each.revision >= revision and not is_past(each.document)]
     documents = [each.document for each in since if each.document is not None]
     if not since or since[0].revision != revision:
         return "its document is not in the bucket schemas any more"

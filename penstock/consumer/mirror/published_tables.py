@@ -21,11 +21,6 @@ class Revision:
     revision: int
     document: Mapping[str, Any] | None
 
-    @property
-    def is_past(self) -> bool:
-        """Whether the table was otherwise already when it was stored."""
-        return self.document is not None and not self.document.get("current", True)
-
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
@@ -34,10 +29,6 @@ class PublishedTable:
     key: str
     document: Mapping[str, Any]
     revision: int = 0
-
-    @property
-    def is_past(self) -> bool:
-        return Revision(self.revision, self.document).is_past
 
     @property
     def pipeline(self) -> str:
@@ -116,6 +107,11 @@ class Catalog:
         """The document of one version of a table; None if the bucket does not have it."""
         found = (each.document for each in reversed(self.history(key)))
         return next((one for one in found if one and one["version"] == version), None)
+
+
+def is_past(document: Mapping[str, Any] | None) -> bool:
+    """Whether the table was otherwise already when it was stored."""
+    return document is not None and not document.get("current", True)
 
 
 def chosen(

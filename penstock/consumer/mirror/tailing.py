@@ -12,7 +12,7 @@ from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import is_renamed_to
 from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed, PlainChange
-from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
+from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, is_past
 from penstock.consumer.mirror.snapshot_messages import last_meta
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
@@ -280,7 +280,7 @@ class LiveTables(Closes):
         catalog = Catalog(self._connection)
         for each in self._live.values():
             known, revision = announced.get(each.table.name), each.table.revision
-            if known is None or known.is_past or known.revision == revision:
+            if known is None or is_past(known.document) or known.revision == revision:
                 continue
             if revision:  # not of a mirror that did not know it
                 history = catalog.history(each.table.name)

@@ -27,7 +27,6 @@ from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
 from penstock.reading.announced import Announced
-from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.ownership import positions_of
 from penstock.service.snapshots import Snapshots
 from penstock.sinks import ignore
@@ -36,6 +35,7 @@ from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.snapshots.statements import RowTransform
 from tests.consumer.mirror.texts import differences
 from tests.servers import Database, Nats
+from tests.service.pipelines import owned
 from tests.snapshots.gate import Gate
 from tests.waiting import until
 
@@ -87,7 +87,7 @@ class World:
         return self
 
     def start_service(self, statements: RowTransform | None = None) -> None:
-        self.owned = OwnedPipeline(self.pipeline, "me")
+        self.owned = owned(self.pipeline)
         self.service = Snapshots(self.pipeline, self.owned)
         self.service.start(statements)
         until(self._answers)
