@@ -15,8 +15,7 @@ from penstock.ops.logs import Format, configure
 
 # Set in the environment of a service that has started itself again.
 _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
-# Seconds between two such starts.
-PAUSE = 1.0
+PAUSE = 1.0  # seconds between two such starts
 
 
 @click.command("run")

@@ -14,8 +14,7 @@ from penstock.demo.workload import Key, Ledger, Written
 from penstock.model.position import Place
 from penstock.tables.fold import Fold
 
-# A table's rows by key, as the source answers.
-TableRows = Mapping[Key, Mapping[str, Any]]
+TableRows = Mapping[Key, Mapping[str, Any]]  # by key, as the source answers
 
 _EXAMPLES = 5
 

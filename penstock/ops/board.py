@@ -22,8 +22,7 @@ from penstock.process.closing import Closes
 
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 50_000  # a sink of tables has five for each
-# Seconds over which a rate is told.
-_LATELY = 10.0
+_LATELY = 10.0  # seconds over which a rate is told
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 R = TypeVar("R", bound=StatusReport)

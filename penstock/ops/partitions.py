@@ -10,11 +10,9 @@ from penstock.ops.reports import PartitionReport, ReadingReport, told
 # The states of a partition. `WAITING`: for its parents to end, or for its turn.
 READING, DISCONNECTED, WAITING, ENDED = "reading", "disconnected", "waiting", "ended"
 
-# A history of fewer seconds has just begun, and loses nothing yet.
-_BEGUN = 60.0
+_BEGUN = 60.0  # a history of fewer seconds has just begun, and loses nothing yet
 
-# Rows of the status page, unless it is asked for all.
-SHOWN = 20
+SHOWN = 20  # rows of the status page, unless it is asked for all
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,10 +22,8 @@ from penstock.model.errors import SettingsError
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, refused
 from penstock.process.closing import Closes
 
-# Bytes of a request's body.
-_LONGEST = 2**20
-# Seconds that requests have to end in when the server closes.
-_PATIENCE = 1
+_LONGEST = 2**20  # bytes of a request's body
+_PATIENCE = 1  # seconds that requests have to end in when the server closes
 
 log = structlog.get_logger("penstock.ops")
 

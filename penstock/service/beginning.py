@@ -27,8 +27,7 @@ from penstock.sinks import KeepsLetters, LoadsTables, Record, ReportsPositions, 
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
-# Backends that begin at a time.
-_THREADS = 256
+_THREADS = 256  # backends that begin at a time
 
 log = structlog.get_logger("penstock")
 

@@ -31,10 +31,8 @@ from penstock.process.repeated import Repeated
 
 log = structlog.get_logger("penstock")
 
-# Seconds between two METRICS lines.
-METRICS = 15.0
-# And between two looks for the history, so that no second is missed.
-RECORD = 0.5
+METRICS = 15.0  # seconds between two METRICS lines
+RECORD = 0.5  # seconds between two looks for the history, so that none is missed
 # And between two looks at its health: one takes 7 ms with 1,000 partitions.
 HEALTH = 1.0
 _CLIENTS = 16

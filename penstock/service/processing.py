@@ -17,8 +17,7 @@ from penstock.processor.reports import ProcessorReports
 from penstock.processor.settings import ProcessorFile
 from penstock.service.operations import Operations, open_board
 
-# Seconds between two reports.
-REPORT = 1.0
+REPORT = 1.0  # seconds between two reports
 
 log = structlog.get_logger("penstock")
 

@@ -39,11 +39,9 @@ from penstock.snapshots.loading import TableLoader
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
 
-# Seconds.
-TICK = 0.2
-# Before an instance that lost its pipeline looks whether it may have it back.
-AGAIN = 1.0
-# How long an instance that takes over waits for the ops port of the one before.
+TICK = 0.2  # seconds
+AGAIN = 1.0  # seconds after which an instance that lost its pipeline asks for it again
+# Seconds for which an instance that takes over waits for the ops port of the one before.
 PORT_PATIENCE = 10.0
 
 log = structlog.get_logger("penstock")

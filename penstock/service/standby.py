@@ -22,10 +22,8 @@ from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import Owner, Ownership, positions_of
 
-# Seconds between two attempts.
-_AGAIN = 0.5
-# Sources that are asked at once.
-_THREADS = 16
+_AGAIN = 0.5  # seconds between two attempts
+_THREADS = 16  # sources that are asked at once
 
 log = structlog.get_logger("penstock")
 
