@@ -6,7 +6,7 @@ under one that runs, and none starts meanwhile.
 
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,8 +31,8 @@ from penstock.cli.positions_edit import (
 )
 from penstock.config import Backend, Deployment
 from penstock.model.errors import SettingsError
-from penstock.model.position import Bookmark, PartitionId
-from penstock.reading.remaining import estimate
+from penstock.model.position import PartitionId
+from penstock.reading.remaining import Estimate, estimate
 
 # Action -> the arguments after it, which are all needed.
 _ACTIONS: Mapping[str, tuple[str, ...]] = {
@@ -90,7 +90,7 @@ def command(
     pipeline = load_deployment(file, state)
     if action == "list" and remaining:
         with Editing(pipeline) as editing:
-            print_remaining(pipeline, editing.rows(), as_json=as_json)
+            _print_remaining(pipeline, editing.rows(), as_json=as_json)
         return
     if action == "list":
         rows = stored(pipeline)
@@ -200,9 +200,13 @@ def _cells(row: Mapping[str, Any]) -> Sequence[str]:
     )  # fmt: skip
 
 
-def print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_json: bool) -> None:
-    """Of all partitions that have not ended, and in sum."""
-    rows, totals = remaining(pipeline, stored)
+def _print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_json: bool) -> None:
+    """Of all partitions that have not ended, or whose descendants are not stored yet, and in sum.
+    `remaining` (changes) and `lag_seconds` may be null; `error`: why neither is known."""
+    rows, totals = list[dict[str, Any]](), dict[str, int | None]()
+    for backend in pipeline.backends:
+        some, totals[backend.name] = _of_backend(pipeline, backend, stored)
+        rows += some
     known = [each for each in totals.values() if each is not None]
     total = sum(known) if known else None
     # A partition is not in its backend's sum, or has ended and has descendants that may have more.
@@ -214,64 +218,47 @@ def print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_jso
     cells = [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]
     if cells:
         click.echo(columns(("backend", "partition", "remaining"), cells))
-    for name in (name for name, found in totals.items() if found is None):
+    for name in (name for name, sum_ in totals.items() if sum_ is None):
         click.echo(f"{name}: not known; not in the sum", err=True)
     text = "not known" if total is None else f"at least {total}" if at_least else str(total)
     click.echo(f"in sum: {text}")
 
 
-def remaining(
-    pipeline: Deployment, stored: Sequence[StoredRow]
-) -> tuple[list[dict[str, Any]], dict[str, int | None]]:
-    """A row for each partition that has not ended, or whose descendants are not stored yet, and
-    backend -> its sum; see `Estimate`. In rows: `remaining` (changes, or null), `lag_seconds` (or
-    null) and `error`, why neither is known."""
-    rows: list[dict[str, Any]] = []
-    totals: dict[str, int | None] = {}
-    for backend in pipeline.backends:
-        mine = {
-            PartitionId(row.name.removeprefix(f"{backend.name}/")): row.bookmark
-            for row in stored
-            if row.name.startswith(f"{backend.name}/")
-        }
-        found, totals[backend.name] = _of_backend(pipeline, backend, mine)
-        rows += found
-    return rows, totals
-
-
 def _of_backend(
-    pipeline: Deployment, backend: Backend, stored: Mapping[PartitionId, Bookmark | None]
+    pipeline: Deployment, backend: Backend, stored: Sequence[StoredRow]
 ) -> tuple[list[dict[str, Any]], int | None]:
-    bookmarks = {name: each for name, each in stored.items() if each is not None}
-    errors = {name: "the stored position can't be read" for name in stored if name not in bookmarks}
-    found = estimate(backend.feed(), bookmarks)
-    counts: Mapping[PartitionId, int] = {}
-    lags: Mapping[str, float] = {}
-    awaited: Collection[PartitionId] = ()
-    total: int | None = None if stored else 1
+    """Its rows, and its sum; see `Estimate`."""
+    prefix = f"{backend.name}/"
+    mine = {
+        PartitionId(row.name.removeprefix(prefix)): row.bookmark
+        for row in stored
+        if row.name.startswith(prefix)
+    }
+    bookmarks = {name: each for name, each in mine.items() if each is not None}
+    errors = {name: "the stored position can't be read" for name in mine if name not in bookmarks}
+    found, lags = estimate(backend.feed(), bookmarks), dict[str, float]()
     if found is None:
         lags = _lags(pipeline, backend.name) if bookmarks else {}
         why = f"{backend.type} has no number of changes, and no running pipeline knows a lag"
-        errors |= {name: why for name in bookmarks if name not in lags}
-    else:
-        counts, errors, awaited = found.counts, errors | dict(found.failed), found.awaited
-        errors |= dict.fromkeys(awaited, "it has ended, and its descendants have no position yet")
-        total = found.total if bookmarks else total
+        failed = {name: why for name in bookmarks if name not in lags}
+        found = Estimate(counts={}, failed=failed, awaited=(), total=None)
+    errors |= found.failed
+    errors |= dict.fromkeys(found.awaited, "it has ended, and its descendants have no position yet")
     rows = [
         {
             "backend": backend.name,
             "partition": name,
-            "remaining": counts.get(name),
+            "remaining": found.counts.get(name),
             "lag_seconds": lags.get(name),
-            "error": errors.get(name, "") if name not in counts else "",
+            "error": errors.get(name, "") if name not in found.counts else "",
         }
-        for name, bookmark in stored.items()
-        if bookmark is None or not bookmark.ended or name in awaited
+        for name, bookmark in mine.items()
+        if bookmark is None or not bookmark.ended or name in found.awaited
     ]
-    return rows, total
+    return rows, found.total if bookmarks else None if mine else 1
 
 
-def _lags(pipeline: Deployment, backend: str) -> Mapping[str, float]:
+def _lags(pipeline: Deployment, backend: str) -> dict[str, float]:
     """Partition -> seconds, as the running pipeline reports them: where a source cannot be asked
     for a number of changes, only what reads it knows a lag."""
     ops = pipeline.ops

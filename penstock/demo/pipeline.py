@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import yaml
 
-from penstock.demo.servers import Daemon, free_port
+from penstock.demo.servers import Daemon, answers, free_port
 from penstock.model.errors import PenstockError, Unavailable
 
 
@@ -62,11 +62,7 @@ class DemoPipeline(Daemon):
 
     def ready(self) -> bool:
         """Whether what is written to the source from now on will be published."""
-        try:
-            urllib.request.urlopen(f"{self.ops}/ready", timeout=5).close()  # noqa: S310 - our own port
-        except OSError:
-            return False
-        return True
+        return answers(f"{self.ops}/ready")
 
     def check(self) -> None:
         """Raises Unavailable, with the end of its log, when the process has ended."""

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 import uuid
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,15 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def answers(url: str) -> bool:
+    """Whether a server of ours answers a GET."""
+    try:
+        urllib.request.urlopen(url, timeout=5).close()  # noqa: S310 - our own port
+    except OSError:
+        return False
+    return True
 
 
 def beside_python(program: str, *, extra: str) -> Path:

@@ -1,7 +1,6 @@
 """DynamoDB: moto's server, which keeps all in memory, and a shop of one table of customers' orders,
 whose items have every type."""
 
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import boto3
 from boto3.dynamodb.types import Binary
 
-from penstock.demo.servers import EmbeddedServer, beside_python
+from penstock.demo.servers import EmbeddedServer, answers, beside_python
 from penstock.demo.sources import DemoSource, plain
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Key, Writer, Written
@@ -40,11 +39,7 @@ class Moto(EmbeddedServer):
         return [str(self.bin), "-H", self.host, "-p", str(self.port)]
 
     def _ready(self) -> bool:
-        try:
-            urllib.request.urlopen(f"{self.url}/moto-api/", timeout=5).close()  # noqa: S310 - our own port
-        except OSError:
-            return False
-        return True
+        return answers(f"{self.url}/moto-api/")
 
 
 class DynamoWriter(Writer):
