@@ -45,8 +45,7 @@ class StoredRow:
 
 
 class Editing(Closes):
-    """Opens the pipeline's store. Raises Unavailable, SettingsError. `report` gets what is waited
-    for."""
+    """Opens the store. Raises Unavailable, SettingsError. `report` gets what is waited for."""
 
     def __init__(self, pipeline: Deployment, report: Callable[[str], None] = print) -> None:
         if pipeline.positions.startswith("memory:"):

@@ -44,8 +44,7 @@ def _shape(annotation: Any, *, optional: bool = False) -> _Shape:
 
 
 def settings_from_options(model: type[S], options: Mapping[str, str]) -> S:
-    """Builds settings from flat options; raises SettingsError that lists every mistake. No message
-    repeats a value."""
+    """Raises SettingsError that lists every mistake, and repeats no value."""
     problems: list[str] = []
     tree: dict[str, Any] = {}
     for key, text in options.items():
@@ -112,8 +111,7 @@ def _value(text: str, shape: _Shape) -> Any:
 
 
 def options_from_settings(model: Settings) -> dict[str, str]:
-    """The inverse of `settings_from_options`. Reveals secrets: it feeds Spark's options. What
-    equals its default is left out."""
+    """The inverse, without what equals its default. Reveals secrets: it feeds Spark's options."""
     return dict(_flat(model, ""))
 
 

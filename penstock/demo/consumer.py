@@ -55,8 +55,7 @@ class Meter:
 
 
 class Consumer(Background):
-    """Follows a stream, which need not exist yet, from its beginning until stopped. `keys` are each
-    table's key columns."""
+    """Follows a stream, which need not exist yet, from its beginning until stopped."""
 
     def __init__(self, url: str, stream: str, keys: Mapping[str, tuple[str, ...]]) -> None:
         super().__init__("consumer")

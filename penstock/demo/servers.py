@@ -137,6 +137,7 @@ class EmbeddedServer(Daemon, Closes):
     """A server on 127.0.0.1 in `folder`; a temporary one unless given, removed in the end."""
 
     stops_on = signal.SIGTERM  # what ends it in order
+    scheme = "http"
     host = "127.0.0.1"
     environment: Mapping[str, str] = MappingProxyType({})
 
@@ -147,6 +148,11 @@ class EmbeddedServer(Daemon, Closes):
         self.folder = Path(folder or tempfile.mkdtemp(prefix=f"penstock-{name}-")).resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         super().__init__(name, self.folder / "log")
+
+    @property
+    def url(self) -> str:
+        """Without a login."""
+        return f"{self.scheme}://{self.host}:{self.port}"
 
     @abstractmethod
     def _command(self, *, again: bool) -> Sequence[str]:
@@ -218,16 +224,12 @@ class Nats(EmbeddedServer):
     """A real nats-server with JetStream."""
 
     stops_on = signal.SIGINT
+    scheme = "nats"
 
     def __init__(self, folder: Path | str | None = None) -> None:
         self.bin = beside_python("nats-server", extra="demo")
         self._server_name = f"penstock-{uuid.uuid4().hex[:12]}"
         super().__init__("nats", folder)
-
-    @property
-    def url(self) -> str:
-        """nats://127.0.0.1:PORT, without a login."""
-        return f"nats://{self.host}:{self.port}"
 
     def _configuration(self) -> str:
         """The server's own format is a superset of JSON."""

@@ -115,8 +115,7 @@ class Snapshot:
 
 class Board(Closes):
     """Receives reports in a daemon thread, within a `with`. `path` is the socket; its folder is
-    made with mode 0700. `bounds` are limits of numeric fields, below or at which they count as
-    calm."""
+    made with mode 0700. `bounds`: up to where numeric fields count as calm."""
 
     def __init__(
         self,

@@ -125,8 +125,7 @@ def complaints(
 
 
 class _Backend:
-    """All reports of one backend; `sinks` are those that no other backend writes to. Complaints
-    are without its name."""
+    """All reports of one backend; `sinks` are those that no other backend writes to."""
 
     def __init__(
         self, name: str, snapshot: Snapshot, sinks: _Entries, now: float, limits: Thresholds

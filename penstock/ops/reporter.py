@@ -41,9 +41,8 @@ Key = tuple[str, str]
 
 
 class Reporter:
-    """Sends reports to a board. Costs microseconds; pickles; may be used across a fork and by
-    several threads. `address` is the path of the board's socket, or `tcp:HOST:PORT`, where `key` is
-    needed."""
+    """Costs microseconds; pickles; may be used across a fork and by several threads. `address` is
+    the path of the board's socket, or `tcp:HOST:PORT`, where `key` is needed."""
 
     def __init__(self, address: str | Path, key: bytes = b"") -> None:
         self._address = str(address)
@@ -63,8 +62,7 @@ class Reporter:
         self._send((report.kind, name), *parted(report))
 
     def report_rows(self, name: str, rows: Mapping[str, StatusReport]) -> None:
-        """Reports each row, all of one kind, as the entry `NAME/KEY`, in as few reports as hold
-        them. Rows have no counters."""
+        """Each row, all of one kind, as the entry `NAME/KEY`. Rows have no counters."""
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             for kind, chunk in _chunks(rows):
                 self._send((kind, name), chunk, _NOTHING)

@@ -29,8 +29,7 @@ log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. Answers run in threads of a pool. Port 0 takes a free one: see `.port`.
-    `extra_ports` serve the same."""
+    """Serves until closed. Answers run in a pool's threads. Port 0 takes a free one: see `.port`."""
 
     def __init__(
         self,

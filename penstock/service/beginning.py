@@ -122,9 +122,7 @@ class Beginnings:
         *,
         claims: bool = False,
     ) -> None:
-        """Where one backend goes on. After a stored position nothing is made at the source: that
-        would be a silent hole."""
-
+        """Where one backend goes on."""
         feed = backend.feed()
         partitions: Collection[PartitionId] | None = None
         if isinstance(feed, HasSources) and self._pipeline.sink.map_store() is not None:

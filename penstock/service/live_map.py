@@ -22,8 +22,7 @@ class FollowsMap(Protocol):
     """A part of the service that knows the pipeline."""
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """From now on the pipeline is this one. `changed`: the backends that are new, gone, not the
-        same any more, or to begin anew."""
+        """`changed`: the backends that are new, gone, not the same any more, or to begin anew."""
         ...
 
 

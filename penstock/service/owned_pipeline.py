@@ -19,8 +19,7 @@ from penstock.snapshots.statements import RowTransform
 
 
 class OwnedPipeline:
-    """Is a `PipelineState`, and a `Progress` of its tables, until `end` or until `standby` loses a
-    lease. Used by any thread."""
+    """A `PipelineState`, and a `Progress` of its tables, until `end` or the loss of a lease."""
 
     def __init__(self, pipeline: Pipeline, instance: str, standby: Standby, board: Board) -> None:
         self.name = pipeline.name

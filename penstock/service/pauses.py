@@ -47,8 +47,7 @@ class Pauses(Closes):
         self._store.close()
 
     def all(self) -> dict[str, dict[str, Any]]:
-        """Backend -> `since`, `by` (whose wish it was) and `until` (None: until `resume`), as ISO
-        8601."""
+        """Backend -> `since`, `by` whom and `until` (None: until `resume`), as ISO 8601."""
         rows = self._store.list(self._prefix)
         return {row.name.removeprefix(self._prefix): _read(row) for row in rows if row.continuation}
 

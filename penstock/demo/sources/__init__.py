@@ -74,8 +74,7 @@ SOURCES = tuple(sorted(module.name for module in iter_modules(__path__)))
 
 
 def source(kind: str) -> DemoSource:
-    """The demo's source of a kind, to be entered; raises SettingsError naming the extra where its
-    packages are missing."""
+    """To be entered; raises SettingsError naming the extra where its packages are missing."""
     try:
         found: type[DemoSource] = import_module(f"{__name__}.{kind}").DEMO
     except ImportError as error:

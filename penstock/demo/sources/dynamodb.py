@@ -31,10 +31,6 @@ class Moto(EmbeddedServer):
         self.bin = beside_python("moto_server", extra="demo-dynamodb")
         super().__init__("moto", folder)
 
-    @property
-    def url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
     def _command(self, *, again: bool) -> Sequence[str]:
         return [str(self.bin), "-H", self.host, "-p", str(self.port)]
 

@@ -38,17 +38,14 @@ class Secantus(EmbeddedServer):
     """A SecantusDB; `options` are its options without the dashes, on top of ours; change the
     mapping before the next `start`. True: an option without a value."""
 
+    scheme = "mongodb"
+
     def __init__(
         self, folder: Path | str | None = None, options: Mapping[str, object] | None = None
     ) -> None:
         self.bin = beside_python("secantusd-py", extra="demo-mongodb")
         self.options: dict[str, object] = {"sync-on-commit": True, **(options or {})}
         super().__init__("secantus", folder)
-
-    @property
-    def url(self) -> str:
-        """mongodb://127.0.0.1:PORT, without a login."""
-        return f"mongodb://{self.host}:{self.port}"
 
     def _command(self, *, again: bool) -> Sequence[str]:
         where = {"host": self.host, "port": self.port, "storage-path": self.folder / "data"}
