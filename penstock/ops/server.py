@@ -29,7 +29,7 @@ log = structlog.get_logger("penstock.ops")
 
 
 class OpsServer(Closes):
-    """Serves until closed. Answers run in a pool's threads. Port 0 takes a free one: see `.port`."""
+    """Serves until closed. Answers run in a thread pool. Port 0 takes a free one: see `.port`."""
 
     def __init__(
         self,

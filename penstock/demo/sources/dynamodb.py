@@ -3,7 +3,6 @@ whose items have every type."""
 
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import boto3
@@ -27,9 +26,9 @@ _LOGIN = {
 
 
 class Moto(EmbeddedServer):
-    def __init__(self, folder: Path | str | None = None) -> None:
+    def __init__(self) -> None:
         self.bin = beside_python("moto_server", extra="demo-dynamodb")
-        super().__init__("moto", folder)
+        super().__init__("moto", None)
 
     def _command(self, *, again: bool) -> Sequence[str]:
         return [str(self.bin), "-H", self.host, "-p", str(self.port)]

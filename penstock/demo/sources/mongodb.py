@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Self
 from uuid import UUID
 
@@ -40,12 +39,10 @@ class Secantus(EmbeddedServer):
 
     scheme = "mongodb"
 
-    def __init__(
-        self, folder: Path | str | None = None, options: Mapping[str, object] | None = None
-    ) -> None:
+    def __init__(self, options: Mapping[str, object] | None = None) -> None:
         self.bin = beside_python("secantusd-py", extra="demo-mongodb")
         self.options: dict[str, object] = {"sync-on-commit": True, **(options or {})}
-        super().__init__("secantus", folder)
+        super().__init__("secantus", None)
 
     def _command(self, *, again: bool) -> Sequence[str]:
         where = {"host": self.host, "port": self.port, "storage-path": self.folder / "data"}
