@@ -9,7 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -25,11 +25,9 @@ _SHORTEST_SECRET = 3
 _LINES = 500  # that are kept
 
 
-def configure(
-    form: Format | None = None, *, secrets: Iterable[str] = (), stream: TextIO | None = None
-) -> None:
+def configure(form: Format | None = None, *, secrets: Iterable[str] = ()) -> None:
     """Sets up all logging of this process. `form` None: for people on a terminal, else logfmt."""
-    out = stream or sys.stderr
+    out = sys.stderr
     chosen = form or ("console" if out.isatty() else "logfmt")
     structlog.configure(
         processors=[

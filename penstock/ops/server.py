@@ -53,9 +53,6 @@ class OpsServer(Closes):
         return f"http://{host}:{self.port}"
 
     def __enter__(self) -> Self:
-        return self.start()
-
-    def start(self) -> Self:
         """Binds and serves from a daemon thread; raises SettingsError if a port is taken."""
         with ExitStack() as opened:
             ports = (self.port, *self._extra_ports)

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from contextlib import redirect_stderr
 from typing import cast
 
 import pytest
@@ -25,7 +26,8 @@ def restored() -> Iterator[None]:
 
 def logged(form: Format | None = "logfmt", secrets: tuple[str, ...] = ()) -> io.StringIO:
     out = io.StringIO()
-    configure(form, secrets=secrets, stream=out)
+    with redirect_stderr(out):
+        configure(form, secrets=secrets)
     return out
 
 

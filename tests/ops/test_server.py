@@ -80,12 +80,12 @@ def test_extra_ports_serve_the_same_and_one_that_is_taken_leaves_none_open() -> 
     with server(port=0) as taken:
         port, extra = free_port(), free_port()
         with pytest.raises(SettingsError, match=f"{taken.port}: Address already in use"):
-            server(port=port, extra_ports=(extra, taken.port)).start()
+            server(port=port, extra_ports=(extra, taken.port)).__enter__()
     with server(port=port, extra_ports=(extra,)) as found:
         assert get(found, "/") == (200, b"here")
         with urllib.request.urlopen(f"http://127.0.0.1:{extra}/", timeout=10) as answered:
             assert answered.read() == b"here"
-    server(port=extra).start().close()
+    server(port=extra).__enter__().close()
 
 
 def test_endpoints_answer(server: OpsServer) -> None:
@@ -253,12 +253,12 @@ def test_a_port_that_is_taken_is_a_clear_error() -> None:
         made(failing) as first,
         pytest.raises(SettingsError, match=r"can't listen on 127\.0\.0\.1:.*choose another"),
     ):
-        made(failing, first.port).start()
+        made(failing, first.port).__enter__()
 
 
 @pytest.mark.slow
 def test_closing_ends_connections_that_are_idle_or_stalled() -> None:
-    server = made(failing).start()
+    server = made(failing).__enter__()
     idle = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
     idle.request("GET", "/health")
     idle.getresponse().read()
@@ -271,7 +271,7 @@ def test_closing_ends_connections_that_are_idle_or_stalled() -> None:
 
 
 def test_a_closed_server_listens_no_more() -> None:
-    server = made(failing).start()
+    server = made(failing).__enter__()
     server.close()
     server.close()
     with pytest.raises(ConnectionRefusedError):
