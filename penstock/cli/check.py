@@ -64,8 +64,7 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     if pipeline is not None:
         sink = pipeline.sink
         for problem in pipeline.map_problems:
-            remedy = "correct it; until then it is left out"
-            yield finding("error", "sink.map", problem, remedy)
+            yield finding("error", "sink.map", problem, "correct it; until then it is left out")
         yield from _of(f"sink {sink.type}", _sink(pipeline))
         yield from _sizes(pipeline)
         with suppress(PenstockError):  # the sink's own findings say it

@@ -34,8 +34,7 @@ def command(
     """
     if (action == "mend") != (partition is not None):
         raise click.UsageError("write `mend BACKEND/PARTITION`, or nothing to list the gaps")
-    pipeline = load_deployment(file, state)
-    rows = _rows(pipeline, partition)
+    rows = _rows(load_deployment(file, state), partition)
     head = ("backend", "partition", "stale", "cause", "after", "until", "at")
     cells = [
         (

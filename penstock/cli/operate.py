@@ -26,8 +26,7 @@ def pause(*, file: Path, backend: str | None, seconds: str | None, state: Path |
     not read.
     """
     given = {"backend": backend, **({"for": seconds} if seconds else {})}
-    action = read_action(PauseAction.title(), given)
-    _print(action.run(_reachable(file, state)))
+    _print(read_action(PauseAction.title(), given).run(_reachable(file, state)))
 
 
 @click.command("resume")

@@ -146,8 +146,7 @@ def _set(editing: Editing, name: str, text: str, *, yes: bool) -> None:
 
 
 def _delete(editing: Editing, row: StoredRow, *, yes: bool) -> None:
-    place = row.lease.continuation
-    _ask(yes, f"{row.name}: {place} is deleted. The next start begins anew there.")
+    _ask(yes, f"{row.name}: {row.lease.continuation} is deleted. The next start begins anew there.")
     editing.delete(row)
     click.echo(f"{row.name} has no position any more")
 

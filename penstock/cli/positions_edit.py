@@ -177,8 +177,7 @@ class Editing(Closes):
             bookmark = Bookmark.from_json(json.loads(lease.continuation))
         except (ValueError, Malformed):
             bookmark = None
-        name = lease.name.removeprefix(self._prefix)
-        return StoredRow(name=name, lease=lease, bookmark=bookmark)
+        return StoredRow(name=lease.name.removeprefix(self._prefix), lease=lease, bookmark=bookmark)
 
 
 def read_export(text: str) -> dict[str, Bookmark]:

@@ -198,8 +198,7 @@ def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
     if server is None or server.delivery not in ("auto", "exactly-once"):
         return
     needed = {"backend"} if len(pipeline.backends) > 1 else set()
-    feeds = [backend.feed() for backend in pipeline.backends]
-    if any(feed.polled for feed in feeds):
+    if any(backend.feed().polled for backend in pipeline.backends):
         needed.add("source_partition")
     missing = [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]
     if missing:

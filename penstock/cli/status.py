@@ -133,8 +133,7 @@ def _tables(found: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("table", "state", "changes", "a second"):
         table.add_column(name)
-    busiest = sorted(found, key=lambda each: -(each.get("rate") or 0))
-    for each in busiest[:_TABLES]:
+    for each in sorted(found, key=lambda each: -(each.get("rate") or 0))[:_TABLES]:
         whose = " / ".join(filter(None, (each["backend"], each.get("sid"), each["table"])))
         changes = sum((each.get("applied") or {}).values())
         table.add_row(whose, each["state"], f"{changes:,}", _number(each.get("rate"), ""))

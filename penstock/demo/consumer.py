@@ -86,8 +86,7 @@ class Consumer(Background):
         for message in messages:
             self.replica.apply(message)
             if message.committed_at is not None:
-                latency = (message.stored_at - message.committed_at).total_seconds()
-                self.meter.add(now, latency)
+                self.meter.add(now, (message.stored_at - message.committed_at).total_seconds())
         self.latest.extend(messages)
         self.read_to = self._reader.sequence
         return len(messages)
@@ -129,8 +128,7 @@ class DemoMirror(Background):
     def _run(self) -> None:
         try:
             with self._replica as replica:
-                ended = lambda: self._stop.is_set() or self._finish.is_set()  # noqa: E731
-                replica.run(is_stopped=ended)
+                replica.run(is_stopped=lambda: self._stop.is_set() or self._finish.is_set())
                 if not self._stop.is_set():
                     replica.run(once=True, is_stopped=self._stop.is_set)
         except PenstockError as error:

@@ -64,8 +64,7 @@ def _schema(asked: Asked) -> Response:
 
 
 def _metrics(asked: Asked) -> Response:
-    body = metrics_text(asked.status, asked.more_metrics)
-    return Response(body, media_type=CONTENT_TYPE)
+    return Response(metrics_text(asked.status, asked.more_metrics), media_type=CONTENT_TYPE)
 
 
 def _history(asked: Asked) -> Response:
@@ -162,8 +161,7 @@ def page(request: OpsRequest) -> Response:
     if name not in _FILES:
         return refused(404, "not_found", f"there is no page {name[:40]}")
     body = files("penstock.ops").joinpath("ui", name).read_bytes()
-    kind = _KINDS[name.rpartition(".")[2]]
-    return Response(body, media_type=kind, headers=_HEADERS)
+    return Response(body, media_type=_KINDS[name.rpartition(".")[2]], headers=_HEADERS)
 
 
 PAGES = (Endpoint("/ui/", "GET", page), Endpoint("/ui/{name}", "GET", page))

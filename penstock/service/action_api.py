@@ -60,7 +60,7 @@ class ActionApi:
         found = [
             {
                 "action": name, "what": kind.what(), "dangerous": kind.is_dangerous,
-                "arguments": _schema(kind), **self._may(kind, on),
+                "arguments": kind.model_json_schema(), **self._may(kind, on),
             }
             for name, kind in ACTIONS.items()
         ]  # fmt: skip
@@ -123,10 +123,6 @@ def _body(request: OpsRequest) -> Any:
         raise BadArgument("the body is no JSON", "") from None
 
 
-def _schema(kind: type[Action]) -> Mapping[str, Any]:
-    return kind.model_json_schema(by_alias=True)
-
-
 _TOKEN = {
     401: "no token", 403: "another token, or none set", 429: "too many wrong tokens",
     503: "a server that it needs is away",
@@ -157,7 +153,7 @@ def described(endpoints: Sequence[Endpoint]) -> dict[str, Any]:
         if kind or has_rows:
             found["security"] = [{"token": []}]
         if kind:
-            schema = _schema(kind)
+            schema = kind.model_json_schema()
             found["requestBody"] = {"content": {"application/json": {"schema": schema}}}
         asked = [(id, "path") for id in _IN_PATH.findall(path)]
         asked += [(each, "query") for each in FILTERS if path == "/messages"]

@@ -87,8 +87,7 @@ class Action(Settings):
     @classmethod
     def title(cls) -> str:
         """Its name in URLs and on the command line."""
-        name = cls.__name__.removesuffix("Action")
-        return re.sub(r"(?<!^)(?=[A-Z])", "-", name).lower()
+        return re.sub(r"(?<!^)(?=[A-Z])", "-", cls.__name__.removesuffix("Action")).lower()
 
     @classmethod
     def what(cls) -> str:

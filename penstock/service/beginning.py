@@ -104,14 +104,12 @@ class Beginnings:
                 for table in sink.tables():
                     add_sink_report(self._board, pipeline.sink.type, {"tables": [table]})
 
-        names = [backend.name for backend in backends]
-        if not self._persist(claim, names, self._over, fails=True):
+        if not self._persist(claim, [backend.name for backend in backends], self._over, fails=True):
             return
         for backend, positions in zip(backends, stored, strict=True):
             if (end := ends[backend.name]).is_set():
                 continue  # it has begun anew
-            task = self._pool.submit(self._resume, backend, positions, sink, end)
-            self._running.append(task)
+            self._running.append(self._pool.submit(self._resume, backend, positions, sink, end))
 
     def _resume(
         self,
@@ -223,11 +221,10 @@ def _move(
 ) -> None:
     """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
     beyond it is saved before anything is read."""
-    nothing = Record()
     found = {
         name: moved
         for name, bookmark in saved.items()
-        if (moved := feed.moved(bookmark, begun.get(name, nothing).bookmark)) is not None
+        if (moved := feed.moved(bookmark, begun.get(name, Record()).bookmark)) is not None
     }
     if not found:
         return
@@ -246,8 +243,7 @@ def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[P
     saved, and of those that the source lists."""
     if not isinstance(sink, ReportsPositions):
         return {}
-    partitions = [lineage.partition for lineage in feed.partitions(saved)]
-    records = sink.records(backend.name, partitions)
+    records = sink.records(backend.name, [lineage.partition for lineage in feed.partitions(saved)])
     found = {name: record for name, record in records.items() if record.begun}
     if not found and feed.polled:
         # Shards come and go: those of what the sink has may not be listed any more.

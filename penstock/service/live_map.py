@@ -108,8 +108,7 @@ def _parts(pipeline: Pipeline) -> Iterator[tuple[str, tuple[Backend, list[Any]]]
     settings: Any = pipeline.sink.settings
     entries = getattr(settings, "map", ())
     for backend in pipeline.backends:
-        own = [each for each in entries if each.backend == backend.name]
-        yield backend.name, (backend, own)
+        yield backend.name, (backend, [each for each in entries if each.backend == backend.name])
 
 
 def _slots(pipeline: Pipeline) -> set[tuple[str, str]]:

@@ -64,14 +64,13 @@ class FileMap:
                 }
                 for name, each in sources_of(self.pipeline, None)
             ]  # fmt: skip
-        settings = cast(PostgresSinkSettings, self.pipeline.sink.settings)
         return [
             {
                 **each.options.model_dump(mode="json", include=_OPTIONS), **_owner(each.backend),
                 "id": stable_id(each.backend, each.source), "schema": each.schema_name,
                 "name": each.table, "partitions_regex": each.options.partitions,
             }
-            for each in settings.tables()
+            for each in cast(PostgresSinkSettings, self.pipeline.sink.settings).tables()
         ]  # fmt: skip
 
 
@@ -183,8 +182,7 @@ class MapSurvey:
         """All tables, in the order of their names. The sources are asked again if `anew`. Raises
         Unavailable, SettingsError where the destination does not answer."""
         there = self._ask(anew=anew)
-        database = PostgresDatabase(self.settings)
-        with database.transaction("reading the catalogue") as cursor:
+        with PostgresDatabase(self.settings).transaction("reading the catalogue") as cursor:
             targets = inventory(cursor)
         dbs = {row["name"]: row["id"] for row in self.rows.rows("db")}
         mapped: defaultdict[str, dict[tuple[str, str], MapRow]] = defaultdict(dict)

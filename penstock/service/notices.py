@@ -174,8 +174,7 @@ class GapAnnouncements:
                 kept = server.announce(subject, news, identity=_identity(gap))
                 log.warning("a gap was announced", subject=subject, kept_in=kept or "no stream")
             with closing(open_store(self.pipeline.positions)) as store:
-                gaps = Gaps(store, f"{self.pipeline.name}/{backend}")
-                gaps.announced(partition, gap["id"])
+                Gaps(store, f"{self.pipeline.name}/{backend}").announced(partition, gap["id"])
         except PenstockError as error:
             self._at = now + next(self._waits)
             log.warning("a gap could not be announced yet", subject=subject, error=str(error))

@@ -75,10 +75,9 @@ class Operations(Closes):
         self._server: OpsServer | None = None
         self._refused = ""
         self._health = ""
-        events = EventStream(self.status, last_lines())
         self.endpoints = [
             *status_endpoints(self._asked_by),
-            Endpoint("/events", "GET", events.answer, EVENTS),
+            Endpoint("/events", "GET", EventStream(self.status, last_lines()).answer, EVENTS),
             *PAGES,
         ]
 

@@ -127,8 +127,7 @@ class PausedReaders:
         over = {name for name, each in found.items() if each["until"] and each["until"] <= _iso()}
         snapshot = self._board.snapshot()
         for name in found:
-            source = snapshot.latest(SourceReport, name)
-            if risk := at_risk(source, self._pipeline.ops.at_risk):
+            if risk := at_risk(snapshot.latest(SourceReport, name), self._pipeline.ops.at_risk):
                 log.warning("the pause ends, or changes would be lost", backend=name, why=risk)
                 over.add(name)
         if over:

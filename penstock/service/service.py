@@ -96,8 +96,7 @@ class Service:
                 )
             )
             actions = stack.enter_context(Actions())
-            api = ActionApi(actions, ops.access, self._operated)
-            ops.endpoints += api.endpoints()
+            ops.endpoints += ActionApi(actions, ops.access, self._operated).endpoints()
             if pipeline.sink.plug_in.map_store is not None:
                 # (It has psycopg, which a pipeline without PostgreSQL may lack.)
                 from penstock.service.map_api import MapApi

@@ -100,8 +100,7 @@ class Snapshots(Closes):
                 except Exception as error:
                     self._warn("snapshots cannot be asked for now", error)
                     stream.close()
-                    refused = isinstance(error, SettingsError)
-                    owned.wait(_REFUSED if refused else next(waits))
+                    owned.wait(_REFUSED if isinstance(error, SettingsError) else next(waits))
 
     def _serve(self, stream: InitStream) -> None:
         """Answers until `close`, an error, or the loss of the lease."""
@@ -140,8 +139,7 @@ class Snapshots(Closes):
             if options.pop("pipeline", self._pipeline.name) != self._pipeline.name:
                 return None
             if verb == "request":
-                wanted = SnapshotOptions.read(options)
-                return orjson.dumps(answer(self._requested(name, wanted)))
+                return orjson.dumps(answer(self._requested(name, SnapshotOptions.read(options))))
             if verb == "cancel":
                 return orjson.dumps(answer(self._requests.cancel(".".join(name))))
         except PenstockError as error:

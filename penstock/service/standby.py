@@ -73,8 +73,7 @@ class WriterLease:
         )
 
     def _end(self, predecessor: Owner) -> None:
-        name = f"owner:{self._pipeline}"
-        row = self._store.get(name)
+        row = self._store.get(f"owner:{self._pipeline}")
         if row is not None and row.owner == predecessor.instance:
             with suppress(LeaseLost):  # somebody was faster
                 self._store.put(replace(row, owner="", continuation=""))
@@ -187,6 +186,5 @@ class Standby:
 
     def _claim(self, name: str) -> None:
         if name not in self._positions:
-            instance = self._ownership.instance
-            self._positions[name] = positions_of(self._pipeline, name, instance)
+            self._positions[name] = positions_of(self._pipeline, name, self._ownership.instance)
         self._positions[name].claim()

@@ -53,8 +53,7 @@ def _are_same_partitions(old: Sequence[Any] | None, new: Sequence[Any] | None) -
     if old is None or new is None:
         return old is new
     before = {oid: file for oid, file, _ in old}
-    left = {oid: file for oid, file, is_empty in new if oid in before or not is_empty}
-    return before == left
+    return before == {oid: file for oid, file, is_empty in new if oid in before or not is_empty}
 
 
 def _difference_of_columns(old: Document, new: Document) -> str:

@@ -114,8 +114,7 @@ class LiveTables(Closes):
         if self._reader is not None:
             self._reader.close()
         self.sequence = min(table.sequence for table in self.tables)
-        stream = self.tables[0].stream
-        self._reader = TailReader(self._server, stream, start=self.sequence + 1)
+        self._reader = TailReader(self._server, self.tables[0].stream, start=self.sequence + 1)
 
     def tail(self, wait: float, status: ReplicaStatus) -> int:
         """Applies what has come, in one transaction, or waits `wait` seconds. How many changes."""

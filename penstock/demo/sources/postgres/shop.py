@@ -114,13 +114,11 @@ def place_order(shop: Writer, cursor: Cursor) -> list[Written]:
         SELECT id, n, 'sku-' || n, (random() * 9)::int, (random() * 99)::numeric(10, 2),
                random() * 9, ARRAY[[n, 2], [NULL, 4]], CASE WHEN n = 1 THEN 'as it is' END
         FROM unnest(%s::bigint[]) AS id, generate_series(1, %s) AS n RETURNING order_id, line"""
-    lines = shop.random.randint(1, 5)
-    items = _rows(cursor, statement, [order.key[0] for order in orders], lines)
+    items = _rows(cursor, statement, [order.key[0] for order in orders], shop.random.randint(1, 5))
     statement = """
         UPDATE customers SET credit = credit - 1.25, score = random()
         WHERE id = ANY(%s) RETURNING id"""
-    credit = _rows(cursor, statement, customers)
-    return [*orders, *items, *credit]
+    return [*orders, *items, *_rows(cursor, statement, customers)]
 
 
 def pay(shop: Writer, cursor: Cursor) -> list[Written]:
