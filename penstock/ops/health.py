@@ -320,39 +320,29 @@ def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
             yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}", _TABLE)
 
 
-# What a partition's delivery is worth. `LAGGING`: disconnected, or further from the newest change
-# than the pipeline's limits. `STALE`: it has lost changes, and nobody said that it is mended.
-HEALTHY, LAGGING, STALE = "healthy", "lagging", "stale"
-
-
 def partition_health(row: PartitionReport, limits: Thresholds, *, is_stale: bool) -> str:
+    """See `PartitionStatus`."""
     if is_stale:
-        return STALE
+        return "stale"
     much = row.lag_unit == "bytes" and (row.lag or 0) >= limits.lag_limit
     late = (row.lag_seconds or 0) >= limits.lag_age
-    return LAGGING if much or late or row.state == DISCONNECTED else HEALTHY
+    return "lagging" if much or late or row.state == DISCONNECTED else "healthy"
 
 
-class Readiness(NamedTuple):
-    """`reasons`: what keeps changes from flowing, of one backend or of all. One backend that
-    fails after it has begun is a reason, but does not make the pipeline unready."""
-
-    ready: bool
-    reasons: Sequence[str]
-
-
-def readiness(snapshot: Snapshot, backends: Sequence[str], standby: str | None) -> Readiness:
-    """Whether changes can flow, as /ready answers: every backend has begun, its bookmark is saved,
-    and what is written at a source from now on is delivered. It does not depend on how far behind a
-    backend is. Of a pipeline of these backends, or of an instance on `standby`."""
+def readiness(
+    snapshot: Snapshot, backends: Sequence[str], standby: str | None
+) -> tuple[bool, Sequence[str]]:
+    """Whether changes can flow, as /ready answers, and what keeps them from it: every backend has
+    begun, its bookmark is saved, and what is written at a source from now on is delivered, however
+    far behind. One backend that fails later is a reason, but does not make the pipeline unready."""
     if standby is not None:
-        return Readiness(ready=False, reasons=(standby,))
+        return False, (standby,)
     waiting = {name: why for name in backends if (why := _not_begun(snapshot, name))}
     failed = {name: why for name in backends if (why := _cannot_read(snapshot, name))}
     sinks = tuple(_sinks_away(snapshot))
     reasons = [f"backend {name}: {why}" for name, why in (failed | waiting).items()]
     flows = (len(failed) < len(backends) or not backends) and not sinks
-    return Readiness(ready=flows and not waiting, reasons=(*reasons, *sinks))
+    return flows and not waiting, (*reasons, *sinks)
 
 
 def _not_begun(snapshot: Snapshot, backend: str) -> str:

@@ -158,12 +158,12 @@ def assess(
     else:
         found = complaints(snapshot, backends, started, now, limits)
     batches = [_batch(entry, now) for entry in snapshot.of(BatchReport).values()]
-    flow = readiness(snapshot, backends, standby)
+    ready, unready = readiness(snapshot, backends, standby)
     return Status(
         name=name,
         version=version,
-        ready=flow.ready,
-        unready=flow.reasons,
+        ready=ready,
+        unready=unready,
         uptime_seconds=round(now - started, 3),
         health=worst(found),
         reasons=tuple(each.reason for each in found),
