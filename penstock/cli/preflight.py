@@ -28,8 +28,7 @@ from penstock.spark.session.launch import is_local
 
 _JAVA = 17
 _OF_ONE_MACHINE = ("sqlite", "memory")  # schemes of positions
-# Seconds and bytes that the answer of an ops server may take.
-_PATIENCE = 10.0
+_PATIENCE = 10.0  # seconds to connect to a master
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _GET_JAVA = f"install a Java runtime {_JAVA} or newer: apt-get install openjdk-17-jre-headless"
 
