@@ -13,11 +13,11 @@ from penstock.cli.options import file_argument, load_deployment, state_option
 from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
-from penstock.config.problems import blot
 from penstock.feeds import HasSources
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level, failed, finding
 from penstock.model.position import Bookmarks, PartitionId
+from penstock.model.problems import blot
 from penstock.sinks import LoadsTables
 from penstock.snapshots.retention import check_snapshots
 

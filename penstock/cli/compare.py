@@ -11,12 +11,11 @@ import click
 
 from penstock.cli.options import file_argument
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.consumer.compare import Comparison, Report
+from penstock.consumer.compare import Comparison, Fold, Report
 from penstock.consumer.tail.reader import TailReader
 from penstock.feeds import Collection, ReadsCollections
 from penstock.model.errors import SettingsError
 from penstock.model.settings import parse_duration
-from penstock.tables.fold import Fold
 
 _SHOWN = 20
 

@@ -10,8 +10,8 @@ from pydantic import Field, ValidationError
 
 from penstock.cli.options import file_argument, print_list
 from penstock.config import load_pipeline
-from penstock.config.problems import dotted, problems_of, refuse
 from penstock.model.errors import RefusedEdit, SettingsError
+from penstock.model.problems import dotted, problems_of, refuse
 from penstock.model.settings import Settings
 from penstock.process.postgres_url import masked
 from penstock.sinks.postgres.kuvasz import KuvaszMap, is_kuvasz, of_sqlite, of_yaml

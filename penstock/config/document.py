@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from penstock.config.problems import Path, Problem
+from penstock.model.problems import Path, Problem
 
 _VARIABLE = re.compile(r"\$\$|\$\{([^}]*)\}?")
 _NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?::-(.*))?", re.DOTALL)

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 
 from penstock.config.document import Document, parse
 from penstock.config.pipeline import Backend, Deployment, Pipeline, SinkChoice
-from penstock.config.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
 from penstock.model.errors import SettingsError
+from penstock.model.problems import Path, Problem, blot, dotted, nearest, problems_of, refuse
 from penstock.process.plugins import known, plugin
 
 D = TypeVar("D", bound=Deployment)

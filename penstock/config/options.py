@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar, Union, get_args, get_ori
 import orjson
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from penstock.config.problems import blot, dotted, nearest, problems_of, refuse
+from penstock.model.problems import blot, dotted, nearest, problems_of, refuse
 from penstock.model.settings import Settings
 
 S = TypeVar("S", bound=Settings)

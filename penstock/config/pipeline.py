@@ -21,10 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.config.problems import problems_of
 from penstock.feeds import Feed, FeedPlugin
 from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
+from penstock.model.problems import problems_of
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
 from penstock.ops.thresholds import Thresholds
 from penstock.process.plugins import plugin

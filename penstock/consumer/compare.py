@@ -7,18 +7,21 @@ comes to it. The table's values are read with psycopg, so that the two sides sha
 
 import base64
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from decimal import Decimal
 from math import isfinite
-from typing import Any
+from typing import Any, Generic, TypeVar
 from uuid import UUID
 
 import orjson
 
-from penstock.tables.fold import Fold
-from penstock.wire.documents import JsonText
+from penstock.model.images import JsonText
+from penstock.tables.fold import ABSENT, EMPTYING, MAPS, OF_ROWS, Row, RowFold
+from penstock.tables.lines import LineChange
+
+K = TypeVar("K", bound=Hashable)
 
 _MISSING_IN_STREAM, _MISSING_IN_SOURCE = "missing in the stream", "missing in the source"
 
@@ -37,6 +40,54 @@ class Report:
     @property
     def same(self) -> bool:
         return not self.differences and self.stream_count == self.source_count
+
+
+class Fold(Generic[K]):
+    """Changes of one table or collection, as maps of the layout `penstock`, -> its `rows` with a
+    key. `identity` makes the key of a change that has a `key` or a `document_id`."""
+
+    def __init__(self, identity: Callable[[Row], K]) -> None:
+        self.changes = 0
+        self._identity, self._fold = identity, RowFold((0,), MAPS)
+
+    @property
+    def rows(self) -> dict[K, Row]:
+        """The rows by their keys."""
+        return self._fold.whole
+
+    def keys(self, change: Row) -> tuple[K, ...]:
+        """The keys that a change names: where it changes the key, the old one and the new one."""
+        key, before = change.get("key"), change.get("before") or {}
+        if key is None and change.get("document_id") is None:
+            return ()
+        now = self._identity(change)
+        if not key or any(name not in before for name in key):
+            return (now,)
+        old_key = {name: before[name] for name in key}
+        was = self._identity({**change, "key": old_key, "data": before})
+        return (now,) if was == now else (was, now)
+
+    def apply(self, change: Row) -> dict[K, Row | None]:
+        """Applies one change; returns the keys that it may have changed, and the row that each of
+        them had before."""
+        self.changes += 1
+        operation = change["operation"]
+        if operation in EMPTYING:
+            gone: dict[K, Row | None] = {**self.rows}
+            self._fold.add(LineChange(operation, None, None, None))
+            return gone
+        keys = self.keys(change) if operation in OF_ROWS else ()
+        if not keys:
+            return {}
+        found = {key: self.rows.get(key) for key in keys}
+        # Without data a document was gone when it was looked up.
+        data, unsent = change.get("data") or None, change.get("unchanged") or ()
+        if data and unsent:
+            data = {**data, **dict.fromkeys(unsent, ABSENT)}
+        key = keys[0] if operation == "DELETE" else keys[-1]
+        self._fold.add(LineChange(operation, key, None, data, bool(unsent), old=keys[0]))
+        self._fold.gone.clear()
+        return found
 
 
 class Comparison:

@@ -8,11 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from penstock.consumer.compare import differing
+from penstock.consumer.compare import Fold, differing
 from penstock.consumer.tail.reader import Message
 from penstock.demo.workload import Key, Ledger, Written
 from penstock.model.position import Place
-from penstock.tables.fold import Fold
 
 TableRows = Mapping[Key, Mapping[str, Any]]  # by key, as the source answers
 

@@ -16,10 +16,10 @@ from penstock.microbatch.run_folder import BOARD, read_task_slots
 from penstock.model.change import Images, OnError
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Settings, Size
+from penstock.model.table_schema import SchemaStore
 from penstock.ops.reporter import Reporter
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
-from penstock.sinks.server import SchemaStore
 
 Mode = Literal["rows", "realtime"]
 

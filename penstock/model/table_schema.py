@@ -1,9 +1,9 @@
 """The schema of a table as a value: what is published of it beside its changes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol
 
 # What messages and buckets call a table: (table,), or (schema, table) where followed tables of
 # several schemas have that name; the backend's name comes first where a pipeline has several.
@@ -61,3 +61,23 @@ class TableSchema:
             "state": dict(self.state),
             "current": self.is_current,
         }
+
+
+class SchemaStore(Protocol):
+    """Where the schemas of tables are kept for consumers. Its methods do I/O. They raise
+    Unavailable where nobody can be reached, and SettingsError (or what else) where the other side
+    is there and does not store. Owned by one thread."""
+
+    def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
+        """Stores each, unless the last one of its table is the same, or it was put before it by
+        this store. One that is not current is stored only where its version never was. Returns the
+        revisions of the current ones."""
+
+    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
+        """The documents that are stored of a table, the oldest first."""
+
+    def remove(self, name: TableName) -> None:
+        """The table is gone: deletes its schema, if it is this pipeline's."""
+
+    def keep(self, *names: TableName) -> None:
+        """Deletes the schemas of this pipeline's other tables: they went while it did not run."""

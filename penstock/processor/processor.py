@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from penstock.config.pipeline import is_name
-from penstock.config.problems import refused
 from penstock.feeds import At, Feed, KnowsReader
 from penstock.leases import Lease, LeaseStore, open_store
 from penstock.leases.holder import instance_name
 from penstock.model.change import OnError
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
+from penstock.model.problems import refused
 from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
 from penstock.process.notebook import Drawn

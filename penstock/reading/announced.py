@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.model.errors import PenstockError, Unavailable
-from penstock.model.table_schema import TableName, TableSchema
-from penstock.sinks.server import SchemaStore
+from penstock.model.table_schema import SchemaStore, TableName, TableSchema
 
 _AGAIN = 60.0  # seconds after which a store that refused us is tried again
 

@@ -21,11 +21,11 @@ import structlog
 from pydantic import Field, ValidationError
 
 from penstock.config import Backend, Pipeline
-from penstock.config.problems import dotted, problems_of
 from penstock.leases import open_store
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import Malformed, PenstockError, Rejected, SettingsError
 from penstock.model.finding import Finding
+from penstock.model.problems import dotted, problems_of
 from penstock.model.settings import Duration, Settings
 from penstock.process.closing import Closes
 from penstock.service.pauses import Pauses

@@ -17,8 +17,8 @@ from penstock.config import SinkChoice
 from penstock.consumer.tail.lines import key_of, table_of
 from penstock.consumer.tail.reader import Message, TailReader
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.images import base64_of
 from penstock.ops.requests import Access, OpsRequest, refused, server_sent
-from penstock.wire.documents import base64_of
 
 _VIEWERS = 3
 _EVERY = 1.0  # seconds between two events

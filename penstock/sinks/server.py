@@ -1,34 +1,14 @@
 """What a sink that stores changes in a stream can say of the server that has it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from penstock.model.table_schema import TableName, TableSchema
+from penstock.model.table_schema import SchemaStore, TableName
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 
 if TYPE_CHECKING:
     from penstock.sinks.poison.dead_letter import Letter
-
-
-class SchemaStore(Protocol):
-    """Where the schemas of tables are kept for consumers. Its methods do I/O. They raise
-    Unavailable where nobody can be reached, and SettingsError (or what else) where the other side
-    is there and does not store. Owned by one thread."""
-
-    def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
-        """Stores each, unless the last one of its table is the same, or it was put before it by
-        this store. One that is not current is stored only where its version never was. Returns the
-        revisions of the current ones."""
-
-    def history(self, schema: str, table: str) -> Sequence[Mapping[str, Any]]:
-        """The documents that are stored of a table, the oldest first."""
-
-    def remove(self, name: TableName) -> None:
-        """The table is gone: deletes its schema, if it is this pipeline's."""
-
-    def keep(self, *names: TableName) -> None:
-        """Deletes the schemas of this pipeline's other tables: they went while it did not run."""
 
 
 class SinkServer(Protocol):

@@ -6,9 +6,9 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from penstock.config import SnapshotSettings
-from penstock.config.problems import dotted, nearest, problems_of, refuse
 from penstock.feeds import RowSelection
 from penstock.model.errors import SettingsError
+from penstock.model.problems import dotted, nearest, problems_of, refuse
 from penstock.model.settings import Settings, Size
 from penstock.snapshots.followed_tables import FollowedTable
 

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -37,7 +37,9 @@ from penstock.microbatch.task import (
 )
 from penstock.microbatch.ticket import TICKETS, Split, Ticket
 from penstock.model.change import schema
-from penstock.sinks import Receipt
+
+if TYPE_CHECKING:
+    from penstock.sinks import Receipt
 
 
 def register(spark: SparkSession) -> None:
@@ -156,7 +158,7 @@ def _this_attempt() -> Attempt:
 class Committed(WriterCommitMessage):
     """A task's receipt on its way to the driver."""
 
-    receipt: Receipt
+    receipt: "Receipt"
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

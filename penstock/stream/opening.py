@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from penstock.config.problems import refused
 from penstock.feeds import Feed, FeedPlugin, complete
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.problems import refused
 from penstock.model.settings import Settings
 from penstock.process.plugins import plugin
 from penstock.stream.coordinator import BUFFER

@@ -5,9 +5,9 @@ equal rows are counted. Rows may be lines of COPY, tuples of values, or maps: se
 """
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from penstock.tables.lines import NULL, UNSENT, LineChange
 
@@ -16,7 +16,6 @@ OF_ROWS = ("INSERT", "READ", "UPDATE", "REPLACE", "DELETE")
 # The value of a column that the source did not send, in a tuple or a map.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT"})()
 Row = Mapping[str, Any]
-K = TypeVar("K", bound=Hashable)
 
 
 class RowForm:
@@ -234,51 +233,3 @@ class RowFold:
     def _forget(self) -> None:
         self.gone, self._parts, self.whole = {}, {}, {}
         self._counts.clear()
-
-
-class Fold(Generic[K]):
-    """Changes of one table or collection, as maps of the layout `penstock`, -> its `rows` with a
-    key. `identity` makes the key of a change that has a `key` or a `document_id`."""
-
-    def __init__(self, identity: Callable[[Row], K]) -> None:
-        self.changes = 0
-        self._identity, self._fold = identity, RowFold((0,), MAPS)
-
-    @property
-    def rows(self) -> dict[K, Row]:
-        """The rows by their keys."""
-        return self._fold.whole
-
-    def keys(self, change: Row) -> tuple[K, ...]:
-        """The keys that a change names: where it changes the key, the old one and the new one."""
-        key, before = change.get("key"), change.get("before") or {}
-        if key is None and change.get("document_id") is None:
-            return ()
-        now = self._identity(change)
-        if not key or any(name not in before for name in key):
-            return (now,)
-        old_key = {name: before[name] for name in key}
-        was = self._identity({**change, "key": old_key, "data": before})
-        return (now,) if was == now else (was, now)
-
-    def apply(self, change: Row) -> dict[K, Row | None]:
-        """Applies one change; returns the keys that it may have changed, and the row that each of
-        them had before."""
-        self.changes += 1
-        operation = change["operation"]
-        if operation in EMPTYING:
-            gone: dict[K, Row | None] = {**self.rows}
-            self._fold.add(LineChange(operation, None, None, None))
-            return gone
-        keys = self.keys(change) if operation in OF_ROWS else ()
-        if not keys:
-            return {}
-        found = {key: self.rows.get(key) for key in keys}
-        # Without data a document was gone when it was looked up.
-        data, unsent = change.get("data") or None, change.get("unchanged") or ()
-        if data and unsent:
-            data = {**data, **dict.fromkeys(unsent, ABSENT)}
-        key = keys[0] if operation == "DELETE" else keys[-1]
-        self._fold.add(LineChange(operation, key, None, data, bool(unsent), old=keys[0]))
-        self._fold.gone.clear()
-        return found

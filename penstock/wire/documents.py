@@ -14,7 +14,6 @@ An image that came through a transform is JSON that becomes MessagePack, whateve
 * a document nested deeper than 240 levels has no image.
 """
 
-import base64
 import json
 from contextlib import suppress
 from decimal import Decimal
@@ -22,6 +21,8 @@ from typing import Any, NoReturn
 
 import orjson
 import ormsgpack
+
+from penstock.model.images import base64_of
 
 # Every digit, sign and dot of a number becomes 0, so that long numbers are runs of zeros.
 _SHAPE = bytes(48 if chr(code) in "0123456789." else code for code in range(256))
@@ -36,13 +37,6 @@ _MARGIN = 14
 _AROUND = 1024 - _NESTS
 
 
-def base64_of(value: Any) -> str:
-    """Bytes in JSON: the `default` of `orjson.dumps`, which raises TypeError for anything else."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    raise TypeError
-
-
 def error_image(
     images: str, *, reason: str, error: str, raw: bytes, context: bytes
 ) -> dict[str, Any]:
@@ -55,12 +49,6 @@ def error_image(
         "raw": base64_of(raw) if as_text else raw,
         "context": base64_of(context) if as_text else context,
     }
-
-
-class JsonText(str):
-    """A json or jsonb as the database writes it."""
-
-    __slots__ = ()
 
 
 def document_as_json(raw: bytes) -> orjson.Fragment | str:

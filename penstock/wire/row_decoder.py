@@ -9,8 +9,9 @@ import pyarrow as pa
 
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed
+from penstock.model.images import base64_of
 from penstock.model.page import Page
-from penstock.wire.documents import base64_of, error_image
+from penstock.wire.documents import error_image
 
 Row = dict[str, Any]
 

@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from penstock.consumer.compare import Comparison, differing, same
-from penstock.wire.documents import JsonText
-from tests.tables.test_fold import change, fold
+from penstock.model.images import JsonText
+from tests.consumer.test_fold import change, fold
 
 
 def test_differences_are_named_and_resolve_when_the_stream_comes_to_them() -> None:

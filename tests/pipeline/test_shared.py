@@ -14,6 +14,7 @@ import psutil
 import psycopg
 import pytest
 
+from penstock.consumer.compare import Fold
 from penstock.model.errors import Unavailable
 from penstock.model.position import Place
 from penstock.nats.api import JetStream, Stored
@@ -21,7 +22,6 @@ from penstock.nats.buckets import Bucket
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.nats.settings import NatsSettings
-from penstock.tables.fold import Fold
 from tests.pipeline.running import (
     Message,
     Run,

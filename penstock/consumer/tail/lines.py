@@ -7,7 +7,7 @@ import orjson
 from rich.text import Text
 
 from penstock.consumer.tail.reader import Message
-from penstock.wire.documents import base64_of
+from penstock.model.images import base64_of
 
 COLORS = {
     "INSERT": "green",

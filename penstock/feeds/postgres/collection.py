@@ -13,7 +13,7 @@ from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError
-from penstock.wire.documents import JsonText
+from penstock.model.images import JsonText
 
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory
 _KEY = """

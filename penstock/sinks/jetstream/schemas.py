@@ -8,12 +8,11 @@ from typing import Any
 import orjson
 
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.model.table_schema import TableName, TableSchema
+from penstock.model.table_schema import SchemaStore, TableName, TableSchema
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of, read_map
 from penstock.nats.connection import Connection
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.dialect import dialect
-from penstock.sinks.server import SchemaStore
 
 BUCKET = "schemas"
 _HISTORY = 10  # documents of a table that the bucket keeps

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from penstock.model.change import IMAGES, Images, images_of, schema
 from penstock.model.errors import Malformed
+from penstock.model.images import base64_of
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
-from penstock.wire.documents import base64_of
 
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 RawChange = Literal["source", "change"]

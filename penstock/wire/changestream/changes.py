@@ -16,8 +16,8 @@ from bson.timestamp import Timestamp
 
 from penstock.model.change import Images
 from penstock.model.errors import Malformed
+from penstock.model.images import base64_of
 from penstock.wire.changestream.values import CODEC, document_text, flat, plain, typed
-from penstock.wire.documents import base64_of
 
 # Milliseconds since 1970: the times that Python and RFC 3339 can show.
 _YEAR_1, _YEAR_10000 = -62_135_596_800_000, 253_402_300_800_000

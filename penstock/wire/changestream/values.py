@@ -28,7 +28,7 @@ from bson.regex import Regex
 from bson.son import SON
 from bson.timestamp import Timestamp
 
-from penstock.wire.documents import base64_of
+from penstock.model.images import base64_of
 
 # How documents are decoded: dates as milliseconds, because Python's end in the year 9999.
 CODEC: CodecOptions[dict[str, Any]] = CodecOptions(

@@ -9,7 +9,7 @@ import ormsgpack
 
 from penstock.model.change import Images, OnError
 from penstock.model.errors import Malformed, SettingsError
-from penstock.wire.documents import base64_of
+from penstock.model.images import base64_of
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
 from penstock.wire.pgoutput.images import Cells, Lines, Maps, Pack, RowImages

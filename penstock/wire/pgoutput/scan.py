@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from penstock.model.errors import Malformed
-from penstock.wire.documents import base64_of
+from penstock.model.images import base64_of
 from penstock.wire.pgoutput.batch import FILTERED, NO_RELATION, Constants
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX, Context
 from penstock.wire.pgoutput.frames import from_pg_time

@@ -21,7 +21,7 @@ from binascii import unhexlify
 from collections.abc import Callable
 from typing import Any
 
-from penstock.wire.documents import base64_of
+from penstock.model.images import base64_of
 
 Converter = Callable[[bytes], Any]
 

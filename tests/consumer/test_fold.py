@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from penstock.tables.fold import Fold
+from penstock.consumer.compare import Fold
 
 LARGE = {"id": 1, "a": "x", "b": "large"}
 
