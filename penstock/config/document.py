@@ -61,8 +61,6 @@ def parse(text: str, environment: Mapping[str, str]) -> Document:
             document.lines[()] = mark.line + 1
         what = getattr(error, "problem", None) or "is not YAML"
         document.problems.append(Problem(path=(), text=f"not valid YAML: {what}"))
-    finally:
-        loader.dispose()
     return document
 
 

@@ -150,9 +150,4 @@ def _text(value: Any, shape: _Shape) -> str:
         quoted = len(value) > 1 and value[0] == value[-1] == '"'
         as_json = shape.optional and (value == "null" or quoted)
         return orjson.dumps(value).decode() if as_json else value
-    if isinstance(value, list) and value and all(isinstance(item, str) for item in value):
-        joined = ",".join(value)
-        plain = not joined.lstrip().startswith("[")
-        if plain and _value(joined, _Shape(list, shape.optional)) == value:
-            return joined
     return orjson.dumps(value).decode()

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 
 from penstock.consumer.tail.bodies import changes_of
 from penstock.model.errors import Malformed, SettingsError
@@ -23,8 +24,8 @@ Samples = Mapping[tuple[str, str, str], Sequence[bytes]]  # by backend, namespac
 
 def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
     """The plain bodies of a stream's newest messages. Raises Unavailable, SettingsError."""
-    connection, found = Connection(settings), defaultdict[tuple[str, str, str], list[bytes]](list)
-    try:
+    found = defaultdict[tuple[str, str, str], list[bytes]](list)
+    with closing(Connection(settings)) as connection:
         connection.open()
         decompressor = Decompressor(DictionaryBucket(connection).get)
         for message in _newest(connection, stream, messages):
@@ -38,8 +39,6 @@ def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
             names = change.get("schema") or change.get("database"), change.get("collection")
             if all(names):
                 found[str(change["backend"]), str(names[0]), str(names[1])].append(body)
-    finally:
-        connection.close()
     return found
 
 

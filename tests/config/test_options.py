@@ -125,7 +125,7 @@ def test_what_equals_its_default_is_left_out() -> None:
 
 
 def test_secrets_are_revealed() -> None:
-    assert options_from_settings(read(keys="s3,s4"))["keys"] == "s3,s4"
+    assert options_from_settings(read(keys="s3,s4"))["keys"] == '["s3","s4"]'
 
 
 TEXT = st.text(max_size=12) | st.sampled_from(["null", '"null"', '"', "[", "a,b", " ", "true", "1"])
