@@ -18,7 +18,7 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.records import new_id
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 from tests.servers import Database, Nats, Postgres
 from tests.snapshots.conftest import StatedPipeline
 

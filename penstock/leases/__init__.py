@@ -66,10 +66,8 @@ class LeaseStore(Protocol):
 
 def open_store(url: str) -> LeaseStore:
     """The store that `url` names; does no I/O. Raises SettingsError, without the URL's password.
-
     The URL's scheme is the name of an entry point of the group `penstock.stores`, whose value makes
-    a store of a URL. Each call with `memory:` gives a new, empty store.
-    """
+    a store of a URL. Each call with `memory:` gives a new, empty store."""
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise SettingsError(

@@ -49,8 +49,7 @@ _silent.propagate = False
 
 
 class CosmosStore(ClientStore[Any]):
-    """A `LeaseStore` in one container, made on demand where the login may. Threads and processes
-    may share the container."""
+    """A `LeaseStore` in one container, which is made on demand where the login may."""
 
     def __init__(self, url: str) -> None:
         super().__init__(url)
@@ -81,8 +80,7 @@ class CosmosStore(ClientStore[Any]):
             return _put(rows, lease)
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
-        """See LeaseStore; each row is written by itself, several at a time. After Unavailable any
-        of them may have been written."""
+        """Each row by itself, several at a time. Unavailable: any may have been written."""
         first = {lease.name: lease for lease in reversed(leases)}
 
         def written(lease: Lease) -> Lease | LeaseLost:
@@ -191,10 +189,7 @@ def _put(rows: ContainerProxy, lease: Lease) -> Lease:
     try:
         if lease.revision:
             stored = rows.replace_item(
-                item["id"],
-                item,
-                etag=lease.revision,
-                match_condition=MatchConditions.IfNotModified,
+                item["id"], item, etag=lease.revision, match_condition=MatchConditions.IfNotModified
             )
         else:
             stored = rows.create_item(item)

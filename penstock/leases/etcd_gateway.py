@@ -17,13 +17,7 @@ import orjson
 import urllib3
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from penstock.model.errors import (
-    Malformed,
-    PenstockError,
-    SettingsError,
-    Unavailable,
-    is_caused_by,
-)
+from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable, is_caused_by
 
 HINT = "write etcd://HOST:2379,HOST:2379/PREFIX, or etcds://USER:PASSWORD@.../PREFIX?ca=FILE"
 _FILES = ("ca", "cert", "key")

@@ -51,11 +51,9 @@ class FirstStart:
         self._holder = LeaseHolder(self._rows, clock=clock, term=term, every=every)
 
     def attempt(self) -> bool:
-        """Whether all rows are there; false while another host begins.
-
-        Raises what `begin` and `make` raise, and what the store does: then nobody has the lease,
-        and any host may try again.
-        """
+        """Whether all rows are there; false while another host begins. Raises what `begin` and
+        `make` raise, and what the store does: then nobody has the lease, and any host may try
+        again."""
         # In this order: rows that were there before the row of the start had no continuation are
         # all rows, and not the first ones of another host that began in between.
         is_begun = self._is_begun()

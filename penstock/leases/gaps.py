@@ -64,10 +64,8 @@ def to_mend(rows: Mapping[str, GapRow]) -> dict[str, GapRow]:
 
 
 class Gaps:
-    """The gaps of one backend, or of all of a pipeline's, by the prefix: `shop/default`.
-
-    Raises Unavailable, SettingsError; Malformed for a row that penstock did not write.
-    """
+    """The gaps of one backend, or of all of a pipeline's, by the prefix: `shop/default`. Raises
+    Unavailable, SettingsError; Malformed for a row that penstock did not write."""
 
     def __init__(self, store: LeaseStore, prefix: str) -> None:
         self._store = store
@@ -82,9 +80,8 @@ class Gaps:
         }
 
     def record(self, partition: str, gap: Mapping[str, Any]) -> GapRow:
-        """Notes a gap: a mapping with an `id`, a `cause`, a `policy`, where it is `from`, and `to`
-        if that is known. The same again only adds what is new of it. The partition is stale from
-        now on."""
+        """Notes a gap: `id`, `cause`, `policy`, where it is `from`, and `to` if that is known. The
+        same again only adds what is new of it. The partition is stale from now on."""
 
         def note(row: GapRow) -> None:
             if (found := _same(row, gap)) is not None:

@@ -136,8 +136,7 @@ class LeaseHolder:
             return [name for name in self._renewed if name not in self._rows.lost]
 
     def holds(self, name: str) -> bool:
-        """Whether the lease is held, and certainly by nobody else: it was renewed within its
-        term."""
+        """Whether it certainly is ours alone: it was renewed within its term."""
         renewed = self._renewed.get(name)
         is_held = renewed is not None and name not in self._rows.lost
         return is_held and self._clock() - (renewed or 0.0) < self._term
@@ -230,8 +229,7 @@ class LeaseHolder:
             self._rows.drop(names)
 
     def start(self) -> None:
-        """Renews in a thread, until `stop`. A store that is away costs no lease by itself: an owner
-        that reaches it decides."""
+        """Renews in a thread, until `stop`. A store that is away costs no lease."""
         if self._renewing is None:
             self._renewing = Repeated(self._renew, interval=self._every, name="leases").start()
 

@@ -34,7 +34,6 @@ class MemoryStore:
             return [row for name, row in sorted(self._rows.items()) if name.startswith(prefix)]
 
     def put(self, lease: Lease) -> Lease:
-        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         with self._lock:
             self._verify(lease)
             row = replace(lease, revision=str(next(self._revisions)))
@@ -45,7 +44,6 @@ class MemoryStore:
         return [self._outcome(lease) for lease in leases]
 
     def delete(self, lease: Lease) -> None:
-        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
         with self._lock:
             self._verify(lease)
             self._rows.pop(lease.name, None)

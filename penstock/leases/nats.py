@@ -28,13 +28,10 @@ _HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
 
 
 class Opened(NamedTuple):
-    """A bucket, and its open connection."""
-
     connection: Connection
     bucket: Bucket
 
     def close(self) -> None:
-        """Closes the connection."""
         self.connection.close()
 
 
@@ -62,11 +59,14 @@ class BucketStore(ClientStore[Opened]):
         )
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
-        """See LeaseStore; each row is written by itself, all in one exchange with the server. After
-        Unavailable any of them may have been written."""
+        """Each row by itself, in one exchange. Unavailable: any may have been written."""
         with self._bucket() as bucket:
             changes = [
-                (key_of([one.name]), _value(one), encoding.number_of(one.revision))
+                (
+                    key_of([one.name]),
+                    orjson.dumps(encoding.fields_of(one)),
+                    encoding.number_of(one.revision),
+                )
                 for one in leases
             ]
             found = bucket.swap(changes) if changes else []
@@ -121,8 +121,6 @@ class BucketStore(ClientStore[Opened]):
 
 
 class NatsStore(BucketStore):
-    """A `BucketStore` of a URL."""
-
     def __init__(self, url: str) -> None:
         servers, _, rest = url.rpartition("/")
         name, _, query = rest.partition("?")
@@ -149,10 +147,6 @@ def _name(key: str) -> str:
     if key == "=":
         return ""
     return _ESCAPED.sub(lambda m: bytes.fromhex(m[1].replace("=", "")).decode(), key)
-
-
-def _value(lease: Lease) -> bytes:
-    return orjson.dumps(encoding.fields_of(lease))
 
 
 def lease_of(entry: KeyValue) -> Lease:

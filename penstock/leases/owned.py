@@ -80,11 +80,9 @@ class OwnedRows:
             self._rows, self._sent, self.lost = {}, {}, set()
 
     def write(self, names: Collection[str], change: Callable[[Lease], Lease]) -> dict[str, Lease]:
-        """Writes each row as `change` makes it from what the store has; returns what was written.
-        A row that is not ours is made. One that is lost is passed over.
-
-        Raises Unavailable also when others change the rows all the time.
-        """
+        """Writes each row as `change` makes it of the stored one; returns what was written. A row
+        not ours is made; a lost one is passed over. Unavailable also if others go on changing
+        them."""
         written: dict[str, Lease] = {}
         with self.lock:
             self.resolve()
@@ -97,8 +95,7 @@ class OwnedRows:
         raise Unavailable(f"{min(names)} is changed by others all the time")
 
     def remove(self, name: str) -> None:
-        """Removes a row of ours. One that somebody else has changed stays: it is lost, or is read
-        again and still ours."""
+        """Removes a row of ours. One that changed stays: it is lost, or still ours."""
         with self.lock:
             if (row := self._rows.get(name)) is None:
                 return
@@ -114,14 +111,12 @@ class OwnedRows:
         return replace(row, properties={**row.properties, **stated}) if stated else row
 
     def resolve(self) -> List[Lease]:
-        """After a write without an answer: reads its rows again, and returns those that had
-        changed and are ours."""
+        """Reads rows of a write without an answer again; returns those of ours that changed."""
         with self.lock:
             return self._read_again(List(self._sent)) if self._sent else []
 
     def verify(self, only: Collection[str] = ()) -> List[Lease]:
-        """Reads all rows again, or those of `only` that are ours, if any; returns those that had
-        changed and are ours."""
+        """Reads all rows again (of `only`, if any are ours); returns those of ours that changed."""
         with self.lock:
             ours = {*self._rows, *self._sent}
             names = ours.intersection(only) or ours

@@ -20,10 +20,7 @@ _FILE = "positions file"
 
 
 class SqliteStore(RowStore[sqlite3.Connection]):
-    """A `LeaseStore` in one file, made on demand together with its folder (mode 0700).
-
-    Threads and processes may share the file.
-    """
+    """A `LeaseStore` in one file (0600), made with its folder (0700). Processes may share it."""
 
     statements = statements_of("lease", ":{}")
 

@@ -137,22 +137,21 @@ class RowStore(ClientStore[C]):
             _lease(row) for row in sorted(self._run(self.statements["list"], {"prefix": prefix}))
         ]
 
-    def put(self, lease: Lease) -> Lease:
-        """Writes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        return _written(lease, self._run(*self._put(lease)))
-
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
-        """Writes each row that still has its revision, in one transaction."""
         # By name: two instances that write the same rows lock them in the same order.
         order = sorted(range(len(leases)), key=lambda at: leases[at].name)
         answers = self._run_all([self._put(leases[at]) for at in order]) if order else []
-        outcomes = {at: _outcome(leases[at], rows) for at, rows in zip(order, answers, strict=True)}
-        return [outcomes[at] for at in range(len(leases))]
+        # An answer has the new revision, or no row.
+        rows = dict(zip(order, answers, strict=True))
+        return [
+            replace(lease, revision=str(rows[at][0][0])) if rows[at] else changed(lease.name)
+            for at, lease in enumerate(leases)
+        ]
 
     def delete(self, lease: Lease) -> None:
-        """Removes the row if it still has `lease.revision`; raises LeaseLost otherwise."""
-        if lease.revision or self.get(lease.name) is not None:
-            _written(lease, self._run(self.statements["delete"], _values(lease)))
+        is_known = lease.revision or self.get(lease.name) is not None
+        if is_known and not self._run(self.statements["delete"], _values(lease)):
+            raise changed(lease.name)
 
     def _put(self, lease: Lease) -> tuple[str, Mapping[str, Any]]:
         statement = self.statements["update"] if lease.revision else self.statements["insert"]
@@ -166,20 +165,6 @@ def _values(lease: Lease) -> Mapping[str, Any]:
         "continuation": packed(lease.continuation, lease.properties),
         "revision": number_of(lease.revision),
     }
-
-
-def _outcome(lease: Lease, rows: Sequence[Any]) -> Lease | LeaseLost:
-    """What a swap did: its answer has the new revision, or no row."""
-    if not rows:
-        return changed(lease.name)
-    return replace(lease, revision=str(rows[0][0]))
-
-
-def _written(lease: Lease, rows: Sequence[Any]) -> Lease:
-    outcome = _outcome(lease, rows)
-    if isinstance(outcome, LeaseLost):
-        raise outcome
-    return outcome
 
 
 def _lease(row: tuple[str, str, str, int]) -> Lease:

@@ -8,14 +8,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from penstock.microbatch.conversation import Join, Leave, Rows
 from penstock.microbatch.draw import Draw
+from penstock.microbatch.ticket import Join, Leave, Rows
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 
 
 class Assignments:
-    """The partitions that may be read now, and their bookmarks. `limit`: of what all tasks together
-    buffer, in bytes."""
+    """The partitions that may be read now. `limit`: of what all tasks together buffer, in bytes."""
 
     def __init__(self, limit: int) -> None:
         self.wake = threading.Condition()
@@ -29,17 +28,14 @@ class Assignments:
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
-        """The partitions that tasks read, or may read."""
         return list(self._open)
 
     def open(self, partition: PartitionId, bookmark: Bookmark) -> None:
-        """The partition may be read after the bookmark."""
         with self.wake:
             self._open.setdefault(partition, bookmark)
             self.wake.notify_all()
 
     def close(self, partition: PartitionId) -> None:
-        """The partition ended."""
         with self.wake:
             self._open.pop(partition, None)
             self._rows.pop(partition, None)
@@ -55,8 +51,7 @@ class Assignments:
                     self._open[name] = bookmark
 
     def report_rows(self, reported: Rows) -> None:
-        """The status of partitions, as their task has it (see `Following.status`), and what the
-        task has counted."""
+        """Takes in the status of a task's partitions (`Following.status`), and what it counted."""
         with self.wake:
             self._rows |= {name: row for name, row in reported.rows.items() if name in self._open}
             for name in self.counts:
@@ -75,7 +70,6 @@ class Assignments:
         return round(100 * held / self._limit, 1)
 
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
-        """Plain JSON of every partition, as its task has it."""
         return {
             name: {
                 "connected": True,
@@ -120,9 +114,5 @@ class AssignmentDraw(Draw):
         joined = {name: each for name, each in now.items() if name not in self._joined}
         left = [name for name in self._joined if name not in now]
         self._joined = set(now)
-        changed: list[Join | Leave] = []
-        if left:
-            changed.append(Leave(left))
-        if joined:
-            changed.append(Join(joined))
-        return changed
+        changed: list[Join | Leave] = [Leave(left)] if left else []
+        return [*changed, Join(joined)] if joined else changed

@@ -5,8 +5,7 @@ partitions there are; in a planned one up to its end.
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from penstock.microbatch.conversation import Join, Leave
-from penstock.microbatch.ticket import Range
+from penstock.microbatch.ticket import Join, Leave, Range
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place
 from penstock.reading.reservoir import Arrivals, Reservoir

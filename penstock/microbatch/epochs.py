@@ -15,16 +15,16 @@ from collections.abc import Collection
 from contextlib import suppress
 
 from penstock.microbatch.assignments import AssignmentDraw, Assignments
-from penstock.microbatch.conversation import (
+from penstock.microbatch.draw import Draw, OpenDraw
+from penstock.microbatch.options import SourceOptions
+from penstock.microbatch.ticket import (
     FoundGap,
     Report,
     ReportedBookmarks,
     ReportedPlaces,
+    Request,
     Rows,
 )
-from penstock.microbatch.draw import Draw, OpenDraw
-from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.ticket import Request
 from penstock.model.errors import Unavailable
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.process.backoff import Clock
@@ -46,8 +46,7 @@ SAVE = 0.5
 
 
 class Lengths:
-    """How long epochs are, and over how many groups partitions are spread: one, or (`is_spread`)
-    as many as tasks may run at a time."""
+    """How long epochs are, and for how many groups: one, or (`is_spread`) one a task slot."""
 
     def __init__(self, options: SourceOptions, *, is_spread: bool = False) -> None:
         self._options = options
@@ -83,8 +82,7 @@ class Lengths:
 
 
 class Epochs(ABC):
-    """Plans epochs, and knows what is durable while they are open. The page server's threads report
-    it, and one of them calls `watch`."""
+    """Plans epochs, and knows what is durable meanwhile, by tasks. One thread calls `watch`."""
 
     def __init__(
         self,
@@ -112,7 +110,6 @@ class Epochs(ABC):
 
     @property
     def durable(self) -> Bookmarks:
-        """Everything up to here is in the sink."""
         with self._lock:
             return dict(self._durable)
 
@@ -122,7 +119,6 @@ class Epochs(ABC):
         return self._lengths.next(number)
 
     def is_cut_short(self) -> bool:
-        """Whether the open epoch must end now; see `Lengths`."""
         return self._lengths.is_cut_short()
 
     @abstractmethod
@@ -154,8 +150,7 @@ class Epochs(ABC):
             self.save(force=False)
 
     def save(self, *, force: bool = True) -> None:
-        """Saves what is durable (now, unless `force` is false) and acknowledges it. Raises as
-        `Keeper.save` does."""
+        """Saves what is durable (now, if `force`) and acknowledges it; see `Keeper.save`."""
         with self._saving:
             self._fresh.clear()
             self._saved_at = self._clock()
@@ -210,7 +205,6 @@ class BufferedEpochs(Epochs):
         self._count = 0  # of changes since the last save; guarded by `reservoir.wake`
 
     def draw(self, group: int, groups: int) -> OpenDraw:
-        """The pages of all partitions, which are one group, from where they are durable."""
         return OpenDraw(self._reservoir, self._place)
 
     def take(self, report: Report) -> None:
@@ -225,8 +219,7 @@ class BufferedEpochs(Epochs):
         self._reservoir.stop(timeout)
 
     def stored(self, places: Position) -> None:
-        """A task reports that everything up to `places` is durable: releases the pages, and wakes
-        `watch` to save it."""
+        """A task reports what is durable: releases the pages, and wakes `watch` to save it."""
         fresh: dict[PartitionId, Place] = {}
         with self._lock:
             for partition, place in places.items():
@@ -282,7 +275,6 @@ class AssignedEpochs(Epochs):
         self._gaps = gaps
 
     def draw(self, group: int, groups: int) -> AssignmentDraw:
-        """The partitions that the task of one ticket reads."""
         return AssignmentDraw(self._assignments, group, groups)
 
     def take(self, report: Report) -> None:
@@ -294,8 +286,7 @@ class AssignedEpochs(Epochs):
             self._assignments.report_rows(report)
 
     def stored(self, bookmarks: Bookmarks) -> None:
-        """A task reports that everything up to these bookmarks, which are to be saved, is durable:
-        wakes `watch`."""
+        """A task reports what is durable, and to be saved: wakes `watch`."""
         with self._lock:
             fresh = {
                 name: bookmark

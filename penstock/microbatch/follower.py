@@ -10,17 +10,17 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from penstock.feeds import Gap
-from penstock.microbatch.conversation import (
+from penstock.microbatch.draw import OpenDraw
+from penstock.microbatch.page_client import PageClient, connected, expect_end, reaching
+from penstock.microbatch.ticket import (
     FoundGap,
     Join,
     Leave,
     ReportedBookmarks,
     Rows,
     Signal,
+    Ticket,
 )
-from penstock.microbatch.draw import OpenDraw
-from penstock.microbatch.page_client import PageClient, connected, expect_end, reaching, release
-from penstock.microbatch.ticket import Ticket
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
@@ -56,8 +56,6 @@ class Follower(PageClient):
         self._looked_at = time.monotonic()  # when status was reported last
 
     def pages(self) -> Iterator[Page]:
-        """As they come, until the ticket ends; of each partition in order. Raises Unavailable when
-        the reader process is gone, and what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
         self._send(self._ticket.request)
@@ -84,7 +82,6 @@ class Follower(PageClient):
         return pages
 
     def _listen(self, connection: Connection) -> None:
-        """Takes in what the reader process sends, until the end of the epoch."""
         try:
             while True:
                 with reaching():
@@ -115,24 +112,12 @@ class Follower(PageClient):
         self._reported.pop(partition, None)
 
     def finish(self) -> None:
-        """Everything that was handed on is stored; returns when the reader process knows."""
         self._handed.expect_none()
         self._end()
         self._report_rows()
-        with self._sending:  # nothing is sent after this: the next task has this connection
-            connection, self._connection = self._connection, None
-            if connection is None:
-                return
-            with reaching():
-                connection.send(Signal.DONE)
-                message = connection.recv()
-                while message is Signal.RECORDED:  # what was reported lost while the epoch ended
-                    message = connection.recv()
-        expect_end(message)
-        release(self._ticket, connection)
+        super().finish()
 
     def close(self) -> None:
-        """The task is over: stops reading, and breaks off a conversation as `PageClient` does."""
         self._reservoir.stop(0.0)
         if self._connection is not None:
             hang_up(self._connection)

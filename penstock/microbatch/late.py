@@ -31,9 +31,8 @@ from penstock.model.errors import Malformed, Unavailable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """`number` is Spark's, over all tasks of a session. What no shuffle separates runs in one
-    attempt: the task that decodes is then the task that writes. `is_first`: of its `stage`, which
-    has exactly one such task."""
+    """`number` is Spark's, over all tasks of a session. Without a shuffle between them, the task
+    that decodes is the one that writes. `is_first`: one task of its `stage` is."""
 
     stage: int
     number: int
@@ -78,15 +77,13 @@ class SideFiles:
         self._open: tuple[Path, pa.RecordBatch] | None = None
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Writes batches of changes; yields their stubs."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for batch in _joined(batches):
             yield self._stub(batch)
 
     def fetch(self, stubs: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The changes of stubs that came through a transform, in their order: their own columns
-        where these are not late. Raises Malformed if these are no stubs, and Unavailable if their
-        file is gone."""
+        """The changes of stubs that came through a transform, in their order; own columns that are
+        not late win. Raises Malformed; Unavailable if their file is gone."""
         places = stubs.column(CARRIER).to_numpy(zero_copy_only=False)
         if places.dtype != np.int64 or np.any(np.diff(places) <= 0):
             raise Malformed("a transform changed the column that leads to the late ones")

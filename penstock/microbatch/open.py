@@ -6,14 +6,13 @@ from collections.abc import Callable
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
-from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import PAUSE, Pages, PageServer
 from penstock.microbatch.run_folder import is_paused, is_stopping
 from penstock.microbatch.source_reports import Json, Reading
-from penstock.microbatch.ticket import Request, Ticket
+from penstock.microbatch.ticket import Report, Request, Ticket
 from penstock.model.errors import PenstockError
 from penstock.model.position import Bookmarks
 from penstock.reading.gaps import GapLog

@@ -25,8 +25,7 @@ Mode = Literal["rows", "realtime"]
 
 
 class Listening(Settings):
-    """Where a server of the driver listens: clients connect to `host`; it binds `bind` (default:
-    `host`) and `port` (0: a free one)."""
+    """Where a server of the driver listens: clients connect to `host`; it binds `bind`, or that."""
 
     host: str = ""
     bind: str = ""
@@ -48,17 +47,15 @@ class Reports(Settings):
 
 
 class TargetOptions(Settings):
-    """The sink, for a reader: its type, and its options as JSON. Spark redacts options with this
-    name (spark.redaction.regex). `prefix`: what the names of tables begin with whose schemas a
-    reader stores there."""
+    """A reader's sink: its type, and its options as JSON, which Spark redacts by their name
+    (spark.redaction.regex). `prefix`: of the tables' names in the schemas that it stores there."""
 
     sink: str = ""
     secret: SecretStr = SecretStr("")
     prefix: str = ""
 
     def schemas(self, pipeline: str) -> SchemaStore | None:
-        """Where a reader stores the schemas that its source announces; None where the sink keeps
-        none."""
+        """Where a reader stores its source's schemas; None where the sink keeps none."""
         if not self.sink:
             return None
         plug_in: SinkPlugin = plugin("sinks", self.sink)
@@ -122,7 +119,6 @@ class SourceOptions(Settings):
     late: str = ""
 
     def live_slots(self) -> int | None:
-        """How many task slots the query has now."""
         live = read_task_slots(self.runtime)
         return live if live is not None else self.slots
 

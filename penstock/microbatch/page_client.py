@@ -16,8 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.microbatch.conversation import PAGE, ReportedPlaces, Signal
-from penstock.microbatch.ticket import Ticket, page_of
+from penstock.microbatch.ticket import PAGE, ReportedPlaces, Signal, Ticket, page_of
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
@@ -39,8 +38,7 @@ def reaching() -> Iterator[None]:
 
 
 class Handed:
-    """The pages that a task handed on to its sink, until they are stored. One thread notes them,
-    and one at a time asks."""
+    """A task's pages on their way through its sink. One thread notes them, one at a time asks."""
 
     def __init__(self) -> None:
         # The last change of each page, and the last one that the tables' filter left of it (None:
@@ -48,7 +46,6 @@ class Handed:
         self._pages: dict[PartitionId, deque[tuple[Place, Place | None]]] = {}
 
     def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
-        """The page was decoded to these batches."""
         rows = sum(batch.num_rows for batch in batches)
         last = page.last if rows == page.count else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
@@ -82,7 +79,6 @@ class Handed:
                 )
 
     def forget(self, partition: PartitionId) -> None:
-        """The partition is no longer this task's."""
         self._pages.pop(partition, None)
 
 
@@ -104,11 +100,7 @@ class PageClient:
         self._sending = threading.Lock()  # one message at a time
 
     def pages(self) -> Iterator[Page]:
-        """In order, as they come, until the ticket ends.
-
-        Raises Unavailable when the reader process is gone, and what reading the source failed
-        with.
-        """
+        """As they come, until the ticket ends. Raises Unavailable, and what reading failed with."""
         connection = self._connection = connected(self._ticket)
         with reaching():
             connection.send(self._ticket.request)
@@ -121,23 +113,23 @@ class PageClient:
         self._handed.note(page, batches)
 
     def stored(self, position: Position) -> None:
-        """Everything up to `position` is stored: reports the pages that are done to the reader
-        process. Any thread may call it."""
+        """Reports the pages that are stored up to `position`. Any thread may call it."""
         with self._reporting:
             done = self._handed.done(position)
             if done:
                 self._report(done)
 
     def finish(self) -> None:
-        """Everything that was handed on is stored, and was reported; returns when the reader
-        process has it. Raises Malformed if it was not."""
-        if self._connection is None:
-            return
+        """All is stored: returns when the reader process knows. Raises Malformed if it is not."""
         self._handed.expect_none()
-        self._send(Signal.DONE)
-        with reaching():
-            expect_end(self._connection.recv())
-        self.release()
+        with reaching(), self._sending:  # nothing is sent after this: the next task has the line
+            if self._connection is None:
+                return
+            self._connection.send(Signal.DONE)
+            while (message := self._connection.recv()) is Signal.RECORDED:
+                pass  # what was reported lost while the epoch ended
+            expect_end(message)
+            self.release()
 
     def _report(self, done: Position) -> None:
         self._send(ReportedPlaces(done))
@@ -150,8 +142,13 @@ class PageClient:
     def release(self) -> None:
         """The conversation is over: its connection is kept for the next task of this process."""
         connection, self._connection = self._connection, None
-        if connection is not None:
-            release(self._ticket, connection)
+        if connection is None:
+            return
+        for key, kept in list(_idle.items()):
+            if _is_over(kept):
+                del _idle[key]
+                kept.close()
+        _idle[_key_of(self._ticket)] = connection
 
     def close(self) -> None:
         """The task is over: a conversation that did not come to its end is broken off."""
@@ -162,15 +159,6 @@ class PageClient:
 
 def _key_of(ticket: Ticket) -> tuple[int, str, bytes]:
     return os.getpid(), ticket.address, ticket.key
-
-
-def release(ticket: Ticket, connection: Connection) -> None:
-    """Keeps a connection whose conversation is over for the next task of this process."""
-    for key, kept in list(_idle.items()):
-        if _is_over(kept):
-            del _idle[key]
-            kept.close()
-    _idle[_key_of(ticket)] = connection
 
 
 def _is_over(connection: Connection) -> bool:

@@ -14,10 +14,9 @@ from contextlib import closing, suppress
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
-from penstock.microbatch.conversation import PAGE, FoundGap, Report, Signal
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.ticket import Request, messages_of
+from penstock.microbatch.ticket import PAGE, FoundGap, Report, Request, Signal, messages_of
 from penstock.model.errors import Malformed, PenstockError
 from penstock.model.page import Page
 from penstock.process.connections import Server
@@ -40,8 +39,7 @@ class Pages(Protocol):
 
 
 class PageServer(Server):
-    """Serves `pages` to tasks. After `open` the attributes `address` and `key` are what tickets
-    must carry."""
+    """Serves `pages` to tasks, whose tickets carry `address` and `key` as they are after `open`."""
 
     def __init__(self, address: str, pages: Pages, *, bind: str = "", port: int = 0) -> None:
         super().__init__(address, self._converse, bind=bind, port=port)
@@ -125,7 +123,6 @@ class _Line:
         return self._connection.closed
 
     def send(self, *messages: bytes) -> None:
-        """Sends messages that belong together."""
         with self._lock:
             for message in messages:
                 self._connection.send_bytes(message)

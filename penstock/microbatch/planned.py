@@ -13,12 +13,11 @@ the beginning.
 import time
 from collections.abc import Collection
 
-from penstock.microbatch.conversation import Report
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import SourceOptions
 from penstock.microbatch.page_server import Pages, PageServer
 from penstock.microbatch.source_reports import Json, Reading
-from penstock.microbatch.ticket import Range, Request, Split, SplitPages, Ticket
+from penstock.microbatch.ticket import Range, Report, Request, Split, SplitPages, Ticket
 from penstock.model.errors import Unavailable
 from penstock.model.position import (
     START,
@@ -54,10 +53,7 @@ def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
 class PlannedReading(Pages, Reading):
     """Plans micro-batches over all partitions of a feed; one thread calls it. With the `Pages` of
     its server: pages go to tasks in splits, or, where tasks make stubs (`late`), through the page
-    server.
-
-    Where `positions` is None the offsets are the record, and carry marks.
-    """
+    server. Where `positions` is None the offsets are the record, and carry marks."""
 
     def __init__(
         self,
@@ -127,10 +123,7 @@ class PlannedReading(Pages, Reading):
         self._reservoir.stop(timeout)
 
     def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
-        """The end of the next micro-batch; `start` itself if nothing came in time.
-
-        Everything up to `start` is durable in the sink.
-        """
+        """The end after `start`, which is durable; `start` itself if nothing came in time."""
         deadline = time.monotonic() + (self._options.patience if patience is None else patience)
         self._begin(start)
         while True:
@@ -164,8 +157,7 @@ class PlannedReading(Pages, Reading):
             del self._announced[name]
 
     def _keep(self, durable: Bookmarks, *, force: bool = False) -> None:
-        """Everything up to `durable` is in the sink: releases it, and saves it when it is time to
-        (see `Keeper.save`)."""
+        """Everything up to `durable` is in the sink: releases it; saves it if due, or `force`."""
         places = {name: each.place for name, each in durable.items() if each.place is not None}
         with self._reservoir.wake:
             released = self._reservoir.stored(places)
@@ -182,11 +174,8 @@ class PlannedReading(Pages, Reading):
         return ranges
 
     def splits(self, start: Bookmarks, end: Bookmarks, *, most: int = 1) -> list[Split]:
-        """The changes between two offsets in at most `most` splits; the same again each time.
-
-        From a cold planner (after a crash) it reads them from the source again, and waits for
-        them for as long as the source needs to come back.
-        """
+        """The changes between two offsets in at most `most` splits; the same again each time. After
+        a crash they are read from the source again, for as long as it needs to come back."""
         made: list[list[SplitPages]] = [[] for _ in range(most)]
         for number, each in enumerate(self.ranges(start, end)):
             with self._reservoir.wake:

@@ -43,23 +43,19 @@ def run_folder() -> Iterator[Path]:
 
 
 def is_stopping(folder: str | None, query: str) -> bool:
-    """Whether the service has made the stop file, of all or of one query."""
     files = (STOP, f"{STOP}-{query}")
     return folder is not None and any((Path(folder) / each).exists() for each in files)
 
 
 def query_name(backend: str, attempt: int) -> str:
-    """What a query is called here."""
     return f"{backend}-{attempt}"
 
 
 def stop_query(folder: Path, query: str) -> None:
-    """Makes the stop file of one query."""
     (folder / f"{STOP}-{query}").touch()
 
 
 def pause_reader(folder: Path, backend: str, *, is_paused: bool) -> None:
-    """Has the reader of a backend pause, or go on."""
     file = folder / f"{_PAUSED}-{backend}"
     if is_paused:
         file.touch()
@@ -68,7 +64,6 @@ def pause_reader(folder: Path, backend: str, *, is_paused: bool) -> None:
 
 
 def is_paused(folder: str | None, backend: str) -> bool:
-    """What `pause_reader` said last."""
     return folder is not None and (Path(folder) / f"{_PAUSED}-{backend}").exists()
 
 
@@ -84,7 +79,6 @@ def read_owner(folder: str | None) -> str:
 
 
 def write_task_slots(folder: Path, slots: int) -> None:
-    """How many tasks of each query may run at a time now."""
     new = folder / f"{_SLOTS}.new"
     new.write_text(str(slots))
     new.replace(folder / _SLOTS)
@@ -99,7 +93,6 @@ def read_task_slots(folder: str | None) -> int | None:
 
 
 def _sweep(parent: Path) -> None:
-    """Removes the folders of killed services."""
     for left in parent.glob(f"{_PREFIX}*-*"):
         pid = left.name.removeprefix(_PREFIX).split("-")[0]
         # One with our own id is of a process before us.

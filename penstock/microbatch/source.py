@@ -87,20 +87,16 @@ class Source:
 
     def initial(self) -> Json:
         """The stored bookmarks. A first start begins, and stores where, before anything is read.
-
         Only a first start may create what is missing at the source: creating it again after a
-        stored bookmark would be a silent gap.
-        """
-        bookmarks = self._begun()
+        stored bookmark would be a silent gap."""
+        positions = self._positions
+        begun: Bookmarks = {} if positions is None else positions.load()
+        if not begun:
+            begun = self._feed.begin()
+            begun = begun if positions is None else positions.begin(begun)
         if self._runtime:
             self._remaining.open()
-        return self._reading.begin(bookmarks)
-
-    def _begun(self) -> Bookmarks:
-        positions = self._positions
-        if positions is None:
-            return self._feed.begin()
-        return positions.load() or positions.begin(self._feed.begin())
+        return self._reading.begin(begun)
 
     def latest(self, start: Json) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
@@ -123,11 +119,9 @@ class Source:
         return end
 
     def splits(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
-        """The changes between two offsets, or tickets for them."""
         return self._reading.parts(start, end)
 
     def stop(self) -> None:
-        """Stops reading."""
         self._remaining.close()
         self._reading.stop(STOPPING)
 

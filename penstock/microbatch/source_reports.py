@@ -39,28 +39,24 @@ class Reading(Protocol):
         """The first offset. Everything up to `bookmarks` is durable."""
 
     def next(self, start: Json) -> Json:
-        """The end of the micro-batch after `start`, up to which everything is durable; `start`
-        itself if there is nothing."""
+        """The end after `start`, up to which all is durable; `start` itself if there is nothing."""
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
         """What the tasks of a micro-batch get."""
 
     def save(self, start: Json) -> None:
-        """Saves and acknowledges what is durable, up to `start` at least, now. Raises Unavailable,
-        LeaseLost."""
+        """Saves and acknowledges what is durable, now. Raises Unavailable, LeaseLost."""
 
     def connect(self) -> None:
-        """Reads ahead into the buffer, and takes nothing: in a pause the source's connection is
-        kept, or made. Raises what reading failed with."""
+        """In a pause: keeps the connection, or makes it. Raises what reading failed with."""
 
     def stop(self, timeout: float) -> None:
         """Reads no more; waits at most `timeout` seconds for the source."""
 
 
 class SourceReports:
-    """Reports on `board`; None: there is no service, and each call returns at once. `show` comes
-    before the first `report`. `batches` counts micro-batches; with `stopped`, everything is saved
-    and nothing more is read."""
+    """Reports on `board`; None: each call returns at once. `show` comes before the first `report`.
+    `stopped`: everything is saved and nothing more is read."""
 
     def __init__(self, board: Reporter | None, feed: Feed) -> None:
         self.batches = 0
@@ -77,7 +73,6 @@ class SourceReports:
     def show(
         self, reading: Reading, gaps: GapLog, silences: Silences, remaining: Remaining
     ) -> None:
-        """What is reported on from now on."""
         self._reading, self._gaps = reading, gaps
         self._silences, self._remaining = silences, remaining
 

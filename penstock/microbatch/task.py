@@ -1,5 +1,4 @@
-"""What runs in Spark's tasks: decode, write, and measure. Worker processes are reused between
-batches."""
+"""What runs in Spark's tasks: decode, write, and measure. Workers are reused between batches."""
 
 import gc
 import logging
@@ -46,10 +45,8 @@ _reported_types: set[str] = set()
 
 @cache
 def freeze_garbage() -> None:
-    """Once in each of Spark's Python workers, after all imports.
-
-    Not in the reader process, which is no worker and must collect its own garbage.
-    """
+    """Once in each of Spark's Python workers, after all imports. Not in the reader process, which
+    is no worker and must collect its own garbage."""
     # PySpark's daemon collects garbage after every task. With all imports done, what is alive now
     # stays alive: frozen, it is not looked at again (measured: 92 % of a worker's busy time).
     gc.collect()
@@ -123,11 +120,8 @@ def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, 
 def write_changes(
     options: Mapping[str, str], batches: Iterable[pa.RecordBatch], attempt: Attempt
 ) -> Receipt:
-    """Stores the changes of one task and reports the progress.
-
-    While an epoch runs, what is stored is reported to the reader process and counted here; the
-    receipt counts the rest only.
-    """
+    """Stores the changes of one task and reports the progress. While an epoch runs, what is stored
+    is reported to the reader process and counted here; the receipt counts the rest only."""
     sink, name, board = _sink(frozenset(options.items()))
     freeze_garbage()
     clients: list[PageClient] = []
@@ -150,8 +144,7 @@ def write_changes(
 
 
 class _Progress(Progress):
-    """A sink's `Progress`: places go to the reader process, reports to the board. `counted` is what
-    was reported of the running totals."""
+    """Places go to the reader process, reports to the board; `counted` of the running totals."""
 
     def __init__(self, clients: Sequence[PageClient], board: Reporter | None, name: str) -> None:
         self.counted: Counter[str] = Counter()
@@ -196,8 +189,7 @@ def _changes(
     clients: list[PageClient],
     side_channel: SideChannel | None,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows as they are, or with their late columns; of tickets the changes of their pages.
-    `clients` gets one for each."""
+    """Rows with late columns; of tickets their pages' changes. `clients` gets one for each."""
     for batch in batches:
         if batch.schema.names == TICKETS.names:
             for ticket, decoder in tickets(batch):
@@ -247,8 +239,7 @@ def _decoded(decoder: Decoder, page: Page, board: Reporter | None) -> Sequence[p
 
 
 def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Raises SettingsError unless these are tickets or include every column of a change that is
-    neither late nor optional."""
+    """Raises SettingsError unless these are tickets, or lack only late and optional columns."""
     needed = stub_schema(schema(), columns_of(options.get("late", ""))).names
     missing = [name for name in needed if name not in OPTIONAL.union(names)]
     if missing and list(names) != TICKETS.names:
@@ -271,7 +262,6 @@ class Measures:
         self._sent = 0.0
 
     def page(self, page: Page, batches: Sequence[pa.RecordBatch]) -> None:
-        """A page and its changes."""
         rows = sum(batch.num_rows for batch in batches)
         if self._board is None or not rows:
             return
@@ -285,12 +275,10 @@ class Measures:
             self._delays.append((page.captured_at - committed) / 1e6)
 
     def report(self) -> None:
-        """Reports if it is time to."""
         if time.monotonic() - self._sent >= _MEASURE:
             self.report_now()
 
     def report_now(self) -> None:
-        """Reports what was not reported yet."""
         if self._board is not None and self._sizes:
             counts = {**observed("batch", self._sizes), **observed("ingest", self._delays)}
             self._board.add(self._backend, MeasureReport(histograms=counts))

@@ -1,4 +1,6 @@
-"""What Spark carries from the reader process to a task: pages in a split, or a ticket for them.
+"""What crosses between the reader process and a task: pages in a split, or a ticket for them, which
+Spark carries; and what the task and the page server send each other, over one socket. All of these
+are pickled, but for pages (see `messages_of`): both ends have proven that they have the key.
 
 A split is for a task that makes whole rows. A ticket crosses in place of pages: a task presents it
 to the page server of the reader process and gets the pages there, so that they do not pass through
@@ -10,16 +12,18 @@ Spark planned before the crash must still hold the same changes: `after` and `un
 """
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, NamedTuple
 
 import ormsgpack
 import pyarrow as pa
 
+from penstock.feeds import Gap
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 
 
 class Range(NamedTuple):
@@ -87,8 +91,7 @@ class Request:
 
 @dataclass(slots=True, kw_only=True)
 class Ticket:
-    """A request, and where it is answered: `address` is the page server's (`unix:PATH` or
-    `tcp:HOST:PORT`), `key` opens it."""
+    """A request, and where it is answered: `address` is the page server's; `key` opens it."""
 
     request: Request
     address: str
@@ -99,7 +102,6 @@ class Ticket:
 
 
 def ticket_row(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:
-    """Makes the ticket a row of TICKETS."""
     return pa.RecordBatch.from_pydict(
         {"decoder": [decoder], "ticket": [pickle.dumps(ticket)]}, schema=TICKETS
     )
@@ -124,8 +126,7 @@ def messages_of(page: Page) -> tuple[bytes, ...]:
 
 
 def page_of(head: bytes, more: Callable[[], bytes]) -> Page:
-    """The inverse of `messages_of`; `more` gives the second message if there is one. Raises
-    Malformed, and what `more` raises."""
+    """The inverse; `more` gives a second message. Raises Malformed, and what `more` raises."""
     try:
         partition, first, last, count, captured_at, context, payload = ormsgpack.unpackb(head)
     except (ValueError, TypeError) as error:
@@ -139,3 +140,60 @@ def page_of(head: bytes, more: Callable[[], bytes]) -> Page:
         context=context,
         payload=more() if payload is None else payload,
     )
+
+
+# The first byte of a page's first message, and of no pickle.
+PAGE = b"p"
+
+
+class Signal(Enum):
+    """What is sent without more."""
+
+    END = "end"  # from the page server: of what was asked for, or the answer to `DONE`
+    DONE = "done"  # from the task: the sink has stored all of it
+    RECORDED = "recorded"  # from the page server: a gap is
+
+
+# Where tasks read the source by themselves, the page server sends these two.
+class Join(NamedTuple):
+    """A task follows these partitions from now on, after their bookmarks."""
+
+    bookmarks: Bookmarks
+
+
+class Leave(NamedTuple):
+    """A task closes these partitions."""
+
+    partitions: Sequence[PartitionId]
+
+
+class FoundGap(NamedTuple):
+    """A gap that a task found after a bookmark; `to`: its end, if that is known."""
+
+    partition: PartitionId
+    gap: Gap
+    bookmark: Bookmark
+    to: str
+
+
+class Rows(NamedTuple):
+    """A task's report of its partitions' status, and of what it counted since the last."""
+
+    rows: Mapping[PartitionId, Mapping[str, Any]]
+    counts: Mapping[str, int]
+
+
+class ReportedPlaces(NamedTuple):
+    """A task's report that everything up to these places is durable."""
+
+    places: Position
+
+
+class ReportedBookmarks(NamedTuple):
+    """The same report, of a task that reads by itself."""
+
+    bookmarks: Bookmarks
+
+
+# What tasks report while they write.
+Report = ReportedPlaces | ReportedBookmarks | FoundGap | Rows

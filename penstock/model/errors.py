@@ -58,8 +58,7 @@ class PenstockError(Exception):
 
     @staticmethod
     def of(error: Exception, doing: str) -> "PenstockError":
-        """An error on its way to another thread or process: as it is if it is one of ours; anything
-        else is a defect, and says what failed."""
+        """For another thread or process: itself if it is ours; else a defect in `doing`."""
         if isinstance(error, PenstockError):
             return error
         return Malformed(
@@ -127,13 +126,11 @@ class RecordsExpired(PositionLost):
 
 
 class ShardIteratorExpired(PositionLost):
-    """A shard's iterator expired, and its place is not known: neither a sequence number nor a
-    pinned time."""
+    """A shard's iterator expired without a sequence number or a pinned time to go on from."""
 
 
 class RefusedEdit(SettingsError):
-    """An edit that the map of a sink of tables does not take. `field`: of the values that were
-    given, "" if none is to blame."""
+    """The map of a sink of tables refuses an edit. `field`: of the values given, "" for none."""
 
     def __init__(
         self,

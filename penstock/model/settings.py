@@ -34,8 +34,7 @@ def parse_duration(value: Any) -> Any:
 
 
 def parse_start(value: Any) -> Any:
-    """Where reading starts: YAML reads a time by itself, and in an option a token is JSON; raises
-    ValueError."""
+    """Where reading starts: YAML makes times, options have tokens as JSON. Raises ValueError."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
         try:
             return orjson.loads(value)

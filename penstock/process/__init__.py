@@ -1,3 +1,1 @@
-"""What a process needs apart from its data: plug-ins, sockets between processes, child processes,
-back-off, closing, histograms.
-"""
+"""What a process needs apart from its data: plug-ins, sockets, child processes, back-off."""

@@ -101,10 +101,8 @@ class Server:
 
 
 def connect(address: str, key: bytes, *, answers_within: float = 0.0) -> Connection:
-    """A connection to a `Server`; raises OSError, EOFError or AuthenticationError.
-
-    Reading from it raises BlockingIOError after `answers_within` seconds (0: never).
-    """
+    """A connection to a `Server`; raises OSError, EOFError or AuthenticationError. Reading from it
+    raises BlockingIOError after `answers_within` seconds (0: never)."""
     kind, _, rest = address.partition(":")
     if kind == "unix":
         opened = socket.socket(socket.AF_UNIX)

@@ -24,10 +24,8 @@ def known(kind: str) -> list[str]:
 @cache
 def plugin(kind: str, name: str) -> Any:
     """The plug-in of that name; raises SettingsError that names the known ones or the extra.
-
-    Cached: reading the installed packages' metadata costs milliseconds, and Spark's workers ask
-    for every micro-batch.
-    """
+    Cached: reading the installed packages' metadata costs milliseconds, and Spark's workers ask for
+    every micro-batch."""
     for point in entry_points(group=f"penstock.{kind}"):
         if point.name == name:
             return _load(point, name)

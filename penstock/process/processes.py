@@ -31,8 +31,7 @@ def is_alive(pid: int) -> bool:
 
 
 def elapsed() -> float:
-    """Monotonic seconds, with those for which the machine was suspended, where that is known: for
-    what expires while this process sleeps."""
+    """Monotonic seconds, with the machine's sleep where known: for what expires meanwhile."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -46,13 +45,11 @@ def _this_machine() -> str:
 
 @dataclass
 class Machine:
-    """This machine: `name` is its boot and this namespace of process ids, "" where that is
-    unknown."""
+    """`name` is this machine's boot and namespace of process ids, "" where that is unknown."""
 
     name: str = field(default_factory=_this_machine)
 
     def runs(self, pid: int) -> bool:
-        """See `is_alive`."""
         return is_alive(pid)
 
 
@@ -89,7 +86,6 @@ class StopRequest:
         self._woken.put(None)
 
     def is_set(self) -> bool:
-        """Whether it was set."""
         return self._is_set
 
     def wait(self, timeout: float) -> bool:

@@ -11,8 +11,7 @@ log = logging.getLogger("penstock")
 
 
 class Repeated(Closes):
-    """Does a step every `interval` seconds in a daemon thread, from `start` until closed; one that
-    fails is logged."""
+    """Does a step every `interval` seconds in a daemon thread until closed; logs one that fails."""
 
     def __init__(self, step: Callable[[], object], *, interval: float, name: str) -> None:
         self._step = step
@@ -24,7 +23,6 @@ class Repeated(Closes):
         return self.start()
 
     def start(self) -> Self:
-        """Starts the thread."""
         self._thread.start()
         return self
 
@@ -40,7 +38,6 @@ class Repeated(Closes):
             self._thread.join(patience)
 
     def run(self) -> None:
-        """The loop; returns when stopped."""
         while not self._stop.wait(self._interval):
             try:
                 self._step()

@@ -16,11 +16,9 @@ Key = tuple[str, str]  # backend and table
 
 
 class TableCounts:
-    """Of one process. Adding costs some 50 ns a change; rows are never looped over.
-
-    `_named`: the tables that are counted by name. A table that became busier than one of them
-    takes its place, and what was counted of it before stays with the others.
-    """
+    """Of one process. Adding costs some 50 ns a change; rows are never looped over. `_named`: the
+    tables that are counted by name. A table that became busier than one of them takes its place,
+    and what was counted of it before stays with the others."""
 
     def __init__(self) -> None:
         self._counted: list[pa.Table] = []  # of each call of `add`, by COUNTED

@@ -97,8 +97,7 @@ class Host:
         self.schedule = LeaseSchedule(self, work.processing, work.clock)
 
     def tick(self) -> float:
-        """Renews, acquires, and lets go, what is due; seconds until the next call. One thread calls
-        it. Raises nothing that passes."""
+        """Does what is due; seconds until the next call. One thread calls it."""
         acquires = self.discovery.begun and not self.is_leaving
         self.schedule.tick(acquires=acquires)
         self._let_go()
@@ -206,8 +205,7 @@ class Host:
         self.turns.hurry(part)
 
     def keep_alive(self) -> None:
-        """Keeps connections whose observers are busy for long. In a thread of its own: a source
-        may take long to answer, or hang."""
+        """For observers that are busy long. In a thread of its own: a source may hang."""
         now = self._work.clock()
         for part in list(self.owned.values()):
             since = part.calls.busy_since

@@ -132,24 +132,20 @@ class ObserverCalls:
 
     @property
     def is_open(self) -> bool:
-        """Whether an observer is open."""
         return self._observer is not None
 
     def open(self) -> None:
-        """Makes an observer and opens it."""
         observer = self._make()
         with self._busy():
             observer.open(self.context)
         self._observer = observer
 
     def process(self, changes: Changes) -> None:
-        """Gives the open observer the next changes."""
         assert self._observer is not None
         with self._busy():
             self._observer.process(changes, self.context)
 
     def close(self, reason: CloseReason) -> None:
-        """Closes the observer, if it is open."""
         observer, self._observer = self._observer, None
         if observer is not None:
             with self._busy():

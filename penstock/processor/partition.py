@@ -70,8 +70,7 @@ class Taker(Protocol):
     """Something of a host that takes turns: a partition, or what looks for partitions."""
 
     def turn(self, timeout: float) -> float | None:
-        """One step, which waits at most `timeout` seconds for others; seconds until the next one;
-        None: there is none any more."""
+        """One step, `timeout` seconds at most; seconds until the next, None: there is none."""
 
 
 class PartitionWork(NamedTuple):
@@ -120,7 +119,6 @@ class OwnedPartition(GapRecorder):
 
     @property
     def counts(self) -> Counter[str]:
-        """See `Host.counts`."""
         found = Counter(events=self.progress.events, pages=self.progress.pages)
         return found + Counter(reconnects=self.reader.reconnects)
 
@@ -135,8 +133,7 @@ class OwnedPartition(GapRecorder):
         self.calls.context.revoked = True
 
     def turn(self, timeout: float) -> float | None:
-        """One step; waits at most `timeout` seconds for the source. Seconds until the next is worth
-        it; None: it is over."""
+        """See `Taker`; waits for the source only."""
         wait = self._turn(timeout)
         return None if self.is_over and not self.is_abandoned else wait
 
@@ -310,8 +307,7 @@ class OwnedPartition(GapRecorder):
         return 0.0
 
     def abandon(self) -> bool:
-        """Ends it while a read hangs, in whose thread nothing is done any more; False if the read
-        has returned. `Abandoned` does the rest."""
+        """Ends it in place of a thread that hangs in a read; False if the read has returned."""
         with self._claim:
             if self.reading_since is None:
                 return False
@@ -319,7 +315,6 @@ class OwnedPartition(GapRecorder):
         return True
 
     def give_up(self) -> None:
-        """Closes the observer, and gives the lease back."""
         self._close(CloseReason.UNKNOWN)
         self._work.leases.leave([self.partition])
 
@@ -332,8 +327,7 @@ class OwnedPartition(GapRecorder):
 
 
 class Abandoned(Taker):
-    """Takes one turn for a partition whose own thread hangs in a read: closing an observer may take
-    long, and no lease waits for it."""
+    """For a partition whose thread hangs in a read: no lease waits for its observer's close."""
 
     def __init__(self, part: OwnedPartition) -> None:
         self._part = part

@@ -99,11 +99,7 @@ class Processor(Drawn, Closes):
         self._leases = own
         self.gaps = LeasedGaps(self.feed, own)
         self.faults = Retries(
-            own,
-            self.processing,
-            on_error=on_error,
-            dead_letter=dead_letters,
-            on_fatal=self._fail,
+            own, self.processing, on_error=on_error, dead_letter=dead_letters, on_fatal=self._fail
         )
         unreadable: OnError = "stop" if self.processing.unreadable == "stop" else "dead-letter"
         work = PartitionWork(
@@ -244,8 +240,7 @@ Answer = TypeVar("Answer")
 
 
 class ClosableStore(LeaseStore):
-    """A `LeaseStore` that does not open again after `close`: a thread that hangs in a read, or in
-    an observer, may come back later than that."""
+    """A `LeaseStore` that stays closed after `close`: threads that hang may come back later."""
 
     def __init__(self, store: LeaseStore) -> None:
         self._store = store

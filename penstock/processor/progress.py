@@ -87,7 +87,6 @@ class PartitionProgress(Acknowledger):
 
     @property
     def is_saved(self) -> bool:
-        """Whether what was processed is saved."""
         return self.processed == self.position.saved.place
 
     def done(self, place: Place, changes: int) -> None:
@@ -99,8 +98,7 @@ class PartitionProgress(Acknowledger):
         self._save_if_due(changes)
 
     def idle(self) -> None:
-        """There is nothing to process. Saves what is processed if it is time to, and now and then
-        the mark of a source that has moved on."""
+        """Saves what is processed if due, and now and then the mark of an idle source."""
         now = self.position.clock()
         if not self.is_saved:
             self._save_if_due()
@@ -113,8 +111,7 @@ class PartitionProgress(Acknowledger):
             self._saver.save(self._durable(self.processed), changes)
 
     def save(self, *, has_ended: bool = False) -> bool:
-        """Saves what is processed, and that the partition `has_ended` with it; whether it is saved.
-        A store that is away delays it."""
+        """Saves what is processed, with the end if it `has_ended`; whether it is saved."""
         durable = self._durable(self.processed)
         if has_ended:
             durable = {self._reader.partition: self._reader.last_bookmark(self.processed)}

@@ -28,7 +28,6 @@ class ProcessorReports(Closes):
         processor.positions.on_write = self._saved
 
     def close(self) -> None:
-        """Ends the reports."""
         self._remaining.close()
 
     @property
@@ -41,7 +40,6 @@ class ProcessorReports(Closes):
         self._saves["save_errors" if error else "saved"] += 1
 
     def post(self) -> None:
-        """How it is now."""
         self._remaining.open()
         processor, board = self._processor, self._board
         node, name = processor.node, processor.feed.backend

@@ -14,10 +14,9 @@ log = logging.getLogger("penstock")
 
 
 class Announced:
-    """A `feeds.AnnouncedSchemas`, over a sink's store. Where the store cannot be reached at all the
-    read fails, and is tried again: the sink could not store the changes either. Where the store is
-    there and does not take it, changes flow, the log says so once, and a later announcement stores
-    it as well."""
+    """A `feeds.AnnouncedSchemas`, over a sink's store. Where the store cannot be reached the read
+    fails, and is tried again: the sink could not store the changes either. Where it refuses a
+    schema, changes flow, the log says so once, and a later announcement stores it as well."""
 
     def __init__(self, store: SchemaStore) -> None:
         self._store = store

@@ -29,9 +29,8 @@ _PATIENCE = 0.2
 
 
 class GapLog:
-    """The gaps of one backend; a `passed_gaps.GapRecorder`. Without `positions` (penstock as a
-    library) gaps are remembered for as long as the process lives. `report` is called, from any
-    thread, when something was lost."""
+    """The gaps of one backend; a `passed_gaps.GapRecorder`. Without `positions` this process alone
+    remembers them. `report` is called, from any thread, after a loss."""
 
     def __init__(
         self,
@@ -56,11 +55,9 @@ class GapLog:
             self._positions.verify(partition)
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """Records a gap after `bookmark`; again with `to` when its end is known.
-
-        Raises LeaseLost when the bookmark that it was found for is not the stored one any more:
-        another instance of this pipeline has moved it, and with it the source.
-        """
+        """Records a gap after `bookmark`; again with `to` when its end is known. Raises LeaseLost
+        when the bookmark that it was found for is not the stored one any more: another instance of
+        this pipeline has moved it, and with it the source."""
         if self._positions is not None:
             self._positions.verify()
         else:  # no service logs it

@@ -76,7 +76,6 @@ class HostLeases:
 
     @property
     def host(self) -> str:
-        """The name of this host, as leases have it."""
         return self.positions.rows.owner
 
     def survey(self) -> Survey:
@@ -152,15 +151,13 @@ class HostLeases:
         return self.positions.record_taken([names[name] for name in taken])
 
     def _in_order(self, survey: Survey, last: Collection[PartitionId]) -> list[Lease]:
-        """Beginning somewhere else on each host, so that several do not take the same; those of
-        `last` come last."""
+        """Beginning elsewhere on each host, so that they take others; `last` comes last."""
         names = list(survey.rows)
         start = crc32(self.host.encode()) % len(names) if names else 0
         names = sorted(names[start:] + names[:start], key=lambda name: name in last)
         return [survey.rows[name] for name in names]
 
     def renew(self) -> None:
-        """Renews all leases that are held."""
         self._holder.renew()
 
     @property
@@ -169,7 +166,6 @@ class HostLeases:
         return {self.positions.partition(name): host for name, host in self._holder.asked.items()}
 
     def name(self, partition: PartitionId) -> str:
-        """The name of the partition's row."""
         return self.positions.name(partition)
 
     def is_ours(self, partition: PartitionId) -> bool:
@@ -182,8 +178,7 @@ class HostLeases:
         return self._holder.holds(self.name(partition))
 
     def checkpoint(self, partition: PartitionId, bookmark: Bookmark) -> None:
-        """Saves a bookmark; durable when it returns. Raises LeaseLost, also if another host has
-        the row by now."""
+        """Saves a bookmark; durable when it returns. Raises LeaseLost."""
         if not self.is_ours(partition):
             raise LeaseLost(f"{self.name(partition)} is not {self.host}'s any more")
         with self._gathering:

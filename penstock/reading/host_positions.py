@@ -22,8 +22,7 @@ log = logging.getLogger("penstock")
 
 
 class HostPositions(BookmarkRows):
-    """The positions `NAME/BACKEND` of the host `owner` of a processor. Its name is its process's
-    alone."""
+    """The positions `NAME/BACKEND` of a processor's host `owner`, one process's name."""
 
     def __init__(
         self, store: LeaseStore, prefix: str, owner: str, *, clock: Clock = time.monotonic
@@ -33,9 +32,8 @@ class HostPositions(BookmarkRows):
         self._clock = clock
 
     def survey(self) -> dict[PartitionId, tuple[Lease, Bookmark]]:
-        """All rows as they are now, whoever owns them; changes nothing. Raises Unavailable, and
-        SettingsError for a row of another kind. One that penstock did not write is `unreadable`,
-        and nobody's: the others go on."""
+        """All rows, whoever owns them; changes nothing. Raises Unavailable, and SettingsError for
+        one of another kind. One that penstock did not write is `unreadable`, and nobody's."""
         found, unreadable = {}, ""
         for row in self._list():
             try:
@@ -71,9 +69,8 @@ class HostPositions(BookmarkRows):
         return self._stored.get(partition)
 
     def save(self, newest: Bookmarks) -> None:
-        """Writes those of the bookmarks that are new, but for rows that another host has by now:
-        `stored` tells. A row that this would make and finds there is another host's. Raises
-        Unavailable, SettingsError."""
+        """Writes what is new, but for rows that another host has by now, also ones that this would
+        make: `stored` tells. Raises Unavailable, SettingsError."""
         began = self._clock()
         try:
             with self.rows.lock:
@@ -94,16 +91,14 @@ class HostPositions(BookmarkRows):
             self._stored |= self._read(self.rows.verify(names))
 
     def record_taken(self, partitions: Collection[PartitionId]) -> dict[PartitionId, Bookmark]:
-        """The rows of these partitions were just taken (`rows.adopt`) and are saved from now on;
-        returns their bookmarks."""
+        """These rows were just taken, and are saved from now on; returns their bookmarks."""
         with self.rows.lock:
             found = self._read(self.rows.known([self.name(name) for name in partitions]))
             self._stored |= found
             return found
 
     def record_released(self, partitions: Collection[PartitionId]) -> None:
-        """The rows of these partitions are not ours any more: nothing is saved for them until
-        they are taken."""
+        """These rows are not ours any more: nothing is saved for them."""
         with self.rows.lock:
             self.rows.drop([self.name(name) for name in partitions])
             for name in partitions:

@@ -9,8 +9,7 @@ from penstock.reading.positions import Positions
 
 
 class Acknowledger(Protocol):
-    """A reader of partitions in this process: a reservoir, an iterator, a partition of a
-    processor."""
+    """What reads partitions: a reservoir, an iterator, a partition of a processor."""
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
@@ -24,15 +23,13 @@ class Acknowledger(Protocol):
 
 
 class Store(Protocol):
-    """Where bookmarks are saved: a pipeline's positions, or the lease of a processor's
-    partition."""
+    """Where bookmarks are saved: a pipeline's positions, or one partition's lease."""
 
     def is_due(self, changes: int) -> bool:
         """Whether it is time to save, after `changes` more changes. Raises LeaseLost."""
 
     def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
-        """Writes those of the bookmarks that are new; returns what was written. Raises LeaseLost,
-        and only with `force` that the store is away."""
+        """Writes what is new; returns it. Raises LeaseLost, and Unavailable only with `force`."""
 
 
 class Saver:
@@ -48,9 +45,8 @@ class Saver:
         self._reader = reader
 
     def save(self, durable: Bookmarks, changes: int, *, force: bool = False) -> None:
-        """Everything up to `durable` is in the sink, `changes` more than at the last call. Saves it
-        when it is time to (now, if `force`). Raises LeaseLost if another process saved meanwhile,
-        and Unavailable only with `force`."""
+        """Everything up to `durable` is in the sink, `changes` more than before. Saves it when it
+        is due (now, if `force`). Raises LeaseLost, and Unavailable only with `force`."""
         saved = durable
         if self._positions is not None:
             if not self._positions.is_due(changes) and not force:
@@ -84,9 +80,8 @@ class Keeper(Saver):
         self._rows = positions
 
     def forget(self, partitions: Collection[PartitionId], durable: Bookmarks) -> bool:
-        """Removes the stored bookmarks of partitions that are done and no longer listed. Those of
-        their children are saved first: what descends from nothing that is stored is a gap. False
-        while the store is away."""
+        """Removes the bookmarks of partitions that are done and not listed; saves their children's
+        first: what descends from nothing stored is a gap. False while the store is away."""
         try:
             self.save(durable, 0, force=True)
         except Unavailable:

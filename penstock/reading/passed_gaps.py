@@ -36,8 +36,7 @@ class GapRecorder(Protocol):
         is another instance's by now."""
 
     def lost(self, partition: PartitionId, gap: Gap, bookmark: Bookmark, *, to: str = "") -> None:
-        """Records a gap after `bookmark`; again with `to`, its end, when that is known. Raises
-        LeaseLost."""
+        """Records a gap after `bookmark`; again when its end (`to`) is known. Raises LeaseLost."""
 
 
 class PassedGaps:
@@ -62,12 +61,10 @@ class PassedGaps:
         return self._key[1]
 
     def verify(self) -> None:
-        """Called before a connection is made; see `GapRecorder`."""
         self._gaps.verify(self._partition)
 
     def pass_hole(self, resume: Bookmark) -> None:
-        """Records the hole before a bookmark that is behind one. Raises PositionLost where the gap
-        is not passed."""
+        """Records the hole before a bookmark. Raises PositionLost unless it is passed."""
         hole = hole_before(resume, self._on_gap)
         if hole is not None and not self.despite:
             self.verify()
@@ -75,9 +72,8 @@ class PassedGaps:
             self.despite.append(hole.gap)
 
     def pass_gap(self, error: PositionLost, resume: Bookmark) -> None:
-        """Records the gap of a loss after `resume` when the source has reported it twice; before,
-        following again may say at once what is lost. Raises InDoubt before the second report, and
-        PositionLost where the gap is not passed."""
+        """Records the gap of a loss after `resume` that the source has reported twice; before, it
+        is followed again, or InDoubt is raised. Raises PositionLost where the gap is not passed."""
         number = len(self.despite)
         if number == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
             raise error
@@ -101,8 +97,7 @@ class PassedGaps:
         self.despite.append(gap)
 
     def followed(self, resume: Bookmark, begins: str) -> None:
-        """The source is followed after `resume`, despite the gaps. `begins`: where they end, where
-        it says so."""
+        """Followed after `resume`, despite gaps that end at `begins`, if that is known."""
         known = [gap for gap, _ in self._unended]
         self._unended += [(gap, resume) for gap in self.despite if gap not in known]
         if begins:
@@ -122,8 +117,7 @@ class PassedGaps:
             self.despite.clear()
 
     def _record(self, lost: HistoryLost, resume: Bookmark) -> None:
-        """Records a gap before its policy is applied. Raises PositionLost unless that is to go
-        on."""
+        """Records a gap, then applies its policy: raises PositionLost unless it is to go on."""
         self._gaps.lost(self._partition, lost.gap, resume)
         if lost.gap.policy == "fail":
             raise PositionLost(lost.message, hint=lost.hint) from lost

@@ -48,19 +48,15 @@ class BookmarkRows:
 
     @property
     def gaps(self) -> Gaps:
-        """The gaps of the same backend, in the same store."""
         return Gaps(self.rows.store, self.prefix)
 
     def name(self, partition: PartitionId) -> str:
-        """The name of the partition's row."""
         return f"{self.prefix}/{partition}"
 
     def partition(self, name: str) -> PartitionId:
-        """The partition whose row has this name."""
         return PartitionId(name.removeprefix(f"{self.prefix}/"))
 
     def _fresh(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
-        """Those of the bookmarks that are to be written."""
         fresh = {}
         for name, newest in bookmarks.items():
             stored = self._stored.get(name, NOTHING)
@@ -73,8 +69,7 @@ class BookmarkRows:
         return fresh
 
     def _write(self, bookmarks: Bookmarks, **properties: Any) -> None:
-        """Writes these to their rows, with these properties besides; its caller has the rows'
-        lock. Raises Unavailable."""
+        """Writes these to their rows; its caller has the rows' lock. Raises Unavailable."""
         texts = {self.name(name): bookmark_text(each) for name, each in bookmarks.items()}
         written = self.rows.write(
             texts,
@@ -186,8 +181,7 @@ class Positions(BookmarkRows):
         verify_kind(self.rows.store.list(f"{name}/"), self.kind)
 
     def claim(self) -> None:
-        """Makes every row this instance's. Whoever wrote them before fails with LeaseLost. Raises
-        SettingsError for a row of another kind."""
+        """Makes every row ours: who wrote it fails with LeaseLost. Raises as `verify_name` does."""
         for _ in range(_CLAIMS):
             found = self._list()
             rows = [self.rows.state(replace(each, owner=self.rows.owner)) for each in found]
@@ -198,8 +192,7 @@ class Positions(BookmarkRows):
         raise Unavailable(f"the positions of {self.prefix} change all the time")
 
     def load(self) -> dict[PartitionId, Bookmark]:
-        """What is stored; raises Unavailable, Malformed for a row that penstock did not write, and
-        LeaseLost for one of another instance."""
+        """What is stored. Raises Unavailable, Malformed, LeaseLost for another instance's row."""
         rows = self._list()
         with self.rows.lock:
             self.rows.clear()
@@ -240,10 +233,8 @@ class Positions(BookmarkRows):
         return self._changes >= self._event_count or now >= self._next
 
     def save(self, newest: Bookmarks, *, force: bool = False) -> Bookmarks:
-        """Writes those of the bookmarks that are new; returns what was written.
-
-        Raises LeaseLost if another process wrote meanwhile, and Unavailable only with `force`.
-        """
+        """Writes those of the bookmarks that are new; returns what was written. Raises LeaseLost if
+        another process wrote meanwhile, and Unavailable only with `force`."""
         now = self._clock()
         try:
             self._resolve()
@@ -301,8 +292,7 @@ class Positions(BookmarkRows):
         self._verify_ours()
 
     def _resolve(self) -> None:
-        """After a write whose answer did not come: takes over those of its rows that were
-        written."""
+        """Takes over what a write without an answer did write."""
         with self.rows.lock:
             self._take_over(self.rows.resolve())
 

@@ -36,11 +36,9 @@ class Step(NamedTuple):
 
 
 class PartitionReader:
-    """A partition that is read after `bookmark`, by one thread at a time.
-
-    `is_stored`: the bookmark is stored, so that the source may be acknowledged up to it.
-    `bookmark`, `acknowledge`, `durable` and `status` may be called from any thread.
-    """
+    """A partition that is read after `bookmark`, by one thread at a time. `is_stored`: the bookmark
+    is stored, so that the source may be acknowledged up to it. `bookmark`, `acknowledge`, `durable`
+    and `status` may be called from any thread."""
 
     def __init__(
         self,
@@ -123,7 +121,6 @@ class PartitionReader:
 
     @property
     def is_connected(self) -> bool:
-        """Whether there is a connection."""
         return self._following is not None
 
     def disconnect(self, *, is_lost: bool = False) -> None:
@@ -154,20 +151,17 @@ class PartitionReader:
     # Any thread.
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
-        """What to store when everything up to `place` is durable; None: what is stored stays."""
         following = self._following
         found = following.bookmark(place) if following is not None else None
         return self._past.bookmark(place) if found is None else found
 
     def durable(self, place: Place) -> None:
-        """Everything up to `place` is durable."""
         self._past.durable(place)
         following = self._following
         if isinstance(following, HearsStored):
             following.stored(place)
 
     def acknowledge(self, bookmark: Bookmark) -> None:
-        """The bookmark is stored: the source may discard everything up to it."""
         self._saved = bookmark
         following = self._following
         if following is not None:
@@ -222,17 +216,15 @@ class PartitionReader:
 
 
 class _PastFollowings:
-    """Closed followings in their order, each with the last place that it read; thread-safe. Their
-    marks are needed: a change may become durable while there is no connection, or after a new one
-    has begun beyond it."""
+    """Closed followings in their order, each with the last place that it read; thread-safe. A
+    change may become durable without a connection, or after a new one has begun beyond it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._closed: deque[tuple[Place | None, Following]] = deque()
 
     def add(self, read_to: Place | None, following: Following) -> None:
-        """A following was closed after it had read up to `read_to`. One that read nothing new is
-        not kept."""
+        """One was closed after it had read to `read_to`; not kept if it read nothing new."""
         with self._lock:
             if not self._closed or self._closed[-1][0] != read_to:
                 self._closed.append((read_to, following))
@@ -247,8 +239,7 @@ class _PastFollowings:
         return None
 
     def durable(self, place: Place) -> None:
-        """Drops those that read no more than `place`. The last one stays: it has the bookmark of
-        `place` until there is another connection."""
+        """Drops what read no more than `place`, but for the last, which has its bookmark."""
         if not self._closed:
             return
         with self._lock:
@@ -256,8 +247,7 @@ class _PastFollowings:
                 self._closed.popleft()
 
     def saved(self, place: Place) -> None:
-        """The bookmark of `place` is saved, and there is a connection: drops those that read no
-        more."""
+        """`place` is saved, and there is a connection: drops those that read no more."""
         with self._lock:
             while self._closed and _reaches(place, self._closed[0][0]):
                 self._closed.popleft()

@@ -88,8 +88,7 @@ class Durable(Protocol):
 
 
 class Remaining(Closes):
-    """Asks in a thread of its own, from `open` to `close`, because asking does I/O; of any other
-    feed it has nothing."""
+    """Asks in a thread of its own, from `open` to `close`. Of other feeds it has nothing."""
 
     def __init__(self, feed: Feed, reading: Durable, *, every: float = EVERY) -> None:
         self._feed = feed if isinstance(feed, EstimatesLag) else None
@@ -105,7 +104,6 @@ class Remaining(Closes):
             self._asking.start()
 
     def close(self) -> None:
-        """Ends the thread that asks."""
         self._asking.close()
 
     def of(self, partition: PartitionId) -> Mapping[str, Any]:

@@ -33,8 +33,7 @@ TRIES = THREADS // 2
 
 
 class Arrivals:
-    """Which partitions have pages that one consumer has not taken yet, oldest arrival first, and
-    how far it took each."""
+    """Partitions with pages that one consumer has not taken, oldest first; how far it took them."""
 
     def __init__(self) -> None:
         self.fresh: dict[PartitionId, None] = {}
@@ -58,7 +57,6 @@ class Buffered:
         self.drained = False
 
     def put(self, pages: Sequence[Page]) -> None:
-        """Takes in what a step brought."""
         for page in pages:
             self.pages.append(page)
             self.size += page.size
@@ -66,17 +64,13 @@ class Buffered:
         self.read_to, self.drained = self.reader.read_to, self.reader.drained
 
     def beyond(self, after: Place | None) -> Iterator[Page]:
-        """The pages that reach beyond `after`.
-
-        Searches from the end: what is held until it is durable is not walked through for each page.
-        """
+        """The pages beyond `after`, searched from the end: not all that is held, for each page."""
         pages, start = self.pages, len(self.pages)
         while start and (after is None or pages[start - 1].last > after):
             start -= 1
         return islice(pages, start, None)
 
     def reaches(self, end: Place) -> bool:
-        """Whether everything up to `end` has been read."""
         return self.drained or (self.read_to is not None and self.read_to >= end)
 
     def release(self, place: Place) -> int:
@@ -97,12 +91,7 @@ class Buffered:
         return self.idle
 
     def status(self) -> Mapping[str, Any]:
-        """Plain JSON for the status page."""
-        return {
-            **self.reader.status(),
-            "buffered_events": self.events,
-            "buffered_bytes": self.size,
-        }
+        return {**self.reader.status(), "buffered_events": self.events, "buffered_bytes": self.size}
 
 
 class Room:
@@ -233,7 +222,6 @@ class Reservoir:
         self._arrivals.append(arrivals)
 
     def unlisten(self, arrivals: Arrivals) -> None:
-        """Forgets a consumer that is gone."""
         with suppress(ValueError):
             self._arrivals.remove(arrivals)
 
@@ -270,8 +258,7 @@ class Reservoir:
         return False
 
     def check(self) -> None:
-        """Raises what reading failed with, unless it concerns some of several partitions only: one
-        that lost its history does not stop the others."""
+        """Raises what reading failed with; not a lost history of some of several partitions."""
         failed = [part for part in self._parts.values() if part.is_failed]
         for part in failed:
             error = part.reader.error
@@ -295,7 +282,6 @@ class Reservoir:
     # From any thread.
 
     def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
-        """What to store when everything up to `place` is durable; None: what is stored stays."""
         part = self._parts.get(partition)
         return None if part is None else part.reader.bookmark(place)
 
@@ -306,13 +292,11 @@ class Reservoir:
         return found._replace(ended=True)
 
     def acknowledge(self, saved: Bookmarks) -> None:
-        """These bookmarks are stored."""
         for name, bookmark in saved.items():
             if (part := self._parts.get(name)) is not None:
                 part.reader.acknowledge(bookmark)
 
     def rows(self) -> Mapping[PartitionId, Mapping[str, Any]]:
-        """Plain JSON of every partition."""
         parts = dict(self._parts)  # one step, whatever other threads do meanwhile
         return {name: part.status() for name, part in parts.items()}
 

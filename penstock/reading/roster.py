@@ -174,8 +174,7 @@ class Absences:
     def confirmed(
         self, missing: Collection[PartitionId], now: float, *, counts: bool = True
     ) -> set[PartitionId]:
-        """Those that were missing in every listing of the last `AGAIN` seconds, at least two. A
-        listing that does not count confirms none."""
+        """Missing in every listing of the last `AGAIN` seconds, two at least, if this counts."""
         self._since = {
             name: self._since.get(name, now) for name in missing if counts or name in self._since
         }
@@ -185,8 +184,7 @@ class Absences:
 
 
 class _Ended:
-    """A partition that is known to have ended `since`: when its children were `asked` for last, and
-    when the first was `found`."""
+    """One that has ended: when children were `asked` for last, and the first was `found`."""
 
     def __init__(self, since: float) -> None:
         self.since = self.asked = since

@@ -45,8 +45,7 @@ def observe(
 
 
 class Silences:
-    """The partitions of one backend, of feeds whose status has `clock` and `token`. `max_gap` is
-    seconds; None finds nothing."""
+    """A backend's partitions whose status has `clock` and `token`. `max_gap`: seconds or none."""
 
     def __init__(self, gaps: GapLog, max_gap: float | None) -> None:
         self._gaps = gaps

@@ -34,7 +34,6 @@ class Turns(Generic[Job]):
         return len(self._planned) + len(self._running)
 
     def add(self, job: Job, wait: float = 0.0) -> None:
-        """Plans the first turn of a job."""
         with self._changed:
             self._plan(job, wait)
 
@@ -47,8 +46,7 @@ class Turns(Generic[Job]):
                 self._plan(job, 0.0)
 
     def next(self, timeout: float | None = 0.0) -> Job | None:
-        """The job whose turn it is; None if there is none within `timeout` seconds (None: until
-        `close`). Call `done` after its turn."""
+        """The job whose turn it is, within `timeout` seconds (None: until `close`), or None."""
         with self._changed:
             until = None if timeout is None else self._clock() + timeout
             while not self.is_closed:
@@ -67,8 +65,7 @@ class Turns(Generic[Job]):
             return None
 
     def claim(self, job: Job) -> bool:
-        """Gives the caller the next turn of a job, planned or not: call `done` after it. False
-        while another has a turn of it."""
+        """Takes the job's next turn (then call `done`). False while another has one of it."""
         with self._changed:
             if job in self._running:
                 return False
@@ -89,7 +86,6 @@ class Turns(Generic[Job]):
             return self._left()
 
     def close(self) -> None:
-        """Ends the turns."""
         with self._changed:
             self.is_closed = True
             self._changed.notify_all()

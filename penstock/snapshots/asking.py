@@ -18,8 +18,7 @@ _TIMEOUT = 90.0  # seconds for an answer
 def request_snapshot(
     stream: InitStream, pipeline: Pipeline, table: str, options: Mapping[str, Any]
 ) -> str:
-    """The id of a new snapshot of a table: `table`, `schema.table` or `backend.schema.table`.
-    Raises SettingsError, Unavailable."""
+    """The id of a new snapshot of `[[backend.]schema.]table`. Raises SettingsError, Unavailable."""
     subject = "snapshot.request." + ".".join(map(escape, table.split(".")))
     return str(_asked(stream, pipeline, subject, options)["snapshot_id"])
 

@@ -28,7 +28,6 @@ Encoding = str  # of the sink: msgpack, json or arrow
 
 
 def images_for(encoding: Encoding) -> Images:
-    """How rows are encoded in chunks of an encoding."""
     return "json" if encoding == "json" else "msgpack"
 
 
@@ -46,7 +45,6 @@ class ChunkForm:
     is_keyed: bool = False
 
     def rows(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What chunks have of a batch of changes."""
         columns = {"data": batch.column("after")}
         if self.is_keyed:
             columns["keys"] = batch.column("key")
@@ -54,14 +52,12 @@ class ChunkForm:
 
     @property
     def nothing(self) -> pa.RecordBatch:
-        """A batch without rows."""
         empty = pa.array([], pa.binary())
         names = ["data", "keys"] if self.is_keyed else ["data"]
         return pa.RecordBatch.from_arrays([empty] * len(names), names=names)
 
     @property
     def content_type(self) -> bytes:
-        """The header `Content-Type` of its chunks."""
         return ARROW if self.encoding == "arrow" else dialect(self.encoding).content_type
 
     def body(self, rows: pa.RecordBatch, chunk: int) -> bytes:
@@ -88,8 +84,7 @@ class ChunkForm:
 
 
 def cut(rows: pa.RecordBatch, most: int, size: int) -> Iterator[pa.RecordBatch]:
-    """Slices of columns of images: at most `most` rows, and bodies of at most `size` bytes. A row
-    that is larger is alone."""
+    """Slices of at most `most` rows, in bodies of at most `size` bytes; a larger row is alone."""
     count = rows.num_rows
     totals = _MARGIN * rows.num_columns * np.arange(count + 1)
     for ends in map(offsets_of, rows.columns):
@@ -142,7 +137,6 @@ class ChunkCompression:
 
     @property
     def identity(self) -> str | None:
-        """The identity of the dictionary."""
         return self._small.identity if self.dictionary else None
 
     @cached_property

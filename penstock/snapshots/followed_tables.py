@@ -17,9 +17,8 @@ from penstock.snapshots.records import Records, RunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotSource:
-    """A backend that has snapshots. `prefix`: what its tables' names begin with. `is_initial`:
-    each of its tables is taken once by itself. `on_error`: what becomes of rows that cannot be
-    read."""
+    """A backend that has snapshots. `prefix`: what its tables' names begin with. `is_initial`: each
+    of its tables is taken once by itself. `on_error`: of rows that cannot be read."""
 
     backend: str
     feed: Feed
@@ -30,8 +29,6 @@ class SnapshotSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowedTable:
-    """A followed table."""
-
     source: SnapshotSource
     schema: TableSchema
 
@@ -66,7 +63,6 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
 
 
 def tables_of(source: SnapshotSource) -> list[FollowedTable]:
-    """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
     return [FollowedTable(source=source, schema=schema) for schema in source.feed.schemas()]
 
 
@@ -128,11 +124,9 @@ class InitialSnapshots:
         self._asked[name] = float("inf")
 
     def refused(self, name: TableName) -> None:
-        """It cannot be taken now."""
         self._asked[name] = time.monotonic() + _AGAIN
 
     def ended(self, record: RunRecord, records: Records) -> None:
-        """A run of a table ended: whoever asked for it, its rows are there."""
         if record.is_partial:
             return
         name = record.name

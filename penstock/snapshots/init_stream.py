@@ -63,12 +63,10 @@ class InitStream(Closes):
 
     @property
     def api(self) -> JetStream:
-        """JetStream, over an open connection."""
         return JetStream(self.connection)
 
     @property
     def connection(self) -> Connection:
-        """An open connection."""
         if self._connection is None:
             made = Connection(self._settings)
             made.open()
@@ -110,7 +108,6 @@ class InitStream(Closes):
         return self._tried(stored)
 
     def count(self, name: TableName, snapshot_id: str) -> int:
-        """How many chunks of a snapshot there are."""
         asked = {"subjects_filter": self._chunks(name, snapshot_id), "offset": _PAST}
         found = self._tried(lambda api: api.stream(self._stream, asked))
         return int(found.get("total", 0)) if found else 0
@@ -141,18 +138,15 @@ class InitStream(Closes):
             yield found
 
     def discard(self, name: TableName, snapshot_id: str, chunk: int) -> None:
-        """Deletes one chunk."""
         subject = f"{self._chunks(name, snapshot_id)[:-1]}{chunk}"
         self._tried(lambda api: api.purge(self._stream, subject))
 
     def config(self, stream: str) -> Mapping[str, Any] | None:
-        """The configuration of a stream; None where there is none."""
         found = self._tried(lambda api: api.stream(stream))
         return found["config"] if found else None
 
     def end(self, stream: str) -> tuple[int, str | None]:
-        """The sequence of the next message of a stream, and when the stream was made (the server's
-        text); 1 and None where there is none yet."""
+        """The next sequence of a stream, and when that was made (text); 1, None without one."""
         found = self._tried(lambda api: api.stream(stream))
         return (int(found["state"]["last_seq"]) + 1, found["created"]) if found else (1, None)
 
@@ -171,7 +165,6 @@ class InitStream(Closes):
                     raise
 
     def purge(self, name: TableName, snapshot_id: str) -> None:
-        """Deletes the chunks of a snapshot."""
         self.api.purge(self._stream, self._chunks(name, snapshot_id))
 
     @staticmethod

@@ -36,12 +36,10 @@ class PipelineState(Protocol):
 
     @property
     def is_ours(self) -> bool:
-        """Whether this instance still has the pipeline; once it does not, it never has it again,
-        and the next owner goes on with snapshots."""
+        """Whether this instance has the pipeline; once not, never again: the next one goes on."""
 
     def bookmarks(self, backend: str) -> Bookmarks:
-        """The saved positions of a backend; none before its changes are followed. Raises
-        Unavailable."""
+        """A backend's saved positions; none before its changes are followed. Raises Unavailable."""
 
     def losses(self, backend: str) -> str:
         """A text that changes with each loss of changes. Raises Unavailable while changes from
@@ -70,7 +68,6 @@ class Job:
 
     @property
     def source(self) -> TakesSnapshots:
-        """Takes the snapshots."""
         feed: object = self.feed
         assert isinstance(feed, TakesSnapshots)
         return feed
@@ -98,8 +95,6 @@ class RunProgress:
 
 
 class RunState(Enum):
-    """Where a run is."""
-
     READING = "reading"  # ranges are read
     FAILED = "failed"  # a thread failed: the others end
     READ = "read"  # every range was read: no other snapshot of the source follows
@@ -110,8 +105,6 @@ class RunState(Enum):
 
 
 class RunEvent(Enum):
-    """What happens to it."""
-
     FAIL = "fail"
     GO_ON = "go on"  # under another snapshot of the source
     FINISH = "finish"  # every range was read
@@ -182,7 +175,6 @@ class RunControl:
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether an operator ended the run."""
         return self.state in (RunState.CANCELLED, RunState.WITHDRAWN)
 
     @property
@@ -195,24 +187,20 @@ class RunControl:
         return self.state in _OVER or not self._pipeline.is_ours
 
     def on(self, event: RunEvent) -> RunState:
-        """The state after an event."""
         with self._lock:
             self.state = step(TABLE, self.state, event)
             return self.state
 
     def fail(self, error: BaseException) -> RunState:
-        """The state after an error of any thread."""
         with self._lock:
             self.failure = self.failure or error
         return self.on(RunEvent.FAIL)
 
     def go_on(self) -> None:
-        """Another snapshot of the source is read."""
         self.failure = None
         self.on(RunEvent.GO_ON)
 
     def pace(self, rows: int, size: int) -> None:
-        """Returns when so many rows and bytes may be sent, or when the run is over."""
         self._pace.wait(rows, size, self.is_over)
 
     def wrote(self, rows: int, size: int) -> None:

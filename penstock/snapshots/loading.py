@@ -57,8 +57,7 @@ class OwnedState(PipelineState, Protocol):
 
 
 class TableLoader(Closes):
-    """Loads from `start` until `close`, or until the pipeline is not ours any more, if the sink
-    keeps tables."""
+    """Loads from `start` to `close`, while the pipeline is ours, if the sink keeps tables."""
 
     def __init__(self, pipeline: Pipeline, state: OwnedState) -> None:
         self._settings, self._state = pipeline.snapshot, state
@@ -80,7 +79,6 @@ class TableLoader(Closes):
         self._thread = threading.Thread(target=self._run, name="loads", daemon=True)
 
     def start(self) -> None:
-        """Returns at once."""
         self._patient_until = time.monotonic() + _PATIENCE
         if isinstance(self._sink, LoadsTables):
             self._thread.start()
@@ -296,7 +294,6 @@ class LoadStore(SnapshotStore):
         self._load.discard()
 
     def _add(self, rows: int) -> None:
-        """So many were read."""
         with self._lock:
             self.rows += rows
             now = time.monotonic()
@@ -307,7 +304,6 @@ class LoadStore(SnapshotStore):
         self.report(left if len(self._all) == self._tables else None)
 
     def report(self, left: int | None) -> None:
-        """So many rows are left, if that is known."""
         named = {key: self._load.described[key] for key in ("backend", "sid", "table")}
         table = {**named, "rows_loaded": self.rows, "rows_to_come": left}
         self._progress.report({"tables": [table]})

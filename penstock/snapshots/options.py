@@ -34,8 +34,7 @@ class SnapshotOptions(Settings):
 
     def of(self, table: FollowedTable, settings: SnapshotSettings) -> "SnapshotOptions":
         """The same options, in the form that equal requests share: `columns` in the table's order,
-        and nothing that the settings have anyway. Raises SettingsError for what the table does not
-        take."""
+        nothing that the settings have. Raises SettingsError for what the table does not take."""
         if self.where and not settings.where:
             raise SettingsError(
                 "requests may not bring a condition (`where`): it is SQL, which the role of the"
@@ -81,11 +80,9 @@ class SnapshotOptions(Settings):
 
     @property
     def selection(self) -> RowSelection:
-        """The part of the table."""
         return RowSelection(where=self.where or "", columns=self.columns or ())
 
     def settings(self, usual: SnapshotSettings) -> SnapshotSettings:
-        """The settings of a run."""
         own = self.model_dump(include={"chunk_rows", "chunk_bytes"}, exclude_none=True)
         return usual.model_copy(update=own)
 

@@ -55,8 +55,7 @@ class PartReading:
 
 
 class RangeProgress:
-    """Used by all workers of a run. `chunks` are those of parts that were read to their end; those
-    of others are `abandoned`, and have to be deleted."""
+    """Of all workers. `chunks`: of parts that were read to their end; others' are `abandoned`."""
 
     def __init__(self) -> None:
         self.plan: SnapshotPlan | None = None

@@ -1,6 +1,4 @@
-"""The bucket `snapshots`: one document for each run, for the programs that asked; and what the
-status page says of a backend's runs.
-"""
+"""The bucket `snapshots`, a document for each run; and what the status page says of them."""
 
 import re
 import secrets
@@ -67,7 +65,6 @@ class RunRecord:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing more will become of it."""
         return self.state in ENDED
 
 
@@ -78,28 +75,23 @@ def new_id(now: float | None = None) -> str:
 
 
 def is_id(text: str) -> bool:
-    """Whether the text has the form of an id."""
     return _ID.fullmatch(text) is not None
 
 
 class Records:
-    """The records of one pipeline, over an open connection.
-    Everything raises Unavailable, SettingsError."""
+    """The records of one pipeline. Everything raises Unavailable, SettingsError."""
 
     def __init__(self, connection: Connection, pipeline: str) -> None:
         self._bucket = Bucket(connection, BUCKET)
         self._pipeline = pipeline
 
     def make(self, *, replicas: int) -> None:
-        """Makes the bucket, unless it exists."""
         self._bucket.create(replicas=replicas)
 
     def put(self, record: RunRecord) -> None:
-        """Replaces the record of this id."""
         self._bucket.put(self._key(record.snapshot_id), orjson.dumps(asdict(record)))
 
     def get(self, snapshot_id: str) -> RunRecord | None:
-        """The record of an id."""
         found = self._bucket.get(self._key(snapshot_id))
         return None if found is None else _read(found.value or b"")
 
@@ -115,7 +107,6 @@ class Records:
         return sorted(found.values(), key=lambda record: record.snapshot_id)
 
     def forget(self, record: RunRecord) -> None:
-        """Deletes a record."""
         self._bucket.delete(self._key(record.snapshot_id))
 
     def initial(self) -> set[TableName]:
@@ -124,7 +115,6 @@ class Records:
         return set() if found is None else set(map(tuple, orjson.loads(found.value or b"[]")))
 
     def put_initial(self, names: Collection[TableName]) -> None:
-        """Replaces the names of these tables."""
         self._bucket.put(f"{self._pipeline}.initial", orjson.dumps(sorted(names)))
 
     def put_plan(self, snapshot_id: str, plan: SnapshotPlan) -> None:
@@ -148,7 +138,6 @@ class Records:
         return SnapshotPlan(**orjson.loads(text))
 
     def forget_plan(self, snapshot_id: str) -> None:
-        """Deletes the plan of a run, if there is one."""
         key = f"{self._key(snapshot_id)}.plan"
         first = self._bucket.get(f"{key}.0")
         if first is not None:
@@ -160,8 +149,7 @@ class Records:
 
 
 def _read(document: bytes) -> RunRecord | None:
-    """The record in a document; None if penstock did not write it. A later version may have more
-    fields."""
+    """None if penstock did not write it. A later version may have more fields."""
     try:
         found: dict[str, Any] = orjson.loads(document)
         known = {each.name: found[each.name] for each in fields(RunRecord) if each.name in found}
@@ -183,7 +171,6 @@ class SnapshotTotals:
         self._last: dict[str, dict[str, Any]] = {}  # by table; the latest at the end
 
     def ended(self, record: RunRecord) -> None:
-        """Counts a run."""
         self._runs[record.state] += 1
         self._stored.update({key: getattr(record, key) for key in _COUNTED})
         table = ".".join(record.name)
@@ -209,15 +196,8 @@ def _of(record: RunRecord, progress: RunProgress, now: float) -> dict[str, Any]:
     read = progress.done - progress.done_before
     left = None if not read else seconds / read * (progress.ranges - progress.done)
     return {
-        "snapshot_id": record.snapshot_id,
-        "table": ".".join(record.name),
-        "state": record.state,
-        "waiting": progress.waiting,
-        "ranges": progress.ranges,
-        "done": progress.done,
-        "chunks": progress.chunks,
-        "rows": progress.rows,
-        "bytes": progress.bytes,
+        "snapshot_id": record.snapshot_id, "table": ".".join(record.name), "state": record.state,
+        **{key: getattr(progress, key) for key in ("waiting", "ranges", "done", *_COUNTED)},
         "bytes_per_second": round(progress.bytes / seconds) if seconds else None,
         "seconds_left": None if left is None else round(left, 1),
-    }
+    }  # fmt: skip

@@ -23,7 +23,7 @@ from penstock.snapshots.init_stream import PREFIX, InitStream, token
 from penstock.snapshots.job import Cancelled, Job, PipelineState, RunProgress, SnapshotPace
 from penstock.snapshots.options import USUAL, SnapshotOptions
 from penstock.snapshots.records import KEPT, Records, RunRecord, SnapshotTotals, new_id
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 
 log = structlog.get_logger("penstock")
 
@@ -33,15 +33,10 @@ ALIVE = 10.0  # seconds after which the record of a run is stored again
 
 
 class SnapshotRequests:
-    """`stream` and `records` are of its thread. Runs end, and their records stay, once the pipeline
-    is not ours any more."""
+    """`stream` and `records` are of its thread. Runs end once the pipeline is not ours any more."""
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        state: PipelineState,
-        sink: SinkServer,
-        stream: InitStream,
+        self, pipeline: Pipeline, state: PipelineState, sink: SinkServer, stream: InitStream
     ) -> None:
         self._pipeline, self._state = pipeline, state
         self._sink, self._stream = sink, stream
@@ -56,7 +51,6 @@ class SnapshotRequests:
 
     @property
     def records(self) -> Records:
-        """The records, over the connection of now."""
         return Records(self._stream.connection, self._pipeline.name)
 
     def prepare(self) -> None:
@@ -68,8 +62,7 @@ class SnapshotRequests:
         self, name: TableName, tables: list[FollowedTable], options: SnapshotOptions = USUAL
     ) -> RunRecord:
         """The run of a table: the one that goes on with the same options, or a new one. Raises
-        SettingsError for a table that is not followed, and for options that it does not take;
-        Unavailable."""
+        SettingsError for a table that is not followed or does not take the options; Unavailable."""
         table = resolve(name, tables)
         self._refuse_around_transform(table)
         options = options.of(table, self._pipeline.snapshot)
@@ -146,8 +139,7 @@ class SnapshotRequests:
                 self._initial.refused(table.name)
 
     def take_again(self, name: TableName, tables: list[FollowedTable]) -> bool:
-        """Asks for a snapshot that nobody waits for; a refusal is logged once. Raises
-        Unavailable."""
+        """Asks for a snapshot; a refusal is logged once. Raises Unavailable."""
         try:
             self.request(name, tables)
         except SettingsError as error:
@@ -159,8 +151,7 @@ class SnapshotRequests:
         return True
 
     def tick(self) -> None:
-        """Stores how the runs are, and what came of those that ended. Raises Unavailable; then it
-        is called again."""
+        """Stores how the runs are, and what came of those that ended. Raises Unavailable."""
         for snapshot_id, (record, _, future) in list(self._runs.items()):
             has_ended = future.done()
             if has_ended and not self._state.is_ours:
@@ -191,8 +182,7 @@ class SnapshotRequests:
         }
 
     def close(self) -> None:
-        """Waits for the runs, which end once the pipeline is not ours. Their records stay: the next
-        owner takes them up."""
+        """Waits for the runs, which end once the pipeline is not ours. Their records stay."""
         for _, _, future in self._runs.values():
             future.cancel()
         self._pool.shutdown()
@@ -318,6 +308,5 @@ def _logged(event: str, **about: str) -> Iterator[None]:
 
 
 def answer(record: RunRecord) -> Mapping[str, Any]:
-    """What a request is answered with."""
     found = {"snapshot_id": record.snapshot_id, "state": record.state}
     return found | ({"position": record.position} if record.position else {})

@@ -35,8 +35,7 @@ class Kept:
     def of(
         cls, stream: str, changes: Mapping[str, Any] | None, chunks: Mapping[str, Any] | None
     ) -> "Kept":
-        """The times of streams with these configurations; None for one that does not exist: for
-        ever."""
+        """The times of streams with these configurations; for ever where there is none."""
         config = changes or {}
         refuses = config.get("discard") == "new" and config.get("discard_new_per_subject")
         bounded = any(config.get(key, -1) > 0 for key in ("max_bytes", "max_msgs"))
@@ -96,8 +95,7 @@ class Kept:
 
 
 def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
-    """What `penstock check` finds; nothing where the pipeline takes no snapshots. Raises
-    Unavailable, SettingsError."""
+    """Nothing where the pipeline takes no snapshots. Raises Unavailable, SettingsError."""
     sink, settings = pipeline.sink.server(), pipeline.snapshot
     if sink is None or not sources(pipeline):
         return []

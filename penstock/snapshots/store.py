@@ -1,16 +1,17 @@
-"""A snapshot's rows become chunks; then the meta says that all are stored, and how to go on after
-them.
+"""One snapshot, from its request to the meta: its rows become chunks; then the meta says that all
+are stored, and how to go on after them. Whatever ends it early leaves no chunks.
 
 Ranges that rows do not leave by key are kept under one snapshot of the source after the other; what
 was written between the two is read again.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
+import structlog
 
 from penstock.config import SnapshotSettings
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError
@@ -19,9 +20,9 @@ from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut, images_for
 from penstock.snapshots.init_stream import PREFIX, InitStream, meta_identity, token
-from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunState
+from penstock.snapshots.job import Cancelled, Job, RunControl, RunEvent, RunState, SnapshotPace
 from penstock.snapshots.range_progress import RangeProgress, SnapshotPart, SnapshotPlan
-from penstock.snapshots.reading import SnapshotPoint, SnapshotStore
+from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader
 from penstock.snapshots.records import Records
 from penstock.snapshots.retention import Kept
 from penstock.snapshots.statements import through
@@ -30,10 +31,10 @@ from penstock.snapshots.writing import VERSION, ChunkWriter, without_unreadable,
 _PAGE = 4  # chunks that are read at a time; with a rate one: what is read in a burst is in the way
 _RANGE = 16  # and that a range has, about
 
+log = structlog.get_logger("penstock")
+
 
 class MessageStore(SnapshotStore):
-    """With what a run needs besides."""
-
     def __init__(
         self, job: Job, sink: SinkServer, settings: SnapshotSettings, control: RunControl
     ) -> None:
@@ -50,7 +51,6 @@ class MessageStore(SnapshotStore):
         self._start: tuple[int, str | None] = (1, None)
 
     def close(self) -> None:
-        """Closes its connection."""
         self._stream.close()
 
     def prepare(self) -> None:
@@ -245,3 +245,52 @@ class MessageStore(SnapshotStore):
 
     def _connected(self) -> InitStream:
         return InitStream(self._sink.nats, self._settings.stream, self._control.is_over)
+
+
+class SnapshotRun:
+    """Takes one snapshot. `progress` may be read by any thread, `cancel` called by any."""
+
+    def __init__(
+        self,
+        job: Job,
+        sink: SinkServer,
+        settings: SnapshotSettings,
+        pace: SnapshotPace | None = None,
+    ) -> None:
+        self.job = job
+        self.control = RunControl(job.pipeline, pace or SnapshotPace(settings))
+        self.progress = self.control.progress
+        self._store = MessageStore(job, sink, settings, self.control)
+        self._reader = TableReader(job, self._store, settings, self.control)
+
+    def cancel(self) -> None:
+        self.control.on(RunEvent.CANCEL)
+
+    def run(self) -> None:
+        """Blocks until the meta is stored. Raises Cancelled or a PenstockError; then no chunk is
+        left, unless the server is away. Chunks stay once the meta was sent (it may be stored,
+        though there is no answer), and for the next owner, once the pipeline is not ours."""
+        with closing(self._store):
+            try:
+                point = self._reader.read()
+                self.control.on(RunEvent.FINISH)
+                self._warn_of_nothing()
+                self._store.finish(point)
+            except BaseException as error:
+                state, is_ours = self.control.fail(error), self.job.pipeline.is_ours
+                if state is RunState.CANCELLED or (state is RunState.FAILED and is_ours):
+                    self._store.abandon()
+                if self.control.is_cancelled:
+                    raise Cancelled from error
+                if not is_ours and not isinstance(error, LeaseLost):
+                    raise LeaseLost("the pipeline is another instance's now") from error
+                raise
+
+    def _warn_of_nothing(self) -> None:
+        """A condition on `operation` may have forgotten rows of snapshots."""
+        rows, has_statements = self.progress.read, self.job.pipeline.statements is not None
+        if has_statements and rows and not self.progress.rows:
+            log.warning(
+                "no row of a snapshot comes through transform", table=".".join(self.job.name),
+                rows=rows, hint="they have the operation READ",
+            )  # fmt: skip

@@ -40,8 +40,8 @@ log = structlog.get_logger("penstock")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkWriter:
-    """Stores chunks. `room`: bytes that a body may have. `schema_version`: of the table's schema.
-    Nothing is written once the run is over."""
+    """Stores chunks, until the run is over. `room`: bytes of a body. `schema_version`: a
+    table's."""
 
     stream: InitStream
     ranges: RangeProgress
@@ -118,9 +118,8 @@ class ChunkWriter:
 def without_unreadable(
     batch: pa.RecordBatch, snapshot_id: str, stream: InitStream, sink: SinkServer
 ) -> pa.RecordBatch:
-    """The rows of a batch that a decoder could read, once dead letters of the others are stored, as
-    of such changes of the log. A row is known by its bytes: all rows have one place, and a part may
-    be read again."""
+    """The rows of a batch that were decoded, after dead letters of the others. These are known by
+    their bytes: all rows have one place, and a part may be read again."""
     rows = unreadable(batch)
     if not rows:
         return batch

@@ -52,9 +52,8 @@ _DAEMON = "manager"  # the function of `pyspark.daemon` that a fork runs in
 
 
 def end_quietly() -> None:
-    """From now on PySpark's daemon prints no traceback for a fork that has output left when Spark
-    stops, and closes its connection. (Spark has a setting for another daemon, but does not use it
-    for sources and sinks.)"""
+    """From now on PySpark's daemon prints no traceback for a fork whose connection Spark closes
+    when it stops. (Spark's setting for another daemon does not hold for sources and sinks.)"""
     traceback.print_exc = _print_unless_closed
 
 
@@ -74,7 +73,6 @@ class PenstockDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The format's name."""
         return "penstock"
 
     def schema(self) -> StructType:
@@ -89,8 +87,7 @@ class PenstockDataSource(DataSource):
         return StreamReader(dict(self.options))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
-        """The tasks' writer and the driver-side commit; raises SettingsError for a DataFrame that
-        is no longer one of changes."""
+        """Tasks write, the driver commits. Raises SettingsError for a DataFrame not of changes."""
         require_columns(schema.names, self.options)
         return StreamWriter(dict(self.options))
 
@@ -122,7 +119,6 @@ class StreamReader(DataSourceStreamReader):
         return self.source.latest(start)
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
-        """The changes between two offsets."""
         return [Planned(each) for each in self.source.splits(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -148,9 +144,7 @@ def _this_attempt() -> Attempt:
     if context is None:
         return Attempt(stage=0, number=0, is_first=True)
     return Attempt(
-        stage=context.stageId(),
-        number=context.taskAttemptId(),
-        is_first=context.partitionId() == 0,
+        stage=context.stageId(), number=context.taskAttemptId(), is_first=context.partitionId() == 0
     )
 
 
@@ -162,8 +156,6 @@ class Committed(WriterCommitMessage):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Delegates to a Sink."""
-
     def __init__(self, options: dict[str, str]) -> None:
         read_sink(options)
         freeze_garbage()

@@ -17,8 +17,6 @@ _Item = tuple[NativeRecord, int]
 
 
 class Buffer:
-    """Queues of records, merged."""
-
     def __init__(self) -> None:
         self._queues: dict[PartitionId, deque[_Item]] = {}
         self._heads: list[tuple[int, Place, int, PartitionId]] = []
@@ -28,16 +26,13 @@ class Buffer:
         return sum(map(len, self._queues.values()))
 
     def holds(self, partition: PartitionId) -> bool:
-        """Whether it has records of that partition."""
         return bool(self._queues.get(partition))
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to hand out."""
         return not self._heads
 
     def put(self, partition: PartitionId, records: Iterable[NativeRecord]) -> None:
-        """Appends records to the partition's queue, in their order."""
         queue = self._queues.setdefault(partition, deque())
         was_empty = not queue
         for record in records:

@@ -98,11 +98,8 @@ class Coordinator(GapRecorder, Acknowledger):
 
     def poll(self, wait: float = 0.0, stopped: Event = NEVER) -> None:
         """Reads every active partition once; `wait` seconds at most where there is only one with a
-        connection of its own. Returns early when `stopped`.
-
-        Raises the first error after all were read: what was fetched stays, and comes first at the
-        next call.
-        """
+        connection of its own. Returns early when `stopped`. Raises the first error after all were
+        read: what was fetched stays, and comes first at the next call."""
         self._retire()
         errors = self._open(stopped)
         self._room.free(sum(shard.size for shard in self._shards.values()))
@@ -311,8 +308,7 @@ class _Room:
             self._left -= size
 
     def skipped(self) -> PartitionId | None:
-        """The first partition that found no room since the last call: the next poll begins
-        there."""
+        """The first partition without room since the last call: the next poll begins there."""
         with self._lock:
             found, self._first = self._first, None
             return found

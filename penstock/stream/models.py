@@ -19,11 +19,9 @@ def table_of(model: Any) -> str | None:
 
 
 def converter(model: Any) -> Convert:
-    """What makes instances of a model; raises SettingsError for anything else than a model.
-
-    What it returns raises SettingsError, without the row's values, for an image that the model does
-    not take. Columns that a model does not declare are left out.
-    """
+    """What makes instances of a model; raises SettingsError for anything else than a model. What it
+    returns raises SettingsError, without the row's values, for an image that the model does not
+    take. Columns that a model does not declare are left out."""
     if isinstance(model, type) and issubclass(model, BaseModel):
         return _guarded(model, model.model_validate)
     if isinstance(model, type) and hasattr(model, "__struct_fields__"):

@@ -60,8 +60,7 @@ def _warn_of_no_table(feed: Feed, table: str) -> None:
 
 
 def feed_of(kind: str | Feed, settings: Mapping[str, Any], table: str | None = None) -> Feed:
-    """The feed of that name with these settings, and of one table if it is given; or the feed that
-    is given. Does no I/O; raises SettingsError."""
+    """The feed of that name, for one table if given; or the feed. No I/O; raises SettingsError."""
     if not isinstance(kind, str):
         return complete(kind)
     found: FeedPlugin = plugin("feeds", kind)

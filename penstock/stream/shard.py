@@ -1,6 +1,4 @@
-"""One partition of an iterator: its reader, the pages that it gave, and how far they were handed
-out.
-"""
+"""One partition of an iterator: its reader, its pages, and how far they were handed out."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -47,8 +45,7 @@ class Shard:
             raise step.error
 
     def heartbeat(self, *, connects: bool = False) -> None:
-        """Keeps the connection or the source's iterator, if there is one that needs it. `connects`:
-        also before the first read."""
+        """Keeps the connection or iterator, if any; with `connects` also before the first read."""
         if connects or self.reader.is_connected:
             self.take(self.reader.step(0.0, keep_alive=True))
 
@@ -59,12 +56,10 @@ class Shard:
 
     @property
     def has_pages(self) -> bool:
-        """Whether there are pages that were not decoded."""
         return bool(self._pages)
 
     def decode(self) -> Sequence[NativeRecord]:
-        """Some more records, or none, of the first page; raises Malformed at the first record that
-        cannot be decoded, and the page stays."""
+        """More records, or none, of the first page; Malformed at one that cannot be decoded."""
         found: list[NativeRecord] = []
         if self._reading is None:
             self._reading = iter(self._read(self._pages[0]))
@@ -91,7 +86,6 @@ class Shard:
         return self.reader.drained and not self._pages and not self.is_reading
 
     def handed_out(self, record: NativeRecord) -> None:
-        """Notes that everything up to this record was handed out."""
         self._handed = record
 
     def bookmark(self, *, holds: bool) -> Bookmark:

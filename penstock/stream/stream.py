@@ -99,12 +99,7 @@ class Stream(Drawn, Closes):
 
     def _coordinate(self, bookmarks: Bookmarks, grace: float = 0.0) -> Coordinator:
         return Coordinator(
-            self._feed,
-            bookmarks,
-            self._read,
-            clock=self._clock,
-            grace=grace,
-            buffer=self._buffer,
+            self._feed, bookmarks, self._read, clock=self._clock, grace=grace, buffer=self._buffer
         )
 
     def __iter__(self) -> Self:

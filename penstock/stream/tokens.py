@@ -14,8 +14,7 @@ _HINT = 'write "trim_horizon", "latest", a datetime with a zone, or a token of t
 
 
 def token_of(backend: str, bookmarks: Bookmarks, history: str = "") -> dict[str, Any]:
-    """Plain JSON, from which `beginning_at` gives the same bookmarks. `history`: which history of
-    which source it is of, if the feed names it."""
+    """Plain JSON, the inverse of `beginning_at`. `history`: of the source, if the feed names it."""
     token = {"version": _VERSION, "backend": backend, "partitions": bookmarks_to_json(bookmarks)}
     return token | ({"history": history} if history else {})
 

@@ -40,8 +40,7 @@ _AROUND = 1024 - _NESTS
 def error_image(
     images: str, *, reason: str, error: str, raw: bytes, context: bytes
 ) -> dict[str, Any]:
-    """The `after` image of an ERROR change, before it is packed: `raw` is the payload and `context`
-    the context of a page of this change alone."""
+    """An ERROR change's `after`, not packed: payload (`raw`) and context of a page of it alone."""
     as_text = images != "msgpack"
     return {
         "reason": reason,

@@ -39,11 +39,8 @@ def next_era(era: str) -> str:
 
 class EraDecoder(DecoderAround):
     """A `page.Decoder` for a feed with eras, around one without them: of a feed whose event ids end
-    with `cursor:ordinal`.
-
-    A page of a later era is decoded as one of the first, then its changes are renamed. Pages of the
-    first era, which are nearly all, pass as they are.
-    """
+    with `cursor:ordinal`. A page of a later era is decoded as one of the first, then its changes
+    are renamed. Pages of the first era, which are nearly all, pass as they are."""
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         era = era_of(page.first.cursor)

@@ -35,13 +35,11 @@ class HashingDecoder(DecoderAround):
 
 
 def hashing(decoder: Decoder, count: int) -> Decoder:
-    """The decoder for `count` hash partitions. With one, every change is in it, and the column
-    stays null."""
+    """The decoder for `count` hash partitions. With one, the column stays null."""
     return decoder if count == 1 else HashingDecoder(decoder, count)
 
 
 def routed(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
-    """The batch of changes with its column `route` set."""
     numbers = hash_partitions(batch.column("collection"), batch.column("document_id"), count)
     at = batch.schema.get_field_index("route")
     return batch.set_column(at, batch.schema.field(at), numbers)
@@ -71,8 +69,7 @@ def hash_partitions_plainly(collection: Any, document: Any, count: int) -> Any:
 
 
 def _hashed(hashes: "np.ndarray[Any, np.dtype[np.uint64]]", column: Any) -> Any:
-    """FNV-1a over each row's bytes, from a hash for each: the first byte of all rows, then the
-    second, and so on."""
+    """FNV-1a over each row's bytes, from a hash for each: the first byte of all rows first."""
     _, ends, data = column.buffers()
     if data is None:
         return hashes

@@ -13,7 +13,7 @@ from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
 from penstock.snapshots.records import Records, RunRecord, new_id
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 from tests.docs.pages import DOCS, section, statements
 from tests.servers import Nats, Postgres
 from tests.snapshots.conftest import StatedPipeline

@@ -21,8 +21,7 @@ from penstock.sinks.messages.message import Messages
 from penstock.sinks.messages.settings import Encoding, Packing
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
-from penstock.wire.pgoutput.values import value_of
-from penstock.wire.pgoutput.values.type_catalog import BUILT_IN
+from penstock.wire.pgoutput.values import BUILT_IN, value_of
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "messages.md").read_text()
 TEMPLATE = parse_template("cdc.{collection}.{operation}")

@@ -14,12 +14,22 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap
-from penstock.microbatch.conversation import PAGE, FoundGap, Report, ReportedPlaces, Signal
 from penstock.microbatch.draw import OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.page_client import PageClient, _idle
 from penstock.microbatch.page_server import PageServer
-from penstock.microbatch.ticket import Range, Request, Ticket, ticket_row, tickets
+from penstock.microbatch.ticket import (
+    PAGE,
+    FoundGap,
+    Range,
+    Report,
+    ReportedPlaces,
+    Request,
+    Signal,
+    Ticket,
+    ticket_row,
+    tickets,
+)
 from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.spark.session.archive import ClassArchive
+from penstock.spark.session.session import ClassArchive
 from tests.pipeline.running import CLASSES, Run, eventually, running, tree
 
 pytestmark = pytest.mark.usefixtures("staged")

@@ -20,8 +20,8 @@ from penstock.nats.connection import Connection
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.snapshots.job import Job
-from penstock.snapshots.run import SnapshotRun
 from penstock.snapshots.statements import RowTransform
+from penstock.snapshots.store import SnapshotRun
 from tests.servers import Database, Nats
 
 

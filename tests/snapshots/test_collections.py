@@ -12,7 +12,7 @@ from penstock.model.position import Bookmark, Bookmarks
 from penstock.nats.buckets import Bucket
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.snapshots.job import Job
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 from tests.mongo import REAL, Shop, shop_on
 from tests.servers import Nats
 from tests.snapshots.conftest import StatedPipeline, World, read

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.config import SnapshotSettings
 from penstock.snapshots.init_stream import InitStream
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 from tests.feeds.postgres.reading import Reader
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import World, read

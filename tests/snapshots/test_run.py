@@ -22,7 +22,7 @@ from penstock.model.errors import LeaseLost, PenstockError, Rejected, SettingsEr
 from penstock.model.position import Bookmark, PartitionId
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.job import Cancelled
-from penstock.snapshots.run import SnapshotRun
+from penstock.snapshots.store import SnapshotRun
 from penstock.wire.pgoutput.lsn import parse_lsn
 from tests.servers import Database, Nats
 from tests.snapshots.conftest import StatedPipeline, World, read

@@ -119,8 +119,8 @@ def test_steps_leave_the_rows_of_the_source(data: st.DataObject) -> None:
 def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_the_source(
     data: st.DataObject,
 ) -> None:
-    """A snapshot that was interrupted twice, as penstock/snapshots/run.py takes it: some keys were
-    read at the first point, some at the second, and at the last one the others and, of all, those
+    """A snapshot that was interrupted twice, as penstock/snapshots/store.py takes it: some keys
+    were read at the first point, some at the second, and at the last the others and, of all, those
     that were written since the first."""
     source, log, target = (
         Source(data.draw, keyed=True),

@@ -28,8 +28,7 @@ def no_changes(spark: SparkSession) -> DataFrame:
 
 
 def with_unread(stubs: DataFrame) -> DataFrame:
-    """All columns of a change and the carrier, for statements that name columns which they do not
-    read."""
+    """All columns of a change and the carrier: statements may name what they do not read."""
     return stubs.selectExpr(
         *(name if name in stubs.columns else empty for name, empty in _EMPTY.items())
     )
@@ -37,8 +36,7 @@ def with_unread(stubs: DataFrame) -> DataFrame:
 
 def unread(source: DataFrame, made: DataFrame) -> frozenset[str]:
     """The columns of `source`, from `no_changes`, that the plan of `made` neither reads nor
-    changes. None, if the plan does more than select rows and compute columns, or if Spark fails to
-    analyse it."""
+    changes. None if it does more than select rows and compute columns, or cannot be analysed."""
     try:
         numbers = _names(_plan(source))
         names = _names(_plan(made))
@@ -56,8 +54,7 @@ def unread(source: DataFrame, made: DataFrame) -> frozenset[str]:
 
 
 def other_step(made: DataFrame) -> str:
-    """What the plan of `made`, from `no_changes`, does besides selecting rows and computing
-    columns; "" if that is all."""
+    """What the plan of `made`, from `no_changes`, does besides its plain nodes; "" for nothing."""
     try:
         return _other(_plan(made))
     except Py4JError:
@@ -86,8 +83,7 @@ def _plan(frame: DataFrame) -> Any:
 
 
 def _read(plan: Any) -> set[int] | None:
-    """The columns that a plan computes with, by their expression ids; None for a plan with other
-    nodes than those of `_PLAIN`."""
+    """Expression ids of the columns that a plan computes with; None for one with other nodes."""
     if _other(plan):
         return None
     return {

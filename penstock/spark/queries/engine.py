@@ -1,23 +1,30 @@
 """The Spark session of the service: opened when it is first needed, kept warm, closed once."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+import hashlib
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
+import pyarrow as pa
 import structlog
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Pipeline
 from penstock.microbatch.run_folder import write_task_slots
+from penstock.model.change import COLUMNS, OPTIONAL
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.native import describe
 from penstock.ops.board import Board
 from penstock.process.closing import Closes
 from penstock.process.connections import Server
-from penstock.spark.queries.query import listening, mode, start_query, task_slots
-from penstock.spark.queries.statements import SparkStatements
+from penstock.spark.queries.columns import no_changes, other_step
+from penstock.spark.queries.query import listening, mode, start_query, task_slots, transformed
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
 from penstock.spark.session.launch import is_local
@@ -35,8 +42,7 @@ _ROOM = 32
 
 
 class Engine(Closes):
-    """Holds the session and its JVM. `run` takes Spark's scratch files. A start of Spark ends when
-    `is_stopping` is true."""
+    """Holds the session and its JVM; `run` takes scratch files. `is_stopping` ends a start."""
 
     def __init__(
         self, pipeline: Pipeline, run: Path, is_stopping: Callable[[], bool] = lambda: False
@@ -57,7 +63,6 @@ class Engine(Closes):
             self._add(backend.name)
 
     def close(self) -> None:
-        """Ends the session and its JVM."""
         spark, self._spark = self._spark, None
         if spark is not None:
             close_session(spark)
@@ -101,8 +106,7 @@ class Engine(Closes):
             raise EngineLost("the service was stopped while Spark started")
         return opening.result()
 
-    def statements(self) -> SparkStatements:
-        """The pipeline's statements, for rows of snapshots."""
+    def statements(self) -> "SparkStatements":
         with talking_to_java():
             return SparkStatements(self.open(), self._pipeline)
 
@@ -118,7 +122,6 @@ class Engine(Closes):
                 self._add(backend.name)
 
     def _add(self, name: str) -> None:
-        """A query that is not started yet."""
         used = self._numbers.values()
         number = self._numbers[name] = next(each for each in count() if each not in used)
 
@@ -161,9 +164,8 @@ class Engine(Closes):
             server.close()
 
     def count_task_slots(self) -> None:
-        """Writes into the run folder how many tasks of each query may run at a time now: readers
-        plan by it. Called a few times a second, because executors come and go. Raises EngineLost
-        when the cluster has ended the application."""
+        """Writes into the run folder how many tasks of each query may run now: readers plan by it,
+        and executors come and go. Raises EngineLost when the cluster has ended the application."""
         with talking_to_java():
             slots = task_slots(self.open())
         if slots < 0:
@@ -174,8 +176,7 @@ class Engine(Closes):
             log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
-        """Called a few times a second while another instance runs the pipeline: keeps Spark warm
-        with `spark.standby: warm`."""
+        """On standby, a few times a second: keeps Spark warm with `spark.standby: warm`."""
         if self._pipeline.spark.standby == "warm":
             self._warming.keep(self.open())
 
@@ -184,6 +185,47 @@ class Engine(Closes):
         spark = self.open()
         self._warming.end()
         return spark
+
+
+class SparkStatements:
+    """The implementation of `snapshots.statements.RowTransform`. It has a session of its own: the
+    view `changes` of the other is that of the queries."""
+
+    def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
+        self._spark, self._pipeline = spark.newSession(), pipeline
+        self._lock = threading.Lock()  # over the view
+        texts = "\0".join(step.sql for step in pipeline.transform)
+        self.identity = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        self.refusal = self._refused()
+
+    def _refused(self) -> str:
+        try:
+            made = transformed(self._spark, self._pipeline, no_changes(self._spark))
+        except SettingsError as error:
+            return f"is refused ({error.message})"
+        missing = [name for name in COLUMNS if made.columns.count(name) != 1]
+        if missing := [name for name in missing if name not in OPTIONAL]:
+            return f"lacks the columns {', '.join(missing)}"
+        if other := other_step(made):
+            return f"does more than choose rows and compute columns of each ({other})"
+        return ""
+
+    def made(self, batch: pa.RecordBatch, columns: Sequence[str]) -> pa.Table:
+        """See `RowTransform`."""
+        try:
+            with self._lock:
+                rows = self._spark.createDataFrame(pa.Table.from_batches([batch]))
+                made = transformed(self._spark, self._pipeline, rows).select(*columns)
+            return made.toArrow()
+        except PySparkException as error:  # whose message may have values
+            if condition := error.getCondition():
+                raise SettingsError(
+                    f"transform fails on rows of a snapshot: {condition}",
+                    hint="correct its statements; the changes of such rows fail, too",
+                ) from None
+            raise Unavailable("Spark failed to run transform on rows of a snapshot") from None
+        except Py4JError:
+            raise Unavailable("Spark does not run transform on rows of a snapshot") from None
 
 
 def _plugins(pipeline: Pipeline) -> list[str]:

@@ -30,15 +30,13 @@ _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """How changes go through Spark: as tickets in micro-batches that stay open, unless a transform
-    must see rows, or the trigger is an interval."""
+    """As tickets in open micro-batches, unless a transform sees rows or the trigger is a time."""
     return "realtime" if pipeline.is_open else "rows"
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:
     """How images are encoded between decoder and sink: as the sink stores them, if no transform
-    reads them (the columns `late` go around the transforms). Lines never pass a transform: it may
-    drop the row that describes them."""
+    reads them. Lines never pass a transform: it may drop the row that describes them."""
     wanted = pipeline.sink.images
     around = wanted != "text" and set(IMAGES).issubset(late)
     return wanted if around or mode(pipeline) != "rows" else "json"
@@ -226,10 +224,8 @@ def _first_line(text: str) -> str:
 
 def task_slots(spark: SparkSession) -> int:
     """How many tasks may run at a time now: 0 before the first executor has registered, -1 when
-    Spark was stopped: a cluster's master may end an application.
-
-    (`defaultParallelism` is 2 without executors, and ignores `spark.task.cpus`.)
-    """
+    Spark was stopped: a cluster's master may end an application. (`defaultParallelism` is 2 without
+    executors, and ignores `spark.task.cpus`.)"""
     context = spark.sparkContext._jsc.sc()
     if context.isStopped():
         return -1

@@ -44,11 +44,9 @@ def talking_to_java() -> Iterator[None]:
 
 
 class Supervised:
-    """Keeps a query running. Every method raises EngineLost when the JVM is gone.
-    `start(attempt)` starts it; `tick` is called a few times a second.
-
-    `failed` is why it stands still until the operator acts. `proven`: it has ever run for a while.
-    """
+    """Keeps a query running. Every method raises EngineLost when the JVM is gone. `start(attempt)`
+    starts it; `tick` is called a few times a second. `failed` is why it stands still until the
+    operator acts. `proven`: it has ever run for a while."""
 
     def __init__(
         self, name: str, start: Callable[[int], StreamingQuery], restarts: int = 0
@@ -64,14 +62,8 @@ class Supervised:
         self._blocked_waits = _blocked_waits()
         self._at = 0.0
 
-    @property
-    def running(self) -> bool:
-        """Whether a query was started and has not been seen to end."""
-        return self._query is not None
-
     def has_drained(self, *, reported: bool) -> bool:
-        """Whether nothing is in flight: it ended, or its reader `reported` so and no micro-batch is
-        under way, whose workers a stop would break off."""
+        """It ended, or `reported` so and no batch is left whose workers a stop would kill."""
         with talking_to_java():
             query = self._query
             if query is None or not query.isActive:

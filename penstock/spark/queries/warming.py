@@ -28,8 +28,7 @@ log = structlog.get_logger("penstock")
 
 
 class Warming:
-    """`keep` is called a few times a second while an instance is on standby, then `end` once. Both
-    may be called again."""
+    """`keep` is called a few times a second on standby, then `end` once; and so on."""
 
     def __init__(self, pipeline: Pipeline, run: Path) -> None:
         self._pipeline = pipeline

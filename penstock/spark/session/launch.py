@@ -130,8 +130,7 @@ def is_local(master: str) -> bool:
 
 
 def with_slots(master: str, slots: int) -> str:
-    """A local master with room for `slots` tasks: one that stays open mostly waits, and needs no
-    core of its own."""
+    """A local master with room for `slots` tasks, which mostly wait and need no core each."""
     found = _LOCAL.fullmatch(master)
     if found is None:
         return master  # Spark reports what is wrong with it

@@ -6,6 +6,8 @@ for correctness. `spark.conf` of the pipeline file overrides every line.
 
 import logging
 import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -13,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import structlog
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
@@ -21,9 +24,10 @@ from pyspark.sql import SparkSession
 from penstock.microbatch.options import Mode
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.datasource import register
-from penstock.spark.session.archive import ClassArchive
 from penstock.spark.session.forks.start import Forks
 from penstock.spark.session.launch import is_local, make_home, with_slots
+
+log = structlog.get_logger("penstock")
 
 _STREAMING = "org.apache.spark.sql.execution.streaming"
 
@@ -57,10 +61,7 @@ _LEAN = "spark-home"
 
 # A ticket is one row: interpreted. Spark would generate and compile code for it in every trigger,
 # which looks for classes in all of its jars (half of the planning thread's time, by JFR).
-_TICKETS = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
+_TICKETS = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 # What little garbage there is needs no threads, and no heap that is a sixty-fourth of the machine's
 # memory.
@@ -84,6 +85,52 @@ _NO_JVM = "JAVA_GATEWAY_EXITED"
 
 # What py4j logs, with a traceback, when the JVM is gone.
 _PY4J_FAILED = "Exception while sending command."
+
+_QUIET = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+# Appended when it is complete. A JVM that maps a file that was cut short is killed (observed).
+_END = b"complete"
+# Seconds. A JVM writes an archive in some 13 s.
+_PATIENCE = 300.0
+
+
+class ClassArchive:
+    """The classes that Spark loads, in the file at `path`: half of a cold start. (Java's class-data
+    sharing.) A session that finds no file there makes it at its exit. Java starts without one that
+    is damaged, or that another Java or other jars made."""
+
+    def __init__(self, path: Path) -> None:
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        self.draft = None if path.exists() else path.with_name(f".{path.name}.{os.getpid()}")
+        self._path = path
+
+    def options(self) -> str:
+        if self.draft:
+            return f"{shlex.quote(f'-XX:ArchiveClassesAtExit={self.draft}')} {_QUIET}"
+        with suppress(OSError), self._path.open("rb") as file:
+            file.seek(-len(_END), os.SEEK_END)
+            if file.read() == _END:
+                used = shlex.quote(f"-XX:SharedArchiveFile={self._path}")
+                return f"{used} -Xshare:auto -XX:+VerifySharedSpaces {_QUIET}"
+        log.warning("the class archive is not complete: remove the file", file=str(self._path))
+        return ""
+
+    def keep(self, jvm: "subprocess.Popen[bytes]") -> None:
+        """Waits for the end of the JVM that makes the archive, and gives the file its name."""
+        if self.draft is None:
+            return
+        try:
+            if code := jvm.wait(_PATIENCE):
+                raise OSError(f"Java ended with {code}")
+            self.draft.chmod(0o644)
+            with self.draft.open("ab") as file:
+                file.write(_END)
+            self.draft.replace(self._path)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            with suppress(OSError):
+                self.draft.unlink()
+            log.warning("the class archive was not made", file=str(self._path), error=str(error))
+
 
 # There is one session in a process, with one fork server and one class archive.
 _forks: Forks | None = None
@@ -186,8 +233,7 @@ def java_options(mode: Mode) -> str:
 
 @contextmanager
 def _environment(places: Mapping[str, str]) -> Iterator[None]:
-    """What is not set is, while the JVM starts, which keeps it: it is not for whatever else this
-    process starts."""
+    """Sets what is not set, while the JVM starts: nothing else that this process starts gets it."""
     fresh = {key: value for key, value in places.items() if key not in os.environ}
     os.environ.update(fresh)
     try:

@@ -1,3 +1,1 @@
-"""MongoDB's change events: BSON bytes to changes. Pure: `bson` of PyMongo decodes, and connects to
-nothing.
-"""
+"""MongoDB's change events: BSON bytes to changes. Pure: PyMongo's `bson` connects to nothing."""

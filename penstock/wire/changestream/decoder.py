@@ -29,9 +29,8 @@ _NONE: list[str] = []
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeStreamDecoding:
-    """What a decoder must know besides its pages: see `changes.tenant_rule` and `changes.Reader`.
-    `on_error`: with `stop` a change that cannot be read makes its page Malformed; else it is a
-    change of its own, with the operation ERROR."""
+    """See `changes.tenant_rule` and `changes.Reader`. `on_error`: with `stop` a change that cannot
+    be read makes its page Malformed; else it is a change with the operation ERROR."""
 
     backend: str
     tenant: str = "none"

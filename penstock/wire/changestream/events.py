@@ -116,8 +116,7 @@ class EventRun(NamedTuple):
 
 
 def events(payload: bytes) -> EventRun:
-    """Raises Malformed where the elements themselves are broken; a broken document inside of one
-    is an event with neither token nor time."""
+    """Raises Malformed for broken elements; a broken document has neither token nor time."""
     found: list[ChangeEvent] = []
     held: list[tuple[int, int]] = []
     begun = at = time = 0

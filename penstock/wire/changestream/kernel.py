@@ -49,8 +49,7 @@ class EventKernel:
         return cls(functions, images, tenant)
 
     def read(self, payload: bytes, documents: Sequence[tuple[int, int]]) -> list[Read | None]:
-        """The change of each document of the payload (start, stop); None: `changes.Reader` reads
-        it."""
+        """The change of each document (start, stop); None: `changes.Reader` reads it."""
         spans = array("q", chain.from_iterable(documents))
         count, written = len(documents), _Buffer()
         found = array("q", bytes(8 * _NUMBERS * count))

@@ -85,8 +85,7 @@ def untyped(value: Any) -> Any:
 
 
 def flat(document: dict[str, Any]) -> dict[str, Any]:
-    """Nested documents as dotted columns; arrays and empty documents stay. A document in which two
-    columns would have one name stays nested."""
+    """Nested documents as dotted columns; arrays, and what would give two of one name, stay."""
     found: dict[str, Any] = {}
     count = _flatten("", document, found)
     return found if count == len(found) else document

@@ -154,12 +154,8 @@ _OPERATIONS = {"create": "INSERT", "replace": "REPLACE", "delete": "DELETE"}
 
 
 class CosmosDecoder(RowDecoder):
-    """The implementation of `page.Decoder`. `system` keeps the properties that the service adds to
-    an item.
-
-    A change of latest-version mode is an upsert: REPLACE, with the item as it is now. The event id
-    is `backend:partition:place`.
-    """
+    """`system` keeps the service's own properties of an item. A change of latest-version mode is an
+    upsert: REPLACE, with the item as it is now. The event id is `backend:partition:place`."""
 
     def __init__(
         self, backend: str, tenant: str, images: Images, on_error: OnError, system: bool

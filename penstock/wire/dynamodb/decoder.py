@@ -55,7 +55,6 @@ class RecordHead(msgspec.Struct):
 
     @property
     def sequence(self) -> str:
-        """The sequence number, as DynamoDB wrote it."""
         return self.dynamodb.SequenceNumber
 
     @property
@@ -103,7 +102,6 @@ class StreamRecord(RecordHead, kw_only=True):
 
     @property
     def new(self) -> Item | None:
-        """The item after the change, where the view type has it."""
         return self.dynamodb.NewImage
 
     @property
@@ -204,11 +202,8 @@ _OPERATIONS = {"INSERT": "INSERT", "MODIFY": "UPDATE", "REMOVE": "DELETE"}
 
 
 class DynamodbDecoder(RowDecoder):
-    """The implementation of `page.Decoder`.
-
-    `before` is the old image and `after` the new one, as far as the stream's view type has them.
-    The event id is `backend:partition:sequence number`.
-    """
+    """The implementation of `page.Decoder`. `before` is the old image and `after` the new one, as
+    far as the stream's view type has them. The event id is `backend:partition:sequence number`."""
 
     def __init__(self, backend: str, tenant: str, images: Images, on_error: OnError) -> None:
         super().__init__(backend, tenant, images, on_error)

@@ -74,8 +74,7 @@ class Constants:
 def assemble(
     page: Page, rows: list[tuple[Any, ...]], constants: Constants, settings: DecoderSettings
 ) -> pa.RecordBatch | None:
-    """The page's changes; None if the filter leaves none. Raises Malformed if they are not the
-    ones that the page names."""
+    """The changes; None if the filter leaves none. Malformed if they are not what the page says."""
     _verify(page, rows, constants)
     rows = [row for row in rows if row[1] != FILTERED]
     if not rows:

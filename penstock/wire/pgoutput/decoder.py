@@ -7,6 +7,7 @@ and no commit time, and its own LSN as cursor.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -84,12 +85,10 @@ class PgoutputDecoder:
         return batch.replace_schema_metadata(WHOLE)
 
     def _scan(self, payload: bytes, known: _Known) -> Scan:
-        def resolve(raw: bytes) -> RowLayout:
-            return self._resolve(raw, known)
-
+        resolve = partial(self._resolve, known)
         return Scan(payload, known.context, settings=self.settings, resolve=resolve)
 
-    def _resolve(self, raw: bytes, known: _Known) -> RowLayout:
+    def _resolve(self, known: _Known, raw: bytes) -> RowLayout:
         layout = known.layouts.get(raw)
         if layout is None:
             layout = known.layouts[raw] = self._checked(raw, known.context)

@@ -79,9 +79,6 @@ class ByteReader:
         except UnicodeDecodeError:
             raise Malformed("a name is not UTF-8") from None
 
-    def rest(self) -> bytes:
-        return self.take(len(self._data) - self._at)
-
     def end(self) -> None:
         """Nothing may be left."""
         left = len(self._data) - self._at
@@ -95,11 +92,9 @@ _STATUS = struct.Struct(">cQQQqB")
 def standby_status(
     *, written: int, flushed: int, applied: int, now_us: int, reply: bool = False
 ) -> bytes:
-    """`r`, the standby status update: 34 bytes for one CopyData message.
-
-    The server moves `confirmed_flush_lsn` to `flushed`; `now_us` is microseconds since 1970 UTC;
-    `reply` asks the server to answer at once.
-    """
+    """`r`, the standby status update: 34 bytes for one CopyData message. The server moves
+    `confirmed_flush_lsn` to `flushed`; `now_us` is microseconds since 1970 UTC; `reply` asks the
+    server to answer at once."""
     return _STATUS.pack(b"r", written, flushed, applied, to_pg_time(now_us), reply)
 
 

@@ -201,8 +201,7 @@ class Kernel:
         return cls(functions, settings)
 
     def decode(self, page: Page, scan: Scan) -> pa.RecordBatch | None:
-        """The page's changes, None if the filter leaves none. Raises Unfit, and whatever
-        Relation messages make `scan` raise."""
+        """The changes, None if the filter leaves none. Raises Unfit, and what `scan` raises."""
         if page.captured_at not in _INT64 or scan.ordinal not in range(2**31):
             raise Unfit
         setup = _Setup.from_buffer_copy(self._setup)

@@ -1,8 +1,11 @@
-"""A relation, made ready for decoding its rows: one per shape of a table, kept across pages."""
+"""A relation, made ready for decoding its rows: one per shape of a table, kept across pages; and
+their images: maps in JSON or MessagePack, or lines of COPY.
+"""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 import ormsgpack
@@ -12,11 +15,23 @@ from penstock.model.errors import Malformed, SettingsError
 from penstock.model.images import base64_of
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
-from penstock.wire.pgoutput.images import Cells, Lines, Maps, Pack, RowImages
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
 from penstock.wire.pgoutput.values import Types, ValueKind, value_of
+from penstock.wire.pgoutput.values.scalars import Converter, text
 
 TENANT_FIELD = "field:"
+
+# A map of column values -> a row image. Raises TypeError on a value that the encoding can't hold.
+Pack = Callable[[Any], bytes]
+
+# What a row of a relation is decoded with: (name, converter) in the order of the wire.
+Cells = list[tuple[str, Converter]]
+
+# copyto.c, CopyAttributeOutText. (In a class, \b is a backspace.)
+_SPECIAL = re.compile(r"[\\\b\f\n\r\t\v]")
+_ESCAPES = str.maketrans({"\\": "\\\\", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r",
+                          "\t": "\\t", "\v": "\\v"})  # fmt: skip
+_NULL, _UNSENT = "\\N", "\\U"
 
 _PACKERS: Mapping[Images, Pack] = {
     "json": orjson.dumps, "msgpack": ormsgpack.packb, "text": orjson.dumps,
@@ -55,7 +70,6 @@ class DecoderSettings:
 
     @property
     def tenant_column(self) -> str | None:
-        """The column with the tenant, where the rule names one."""
         head, column = self.tenant[: len(TENANT_FIELD)], self.tenant[len(TENANT_FIELD) :]
         return column if head == TENANT_FIELD else None
 
@@ -63,6 +77,64 @@ class DecoderSettings:
     def pack(self) -> Pack:
         """What turns a map into an image; with `text` only of what is no row."""
         return _PACKERS[self.images]
+
+
+class RowImages(Protocol):
+    """How one relation's images are made. A row: name of a column -> what `cells` makes of it."""
+
+    cells: Cells
+
+    def row(self, row: dict[str, Any], /) -> bytes:
+        """The image of a row, as far as it was sent."""
+
+    def key(self, key: dict[str, Any], /) -> bytes:
+        """The image of all columns of the key."""
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        """What the document id or the tenant is made of, as `layout.key_text` takes it."""
+
+
+class Maps:
+    """`RowImages` that are maps of column name to value."""
+
+    def __init__(self, cells: Cells, pack: Pack) -> None:
+        self.cells = cells
+        self.row = self.key = pack
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        return list(row.values())
+
+
+class Lines:
+    r"""`RowImages` that are lines of COPY's text format without their end: all columns in the
+    relation's order, parted by tabs. Null is `\N`, and `\U` a column that was not sent, or (of a K
+    tuple) is no key.
+    `identifying` are the columns whose text is converted as well: the key's, the tenant's."""
+
+    def __init__(self, cells: Cells, key: Sequence[str], identifying: Sequence[str | None]) -> None:
+        self._converters = {name: convert for name, convert in cells if name in identifying}
+        self.cells: Cells = [(name, text) for name, _ in cells]
+        self._names = [name for name, _ in cells]
+        self._key = [name for name in self._names if name in key]
+
+    def row(self, row: dict[str, Any]) -> bytes:
+        return _line(row, self._names)
+
+    def key(self, key: dict[str, Any]) -> bytes:
+        return _line(key, self._key)
+
+    def values(self, row: Mapping[str, Any]) -> list[Any]:
+        return [
+            None if value is None else self._converters.get(name, text)(value.encode())
+            for name, value in row.items()
+        ]
+
+
+def _line(row: Mapping[str, str | None], names: Sequence[str]) -> bytes:
+    if _SPECIAL.search("\0".join(filter(None, row.values()))):
+        row = {name: value and value.translate(_ESCAPES) for name, value in row.items()}
+    cells = [row.get(name, _UNSENT) for name in names]
+    return "\t".join([_NULL if cell is None else cell for cell in cells]).encode()
 
 
 class RowLayout:
@@ -165,11 +237,8 @@ class RowLayout:
     def identify(
         self, row: dict[str, Any], old: dict[str, Any] | None = None
     ) -> tuple[bytes | None, str | None]:
-        """The key's image and the document id of a row.
-
-        Key columns that `row` lacks (an unchanged TOASTed key) come from `old`. (None, None)
-        without a key, or if neither has it.
-        """
+        """The key's image and the document id of a row. Key columns that `row` lacks (an unchanged
+        TOASTed key) come from `old`. (None, None) without a key, or if neither has it."""
         single = self._single
         if single is not None and single in row:
             value = row[single]
@@ -220,9 +289,7 @@ class _Seen(dict[int, TypeEntry]):
 
 def key_text(values: list[Any]) -> str:
     """The document id: one text as it is, one other value as JSON, several as a JSON array.
-
-    Compact, and the same whichever way images are encoded: bytes are base64.
-    """
+    Compact, and the same whichever way images are encoded: bytes are base64."""
     plain: Any = [_plain(value) for value in values]
     if len(plain) == 1:
         (plain,) = plain

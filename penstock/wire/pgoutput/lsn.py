@@ -24,11 +24,9 @@ def parse_lsn(text: str) -> int:
 
 
 def message_cursor(lsn: int) -> str:
-    """The cursor of a non-transactional logical message, whose `lsn` is the end of its record.
-
-    The next record starts there, and may be the commit of a transaction that has the same LSN for
-    its cursor: so the message's cursor is one byte earlier, inside its own record.
-    """
+    """The cursor of a non-transactional logical message, whose `lsn` is the end of its record. The
+    next record starts there, and may be the commit of a transaction that has the same LSN for its
+    cursor: so the message's cursor is one byte earlier, inside its own record."""
     return format_lsn(lsn - 1)
 
 

@@ -112,8 +112,6 @@ class Type:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Insert:
-    """A new row."""
-
     xid: int | None
     relation: int
     new: TupleData
@@ -165,8 +163,6 @@ class StreamStop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCommit:
-    """A streamed transaction is committed."""
-
     xid: int
     flags: int
     commit_lsn: int

@@ -140,8 +140,7 @@ class Poison:
         constants: Constants,
         layout: RowLayout | None,
     ) -> tuple[Any, ...]:
-        """A row shaped like `batch.Row`. `place` is its unit, relation and ordinal; `raw` the
-        change's own CopyData message."""
+        """A row shaped like `batch.Row`. `place`: unit, relation, ordinal; `raw`: CopyData."""
         context = self._alone(place, constants, layout).pack()
         settings = self._settings
         tenant = settings.database if settings.tenant == "database" else None

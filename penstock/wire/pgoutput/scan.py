@@ -64,7 +64,6 @@ _KEY, _OLD, _NEW = b"KON"
 
 
 def tenant_of(settings: DecoderSettings) -> Tenant | None:
-    """What finds a row's tenant; None where there is none."""
     if settings.tenant == "none":
         return None
     if settings.tenant == "database":

@@ -13,7 +13,7 @@ from penstock.config import Pipeline, parse_pipeline
 from penstock.model.change import COLUMNS, schema
 from penstock.model.errors import Rejected, SettingsError
 from penstock.snapshots.statements import through
-from penstock.spark.queries.statements import SparkStatements
+from penstock.spark.queries.engine import SparkStatements
 
 
 def pipeline_of(*statements: str) -> Pipeline:

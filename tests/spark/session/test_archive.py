@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.spark.session.archive import ClassArchive
+from penstock.spark.session.session import ClassArchive
 
 
 def ended(code: int) -> "subprocess.Popen[bytes]":

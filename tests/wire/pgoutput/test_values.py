@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.model.errors import Malformed
 from penstock.wire.pgoutput.context import TypeEntry
-from penstock.wire.pgoutput.values import value_of
+from penstock.wire.pgoutput.values import ARRAYS, BUILT_IN, value_of
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.scalars import (
     binary,
@@ -25,7 +25,6 @@ from penstock.wire.pgoutput.values.scalars import (
     timestamp,
     timestamptz,
 )
-from penstock.wire.pgoutput.values.type_catalog import ARRAYS, BUILT_IN
 from tests.servers import Database
 
 # Types that no column has, or that need privileges and are shown as text.

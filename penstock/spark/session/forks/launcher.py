@@ -17,7 +17,6 @@ _DAEMON = ["-m", "pyspark.daemon"]
 
 
 def main() -> None:
-    """See above."""
     place, python, *arguments = sys.argv[1:]
     if arguments[:2] == _DAEMON:
         if _can_serve(place):

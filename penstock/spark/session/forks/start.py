@@ -23,11 +23,8 @@ _SINGLE = {
 
 class Forks:
     """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too. `python`
-    is the program for PYSPARK_PYTHON.
-
-    Raises OSError when there can be none (the path is too long for a socket, there are too many
-    processes); Spark then starts Python itself.
-    """
+    is the program for PYSPARK_PYTHON. Raises OSError when there can be none (the path is too long
+    for a socket, there are too many processes); Spark then starts Python itself."""
 
     def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)

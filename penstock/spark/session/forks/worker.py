@@ -63,7 +63,6 @@ class ForkRequest:
         return module.rpartition(".")[2].removeprefix("python_streaming_")
 
     def close(self) -> None:
-        """Closes the files."""
         _close(self.files)
 
     def take_over(self, parent: int) -> None:
@@ -115,8 +114,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _work(connection: socket.socket) -> int:
-    """As a fork of PySpark's daemon does: sends its process id, and works for as long as the JVM
-    has work; returns an exit code."""
+    """As a fork of PySpark's daemon: sends its id, works for the JVM, returns an exit code."""
     daemon: Any = importlib.import_module("pyspark.daemon")
     with daemon.enable_faulthandler():
         try:

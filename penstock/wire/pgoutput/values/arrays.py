@@ -33,8 +33,7 @@ def array_of(element: Converter, delimiter: str = ",") -> Converter:
 
 
 def _flat(inside: str, delimiter: str) -> list[str | None] | None:
-    """The elements of a one-dimensional array without escapes, as most are; None for any other,
-    or if it is not well formed."""
+    """The elements of a one-dimensional array without escapes, as most are; None for any other."""
     if '"' not in inside:
         return _unquoted(inside, delimiter) if inside else []
     if "\\" in inside:
