@@ -97,18 +97,13 @@ class CosmosStore(ClientStore[Any]):
             if self.get(lease.name) is not None:
                 raise changed(lease.name)
             return
-        with self._rows() as rows:
-            try:
-                rows.delete_item(
-                    _id(lease.name),
-                    partition_key=_id(lease.name),
-                    etag=lease.revision,
-                    match_condition=MatchConditions.IfNotModified,
-                )
-            except (CosmosAccessConditionFailedError, CosmosResourceNotFoundError) as error:
-                if error.status_code == 404 and error.sub_status:
-                    raise
-                raise changed(lease.name) from None
+        with self._rows() as rows, _swapping(lease):
+            rows.delete_item(
+                _id(lease.name),
+                partition_key=_id(lease.name),
+                etag=lease.revision,
+                match_condition=MatchConditions.IfNotModified,
+            )
 
     def close(self) -> None:
         """See LeaseStore: connections close with their pool."""
@@ -186,13 +181,21 @@ def _id(name: str) -> str:
 
 def _put(rows: ContainerProxy, lease: Lease) -> Lease:
     item = {"id": _id(lease.name), "name": lease.name, **fields_of(lease)}
-    try:
+    with _swapping(lease):
         if lease.revision:
             stored = rows.replace_item(
                 item["id"], item, etag=lease.revision, match_condition=MatchConditions.IfNotModified
             )
         else:
             stored = rows.create_item(item)
+    return replace(lease, revision=str(stored["_etag"]))
+
+
+@contextmanager
+def _swapping(lease: Lease) -> Iterator[None]:
+    """Raises LeaseLost for a row that was changed."""
+    try:
+        yield
     except (
         CosmosResourceExistsError,
         CosmosAccessConditionFailedError,
@@ -201,7 +204,6 @@ def _put(rows: ContainerProxy, lease: Lease) -> Lease:
         if error.status_code == 404 and error.sub_status:
             raise
         raise changed(lease.name) from None
-    return replace(lease, revision=str(stored["_etag"]))
 
 
 def _all(rows: ContainerProxy) -> List[Lease]:

@@ -51,25 +51,20 @@ class EtcdStore(ClientStore[EtcdGateway]):
         first = self._prefix + prefix.encode()
         query: _Json = {"range_end": _text(_after(first)), "limit": _PAGE}
         rows: List[Lease] = []
-        more = True
-        while more:
+        while True:
             with self._gateway() as gateway:
                 answer = gateway.read("/v3/kv/range", {"key": _text(first), **query})
             found = answer.get("kvs", [])
             rows += map(self._lease, found)
-            more = bool(answer.get("more")) and bool(found)
-            if more:
-                first = base64.b64decode(found[-1]["key"]) + b"\0"
-                query["revision"] = answer["header"]["revision"]
-        return rows
+            if not answer.get("more") or not found:
+                return rows
+            first = base64.b64decode(found[-1]["key"]) + b"\0"
+            query["revision"] = answer["header"]["revision"]
 
     def put_all(self, leases: Sequence[Lease]) -> List[Lease | LeaseLost]:
         """See LeaseStore; up to a hundred rows in each write. After Unavailable some of the writes
         may have been carried out."""
-        found: List[Lease | LeaseLost] = []
-        for rows in _writes(leases):
-            found += self._write(rows)
-        return found
+        return [found for rows in _writes(leases) for found in self._write(rows)]
 
     def delete(self, lease: Lease) -> None:
         key = self._key(lease.name)

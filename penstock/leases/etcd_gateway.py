@@ -7,6 +7,7 @@ is an error for the caller, who knows whether it may be sent again.
 
 from builtins import list as List  # the store's word
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from ssl import SSLCertVerificationError
@@ -102,13 +103,10 @@ class EtcdGateway:
 
     def read(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Sends a request that changes nothing, to each endpoint until one answers."""
-        for left in reversed(range(len(self._endpoints))):
-            try:
+        for _ in self._endpoints:
+            with suppress(Unavailable):
                 return self.send(path, body)
-            except Unavailable:
-                # A kept connection to a server that was restarted fails once, too.
-                if left == 0:
-                    break
+        # A kept connection to a server that was restarted fails once, too.
         return self.send(path, body)
 
     def send(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -174,10 +172,8 @@ def _pool(address: EtcdAddress) -> urllib3.PoolManager:
     for path in address.files.values():
         if not Path(path).is_file():
             raise SettingsError(f"etcd: {path} is no file", hint=HINT)
-    tls: dict[str, Any] = {}
-    if address.tls:
-        names = {"ca": "ca_certs", "cert": "cert_file", "key": "key_file"}
-        tls = {names[name]: path for name, path in address.files.items()}
+    names = {"ca": "ca_certs", "cert": "cert_file", "key": "key_file"}
+    tls: dict[str, Any] = {names[name]: path for name, path in address.files.items()}
     return urllib3.PoolManager(retries=False, timeout=_PATIENCE, **tls)
 
 

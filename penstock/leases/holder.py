@@ -5,6 +5,7 @@ clocks of two hosts are never compared. A holder that is cut off from the store 
 the same rule: `holds` is false one term after the last renewal, before any other can have them.
 """
 
+import math
 import os
 import secrets
 import socket
@@ -137,9 +138,8 @@ class LeaseHolder:
 
     def holds(self, name: str) -> bool:
         """Whether it certainly is ours alone: it was renewed within its term."""
-        renewed = self._renewed.get(name)
-        is_held = renewed is not None and name not in self._rows.lost
-        return is_held and self._clock() - (renewed or 0.0) < self._term
+        renewed = self._renewed.get(name, -math.inf)
+        return name not in self._rows.lost and self._clock() - renewed < self._term
 
     def has(self, name: str) -> bool:
         return name in self._renewed and name not in self._rows.lost

@@ -101,18 +101,14 @@ class SideFiles:
             yield pa.RecordBatch.from_arrays(columns, schema=written.schema)
 
     def _stub(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = np.arange(batch.num_rows, dtype=np.int64)
-        places = pa.array((self._write_batch(batch) << _ROW_BITS) | rows)
-        chosen = stub_schema(batch.schema, self._late)
-        columns = [places if name == CARRIER else batch.column(name) for name in chosen.names]
-        return pa.RecordBatch.from_arrays(columns, schema=chosen)
-
-    def _write_batch(self, batch: pa.RecordBatch) -> int:
         number, self._written = self._written, self._written + 1
         path = str(self._path(number))
         with pa.OSFile(path, "wb") as file, pa.ipc.new_stream(file, batch.schema) as writer:
             writer.write_batch(batch)
-        return number
+        places = pa.array((number << _ROW_BITS) | np.arange(batch.num_rows, dtype=np.int64))
+        chosen = stub_schema(batch.schema, self._late)
+        columns = [places if name == CARRIER else batch.column(name) for name in chosen.names]
+        return pa.RecordBatch.from_arrays(columns, schema=chosen)
 
     def _opened(self, path: Path) -> pa.RecordBatch:
         """The batch of a file, mapped; its name is removed: nothing else reads it."""

@@ -78,10 +78,9 @@ class Silences:
             detail=f"the source's clock moved {seconds:.0f} s on, and its open stream did not",
             policy="continue",
         )
-        if self._noted(name, gap):
+        if is_noted := self._noted(name, gap):
             self._open[name] = gap
-            return True
-        return False
+        return is_noted
 
     def _resumed(self, name: str, place: str) -> None:
         """The first event after a gap is its end, and is reported once."""
