@@ -5,7 +5,7 @@ their images: maps in JSON or MessagePack, or lines of COPY.
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import orjson
 import ormsgpack
@@ -79,23 +79,10 @@ class DecoderSettings:
         return _PACKERS[self.images]
 
 
-class RowImages(Protocol):
-    """How one relation's images are made. A row: name of a column -> what `cells` makes of it."""
-
-    cells: Cells
-
-    def row(self, row: dict[str, Any], /) -> bytes:
-        """The image of a row, as far as it was sent."""
-
-    def key(self, key: dict[str, Any], /) -> bytes:
-        """The image of all columns of the key."""
-
-    def values(self, row: Mapping[str, Any]) -> list[Any]:
-        """What the document id or the tenant is made of, as `layout.key_text` takes it."""
-
-
 class Maps:
-    """`RowImages` that are maps of column name to value."""
+    """Row images that are maps of column name to value. Of one relation, as `Lines`: a row maps
+    columns to what `cells` makes of them; `row` is the image of one as far as it was sent, `key`
+    that of all columns of the key, and of `values` the document id and the tenant are made."""
 
     def __init__(self, cells: Cells, pack: Pack) -> None:
         self.cells = cells
@@ -106,7 +93,7 @@ class Maps:
 
 
 class Lines:
-    r"""`RowImages` that are lines of COPY's text format without their end: all columns in the
+    r"""Row images that are lines of COPY's text format without their end: all columns in the
     relation's order, parted by tabs. Null is `\N`, and `\U` a column that was not sent, or (of a K
     tuple) is no key.
     `identifying` are the columns whose text is converted as well: the key's, the tenant's."""
@@ -182,7 +169,7 @@ class RowLayout:
             known = {column.name for column in relation.columns}
             self.key = keys if keys and known.issuperset(keys) else ()
         self._single = self.key[0] if len(self.key) == 1 else None
-        self.images: RowImages = (
+        self.images: Maps | Lines = (
             Lines(cells, self.key, [*self.key, settings.tenant_column])
             if settings.images == "text"
             else Maps(cells, settings.pack)
