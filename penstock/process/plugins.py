@@ -4,7 +4,7 @@ import re
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
-from importlib.metadata import Distribution, EntryPoint, distribution, entry_points
+from importlib.metadata import Distribution, distribution, entry_points
 from typing import Any
 
 from penstock.model.errors import SettingsError
@@ -28,7 +28,11 @@ def plugin(kind: str, name: str) -> Any:
     every micro-batch."""
     for point in entry_points(group=f"penstock.{kind}"):
         if point.name == name:
-            return _load(point, name)
+            try:
+                return point.load()
+            except ModuleNotFoundError as error:
+                what = f"{name!r} needs the module {error.name!r}"
+                raise _missing(error, point.dist, what) from error
     near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
     hint = f"{''.join(near)}known: {', '.join(known(kind))}"
     raise SettingsError(
@@ -46,20 +50,11 @@ def driver(module: str) -> Any:
         ) from None
 
 
-def _load(point: EntryPoint, name: str) -> Any:
-    try:
-        return point.load()
-    except ModuleNotFoundError as error:
-        raise _missing(error, point.dist, f"{name!r} needs the module {error.name!r}") from error
-
-
 def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str) -> SettingsError:
-    hint = f"pip install '{_needed(str(error.name), package)}'"
+    module = str(error.name)
+    needed = installed_by(module, package) if package else None
+    hint = f"pip install '{needed or module.partition('.')[0]}'"
     return SettingsError(f"{what}, which is not installed", code="module-missing", hint=hint)
-
-
-def _needed(module: str, package: Distribution | None) -> str:
-    return (installed_by(module, package) if package else None) or module.partition(".")[0]
 
 
 def installed_by(module: str, package: Distribution) -> str | None:

@@ -7,16 +7,14 @@ error: nothing is saved for it any more.
 
 import logging
 import time
-from collections.abc import Collection, Mapping
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Collection
 
 from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import SAVED, now_text
 from penstock.model.errors import Malformed, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.process.backoff import Clock
-from penstock.reading.positions import BookmarkRows, bookmark_text, read_bookmark
+from penstock.reading.positions import BookmarkRows, read_bookmark
 
 log = logging.getLogger("penstock")
 
@@ -44,25 +42,6 @@ class HostPositions(BookmarkRows):
             log.error("%s", unreadable or "all stored positions can be read again")
         self.unreadable = unreadable
         return found
-
-    def plant(
-        self,
-        bookmarks: Bookmarks,
-        properties: Mapping[PartitionId, Mapping[str, Any]] = MappingProxyType({}),
-    ) -> None:
-        """Makes the rows of partitions that have none, nobody's and with the user's `properties`;
-        the first bookmark wins. Raises Unavailable, SettingsError."""
-        rows = [
-            self.rows.state(
-                Lease(
-                    name=self.name(name),
-                    continuation=bookmark_text(bookmark),
-                    properties=properties.get(name, {}),
-                )
-            )
-            for name, bookmark in bookmarks.items()
-        ]
-        self.rows.store.put_all(rows)
 
     def stored(self, partition: PartitionId) -> Bookmark | None:
         """What this object knows to be stored of a partition of ours."""

@@ -8,9 +8,10 @@ is called with is in it already.
 import json
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 from penstock.config import Checkpoint
@@ -82,6 +83,26 @@ class BookmarkRows:
         )
         mine = {name: each for name, each in bookmarks.items() if self.name(name) in written}
         self._stored |= mine
+
+    def plant(
+        self,
+        bookmarks: Bookmarks,
+        properties: Mapping[PartitionId, Mapping[str, Any]] = MappingProxyType({}),
+        *,
+        owner: str = "",
+    ) -> Sequence[Lease | LeaseLost]:
+        """Makes the rows of partitions that have none, with the user's `properties`; the first
+        bookmark wins. Raises Unavailable, SettingsError."""
+        rows = [
+            Lease(
+                name=self.name(name),
+                owner=owner,
+                continuation=bookmark_text(bookmark),
+                properties=properties.get(name, {}),
+            )
+            for name, bookmark in bookmarks.items()
+        ]
+        return self.rows.store.put_all(list(map(self.rows.state, rows)))
 
     def _note_write(self, began: float, now: float, error: str = "") -> None:
         if error and not self.error:
@@ -202,18 +223,12 @@ class Positions(BookmarkRows):
     def begin(self, bookmarks: Bookmarks) -> dict[PartitionId, Bookmark]:
         """Stores where a first start begins, before anything is read; rows that are there stay.
         Returns what is stored now. Raises as `load` does."""
-        stored, owner = self.load(), self.rows.owner
-        rows = [
-            self.rows.state(
-                Lease(name=self.name(name), owner=owner, continuation=bookmark_text(bookmark))
-            )
-            for name, bookmark in bookmarks.items()
-            if name not in stored
-        ]
-        found = [each for each in self.rows.store.put_all(rows) if isinstance(each, Lease)]
-        if len(found) < len(rows):
-            names = {row.name for row in rows}
-            found = [row for row in self._list() if row.name in names]
+        stored = self.load()
+        fresh = {name: each for name, each in bookmarks.items() if name not in stored}
+        made = self.plant(fresh, owner=self.rows.owner)
+        found = [each for each in made if isinstance(each, Lease)]
+        if len(found) < len(made):
+            found = [row for row in self._list() if self.partition(row.name) in fresh]
         return stored | self._adopt(found)
 
     def is_due(self, changes: int) -> bool:
