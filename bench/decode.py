@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from penstock.model.change import Images
 from penstock.model.page import Decoder, Page
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.pgoutput.context import Context
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.changestream.made import page as events_page
@@ -46,7 +46,7 @@ def _postgres(images: Images) -> Decoder:
 
 
 def _mongodb(images: Images) -> Decoder:
-    return ChangeStreamDecoder(ChangeStreamDecoding(backend="b", images=images))
+    return ChangeStreamDecoder(backend="b", images=images)
 
 
 def cost(work: Page, images: Images, decoding: Callable[[Images], Decoder] = _postgres) -> float:

@@ -62,9 +62,7 @@ class SourceReports:
         self.batches = 0
         self.stopped = False
         self._board, self._backend, self._feed = board, feed.backend, feed
-        self._partitions = (
-            PartitionReports(board, feed.backend) if board else None
-        )  # rows, by turns
+        self._partitions = PartitionReports(board, feed.backend) if board else None
         self._reported = 0.0  # when, by the monotonic clock
         self._reporting = threading.Lock()  # one report at a time
         self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended

@@ -12,7 +12,7 @@ from bson.int64 import Int64
 from bson.timestamp import Timestamp
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from tests.docs.pages import DOCS, section, statements
 from tests.wire.changestream.made import event, page
 
@@ -36,7 +36,7 @@ def changes(spark: SparkSession) -> DataFrame:
         event(2 * number, fullDocument=document, documentKey={"_id": document["_id"]})
         for number, document in enumerate(DOCUMENTS)
     ]
-    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="b"))
+    decoder = ChangeStreamDecoder(backend="b")
     batches = decoder.decode(page(*found, event(9, "delete", documentKey={"_id": 1})))
     frame = spark.createDataFrame(pa.Table.from_batches(batches))
     frame.createOrReplaceTempView("changes")

@@ -43,7 +43,7 @@ from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
 from penstock.tables.sqlite import SqliteTarget
 from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.changestream.made import event
 from tests.wire.changestream.made import page as events_page
@@ -191,7 +191,7 @@ def decoding(rows: int) -> Callable[[], object]:
 def change_events(rows: int) -> Callable[[], object]:
     """A task: a page of MongoDB's change events into batches of changes."""
     page = events_page(*(inserted(number) for number in range(rows)))
-    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="default", images="msgpack"))
+    decoder = ChangeStreamDecoder(backend="default", images="msgpack")
 
     def job() -> object:
         batches = decoder.decode(page)

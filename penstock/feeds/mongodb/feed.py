@@ -35,7 +35,7 @@ from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of
 from penstock.wire.eras import next_era
@@ -191,13 +191,11 @@ class MongoFeed(SettingsFeed[MongoSettings]):
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         settings = self.settings
         return ChangeStreamDecoder(
-            ChangeStreamDecoding(
-                backend=settings.name,
-                tenant=settings.tenant,
-                flatten=settings.flatten,
-                images=images,
-                on_error=on_error,
-            )
+            backend=settings.name,
+            tenant=settings.tenant,
+            flatten=settings.flatten,
+            images=images,
+            on_error=on_error,
         )
 
     def tables(self) -> Sequence[tuple[str, str]]:

@@ -27,18 +27,6 @@ from penstock.wire.eras import era_of
 _NONE: list[str] = []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeStreamDecoding:
-    """See `changes.tenant_rule` and `changes.Reader`. `on_error`: with `stop` a change that cannot
-    be read makes its page Malformed; else it is a change with the operation ERROR."""
-
-    backend: str
-    tenant: str = "none"
-    flatten: bool = False
-    images: Images = "json"
-    on_error: OnError = "stop"
-
-
 class _Row(NamedTuple):
     cursor: str
     ordinal: int
@@ -46,18 +34,25 @@ class _Row(NamedTuple):
     mark: str | None
 
 
+@dataclass(eq=False)
 class ChangeStreamDecoder:
-    """A `page.Decoder`. Pickles as its settings."""
+    """A `page.Decoder`; see `changes.tenant_rule` and `changes.Reader`. `on_error`: with `stop` a
+    change that cannot be read makes its page Malformed; else it is one with the operation ERROR."""
 
-    def __init__(self, settings: ChangeStreamDecoding) -> None:
-        self.settings = settings
+    backend: str
+    tenant: str = "none"
+    flatten: bool = False
+    images: Images = "json"
+    on_error: OnError = "stop"
+
+    def __post_init__(self) -> None:
         self.unknown_types: set[str] = set()
-        self._reader = Reader(settings.images, tenant_rule(settings.tenant), settings.flatten)
-        names = name_rule(settings.tenant)
-        self._kernel = EventKernel.of(settings.images, names, flatten=settings.flatten)
+        self._reader = Reader(self.images, tenant_rule(self.tenant), self.flatten)
+        self._kernel = EventKernel.of(self.images, name_rule(self.tenant), flatten=self.flatten)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ChangeStreamDecoder, (self.settings,)
+        given = self.backend, self.tenant, self.flatten, self.images, self.on_error
+        return ChangeStreamDecoder, given
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
         """See `page.Decoder`: one batch, with as many rows as the page says."""
@@ -85,7 +80,7 @@ class ChangeStreamDecoder:
         return _Row(
             era + cursor_of(time),
             ordinal,
-            f"{self.settings.backend}:{era}{own}:{name}",
+            f"{self.backend}:{era}{own}:{name}",
             mark_text(event.token, ending),
         )
 
@@ -104,7 +99,7 @@ class ChangeStreamDecoder:
         try:
             return self._reader.read(documents)
         except BROKEN as error:
-            if self.settings.on_error == "stop":
+            if self.on_error == "stop":
                 raise Malformed(
                     f"a change event of {page.partition} after {page.first} can't be read:"
                     f" {_reason(error)[1]}"
@@ -115,21 +110,19 @@ class ChangeStreamDecoder:
         """A row shaped like a change, with what is needed to read it after all."""
         reason, message = _reason(error)
         raw = b"".join(element(document) for document in documents)
-        image = error_image(
-            self.settings.images, reason=reason, error=message, raw=raw, context=b""
-        )
+        image = error_image(self.images, reason=reason, error=message, raw=raw, context=b"")
         database, collection = _namespace(documents)
         after = self._reader.pack(image)
         return Read("ERROR", None, database, collection, after=after)
 
     def _batch(self, page: Page, rows: list[_Row], reads: list[Read]) -> pa.RecordBatch:
-        target, size = schema(self.settings.images), len(rows)
+        target, size = schema(self.images), len(rows)
         columns: dict[str, Any] = dict(
             zip(_Row._fields, zip(*rows, strict=True), strict=True)
         ) | dict(zip(Read._fields, zip(*reads, strict=True), strict=True))
         columns["namespace"] = columns["database"]
         same = {
-            "backend": self.settings.backend,
+            "backend": self.backend,
             "partition": str(page.partition),
             "captured_at": page.captured_at,
             "unchanged": _NONE,

@@ -22,7 +22,7 @@ from penstock.model.change import COLUMNS, Images, Operation
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.wire.changestream.changes import OPERATIONS
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.changestream.events import Placer, cursor_of
 from penstock.wire.hash_partitions import hashing
 from tests.wire.changestream.made import TIME, event, page, payload
@@ -31,7 +31,7 @@ SESSION = UUID("c3dc75f2-1fa5-4eff-a891-cf5b641104a1")
 
 
 def decoded(found: Page, **settings: Any) -> list[dict[str, Any]]:
-    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="b", **settings))
+    decoder = ChangeStreamDecoder(backend="b", **settings)
     return [row for batch in decoder.decode(found) for row in batch.to_pylist()]
 
 
@@ -58,9 +58,7 @@ def test_sharding_a_collection_changes_neither_identity_nor_hash_partition() -> 
         event(2 * number, "update", documentKey=key, updateDescription={})
         for number, key in enumerate(keys)
     ]
-    batch = hashing(ChangeStreamDecoder(ChangeStreamDecoding(backend="b")), 16).decode(
-        page(*found)
-    )[0]
+    batch = hashing(ChangeStreamDecoder(backend="b"), 16).decode(page(*found))[0]
     rows = batch.to_pylist()
     assert [row["document_id"] for row in rows] == ["7"] * 3
     assert [json.loads(row["key"]) for row in rows] == keys
@@ -289,7 +287,7 @@ def test_a_page_may_begin_inside_a_cluster_time() -> None:
 
 
 def test_a_decoder_pickles() -> None:
-    decoder = ChangeStreamDecoder(ChangeStreamDecoding(backend="b", tenant="field:a"))
+    decoder = ChangeStreamDecoder(backend="b", tenant="field:a")
     copy = pickle.loads(pickle.dumps(decoder))
     found = page(event(1))
     assert copy.decode(found) == decoder.decode(found)

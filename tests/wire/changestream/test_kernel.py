@@ -27,7 +27,7 @@ from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.native import library
 from penstock.wire.changestream.changes import Reader
-from penstock.wire.changestream.decoder import ChangeStreamDecoder, ChangeStreamDecoding
+from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.changestream.values import CODEC
 from tests.wire.changestream.made import event, page
 
@@ -42,8 +42,8 @@ SESSION = {
 
 def decoders(images: Images, **settings: Any) -> tuple[ChangeStreamDecoder, ChangeStreamDecoder]:
     """With the kernel and without."""
-    given_ = ChangeStreamDecoding(backend="b", images=images, **settings)
-    native, python = ChangeStreamDecoder(given_), ChangeStreamDecoder(given_)
+    native = ChangeStreamDecoder(backend="b", images=images, **settings)
+    python = ChangeStreamDecoder(backend="b", images=images, **settings)
     assert native._kernel is not None
     python._kernel = None
     return native, python
@@ -52,7 +52,7 @@ def decoders(images: Images, **settings: Any) -> tuple[ChangeStreamDecoder, Chan
 def rows(decoder: ChangeStreamDecoder, found: Page) -> Any:
     """What it makes of a page: rows with their images read, or the error's text. Text tells 1 from
     1.0, which compare equal."""
-    read = json.loads if decoder.settings.images == "json" else ormsgpack.unpackb
+    read = json.loads if decoder.images == "json" else ormsgpack.unpackb
     try:
         made = [row for batch in decoder.decode(found) for row in batch.to_pylist()]
     except Malformed as error:
@@ -155,8 +155,7 @@ def test_a_broken_byte_is_read_alike(found: dict[str, Any], data: st.DataObject)
 @pytest.mark.parametrize("tenant", ["none", "database", "collection_prefix", "field:a"])
 def test_the_tenant_is_the_same(tenant: str) -> None:
     found = page(event(1, fullDocument={"a": "x"}, ns={"db": "shop", "coll": "eu_users"}))
-    settings = ChangeStreamDecoding(backend="b", tenant=tenant)
-    native, python = ChangeStreamDecoder(settings), ChangeStreamDecoder(settings)
+    native, python = (ChangeStreamDecoder(backend="b", tenant=tenant) for _ in range(2))
     assert (native._kernel is None) == (tenant == "field:a"), "the kernel looks into no document"
     python._kernel = None
     assert rows(native, found) == rows(python, found)
