@@ -9,7 +9,7 @@ from penstock.reading.positions import Positions
 
 
 class Acknowledger(Protocol):
-    """What reads partitions: a reservoir, an iterator, a partition of a processor."""
+    """What reads partitions: a reservoir, or a partition of a processor."""
 
     @property
     def open_partitions(self) -> Sequence[PartitionId]:

@@ -2,9 +2,8 @@
 one sequence.
 
 Polling happens only when the buffer is empty, and then reads every active partition once, as far as
-the buffer has room; the others come first the next time. A child
-is opened when its parents have ended and all their records were handed out, so that no heartbeat
-and no clock can bring its records before theirs.
+the buffer has room; the others come first the next time. A child is opened when its parents have
+ended and all their records were handed out, so that nothing can bring its records before theirs.
 """
 
 import logging
@@ -21,9 +20,8 @@ from penstock.model.errors import (
     ShardIteratorExpired,
     Unavailable,
 )
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId
 from penstock.process.backoff import Clock
-from penstock.reading.keeper import Acknowledger
 from penstock.reading.passed_gaps import GapRecorder
 from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.roster import LookUp, Roster
@@ -44,12 +42,11 @@ BUFFER = 64 << 20
 _HINT = "move_to another position, or `on_gap: continue` goes on after the gap"
 
 
-class Coordinator(GapRecorder, Acknowledger):
-    """The partitions of a feed, read from bookmarks on; a `GapRecorder` and an `Acknowledger`.
-    `clock` is monotonic seconds; until `grace` of it, a partition that cannot be opened yet is
-    tried again without an error (an own connection that was just closed may still hold the
-    source). `buffer`: bytes of pages after which no more are read; a page for each thread may come
-    on top."""
+class Coordinator(GapRecorder):
+    """The partitions of a feed, read from bookmarks on. `clock` is monotonic seconds; until `grace`
+    of it, it is no error that a partition cannot be opened (an own connection that was just closed
+    may still hold the source). `buffer`: bytes of pages after which no more are read; a page for
+    each thread may come on top."""
 
     def __init__(
         self,
@@ -246,10 +243,6 @@ class Coordinator(GapRecorder, Acknowledger):
     @property
     def open_partitions(self) -> Sequence[PartitionId]:
         return list(self._shards)
-
-    def bookmark(self, partition: PartitionId, place: Place | None) -> Bookmark | None:
-        shard = self._shards.get(partition)
-        return None if shard is None else shard.reader.bookmark(place)
 
     def acknowledge(self, saved: Bookmarks) -> None:
         for name, shard in self._shards.items():

@@ -22,7 +22,6 @@ from penstock.model.position import Bookmarks
 from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
 from penstock.process.notebook import Drawn
-from penstock.reading.keeper import Keeper
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, converter
 from penstock.stream.records import batch_of, record_reader, row_reader
@@ -203,8 +202,7 @@ class Stream(Drawn, Closes):
         )
         if not isinstance(found, Mapping):
             raise InvalidPosition("only a token can be acknowledged")
-        # The caller has saved it.
-        Keeper(None, self._coordinator).save(found, 0)
+        self._coordinator.acknowledge(found)
 
     def follow(self, poll: float = 1.0) -> Iterator[dict[str, Any]]:
         """Every record, for ever. Where there is none, every partition is read once in `poll`
