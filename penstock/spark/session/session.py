@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 from penstock.microbatch.options import Mode
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.spark.datasource import register
-from penstock.spark.session.forks.start import Forks
+from penstock.spark.session.forks import Forks
 from penstock.spark.session.launch import is_local, make_home, with_slots
 
 log = structlog.get_logger("penstock")

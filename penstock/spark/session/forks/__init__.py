@@ -2,8 +2,63 @@
 
 Spark starts some seven Python processes for a query, and each imports PySpark, Arrow and penstock:
 half a second of CPU or more. With `spark.fork_server` (the default, on one machine) the program
-that Spark takes for Python is `launcher`, which has the `server` fork a `worker`; `start` is all
-that a session uses. PySpark's own hook, `spark.python.daemon.module`, holds for the workers of
-tasks only: the reader process and the five kinds of worker that plan a query ignore it (a test
-shows it).
+that Spark takes for Python is `launcher`, which has the `server` fork a `worker`. PySpark's own
+hook, `spark.python.daemon.module`, holds for the workers of tasks only: the reader process and the
+five kinds of worker that plan a query ignore it (a test shows it).
 """
+
+import os
+import shlex
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+_LAUNCHER = Path(__file__).with_name("launcher.py")
+
+# Forking needs a single thread: no threads of OpenBLAS (which use their own) nor of the allocator
+# that Arrow brings and does not use. Spark needs one hash seed in all workers.
+_SINGLE = {
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+}
+
+
+class Forks:
+    """A fork server in `folder`, which imports `plugins` (`feeds/NAME`, `sinks/NAME`) too. `python`
+    is the program for PYSPARK_PYTHON. Raises OSError when there can be none (the path is too long
+    for a socket, there are too many processes); Spark then starts Python itself."""
+
+    def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        place = folder / "forkserver"
+        self.python = folder / "python"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(place))
+            listener.listen(64)
+            self._process = subprocess.Popen(  # noqa: S603 - our own Python
+                [
+                    sys.executable, "-m", "penstock.spark.session.forks.server",
+                    str(listener.fileno()), *plugins,
+                ],
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=[listener.fileno()],
+                env={**os.environ, **_SINGLE},
+            )  # fmt: skip
+        launcher = shlex.join([
+            sys.executable, "-S", "-I", str(_LAUNCHER), str(place), sys.executable,
+        ])  # fmt: skip
+        python = shlex.quote(sys.executable)
+        self.python.write_text(
+            f'#!/bin/sh\n[ "$1" = -m ] && exec {launcher} "$@"\nexec {python} "$@"\n'
+        )
+        self.python.chmod(0o700)
+
+    def close(self) -> None:
+        """The server ends when its workers have ended, or ends them; this does not wait."""
+        with suppress(OSError):
+            assert self._process.stdin is not None
+            self._process.stdin.close()

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from penstock.spark.session.forks.start import Forks
+from penstock.spark.session.forks import Forks
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
