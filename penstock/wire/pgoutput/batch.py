@@ -5,7 +5,7 @@ What repeats is kept once: a transaction's and a relation's constants are gather
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,24 +22,14 @@ FILTERED = -1
 # The index of "no relation": logical messages, whose collection is their prefix.
 NO_RELATION = 0
 
+# What the tuple of a change has; `unit` and `relation` are indexes into the page's constants. (A
+# NamedTuple costs three times as much.)
+ROW = (
+    "unit", "relation", "ordinal", "operation", "tenant", "collection", "document_id", "key",
+    "before", "after", "unchanged",
+)  # fmt: skip
+
 _DESCRIBED = (Operation.INSERT, Operation.UPDATE, Operation.DELETE, Operation.TRUNCATE)
-
-
-class ChangeRow(NamedTuple):
-    """One change; `unit` and `relation` are indexes into the page's constants. (Decoding makes
-    plain tuples of this shape: a NamedTuple costs three times as much.)"""
-
-    unit: int
-    relation: int
-    ordinal: int
-    operation: str
-    tenant: str | None
-    collection: str | None
-    document_id: str | None
-    key: bytes | None
-    before: bytes | None
-    after: bytes | None
-    unchanged: list[str]
 
 
 @dataclass(slots=True)
@@ -98,7 +88,7 @@ def _batch(
     page: Page, rows: list[tuple[Any, ...]], constants: Constants, settings: DecoderSettings
 ) -> pa.RecordBatch:
     size = len(rows)
-    columns = dict(zip(ChangeRow._fields, zip(*rows, strict=True), strict=True))
+    columns = dict(zip(ROW, zip(*rows, strict=True), strict=True))
     target = schema(settings.images)
     image = target.field("after").type
     text, time = pa.string(), target.field("committed_at").type

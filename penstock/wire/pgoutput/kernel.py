@@ -98,7 +98,7 @@ class _ScanState(ctypes.Structure):
 
 
 class _Given(ctypes.Structure):
-    """A row that Python decoded; see `batch.Row`."""
+    """A row that Python decoded; see `batch.ROW`."""
 
     _fields_ = (
         ("unit", ctypes.c_int32), ("relation", ctypes.c_int32), ("ordinal", ctypes.c_int32),

@@ -140,7 +140,7 @@ class Poison:
         constants: Constants,
         layout: RowLayout | None,
     ) -> tuple[Any, ...]:
-        """A row shaped like `batch.Row`. `place`: unit, relation, ordinal; `raw`: CopyData."""
+        """A row shaped like `batch.ROW`. `place`: unit, relation, ordinal; `raw`: CopyData."""
         context = self._alone(place, constants, layout).pack()
         settings = self._settings
         tenant = settings.database if settings.tenant == "database" else None

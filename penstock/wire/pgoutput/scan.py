@@ -78,7 +78,7 @@ def tenant_of(settings: DecoderSettings) -> Tenant | None:
 
 
 class Scan:
-    """The state of reading one page. `rows` are tuples shaped like `batch.Row`, `fresh` the
+    """The state of reading one page. `rows` are tuples shaped like `batch.ROW`, `fresh` the
     relations that were announced, each with its index and by its OID.
 
     The payload may come whole (`run`), or a message at a time (`step`): those that the native
