@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
-from penstock.feeds import At, Feed, Gap, NativeRecord, RecordReader
+from penstock.feeds import Feed, Gap, NativeRecord, RecordReader
 from penstock.model.change import OnError, schema
 from penstock.model.errors import (
     InvalidPosition,
@@ -79,11 +79,8 @@ class Stream(Drawn, Closes):
         return f"<Stream of {self._feed.backend}>"
 
     def _begin(self, at: Any) -> Bookmarks:
-        position: At = None
-        if at is not None:
-            position = beginning_at(at, self._feed.backend, self._now())
-        history = history_of(at)
-        if history:
+        position = None if at is None else beginning_at(at, self._feed.backend, self._now())
+        if history := history_of(at):
             self._feed.verify(history)
         try:
             begun = self._feed.begin(position)
