@@ -66,8 +66,7 @@ class EtcdAddress:
             raise SettingsError("the positions URL has options that etcd does not have", hint=HINT)
         if not all(_is_host(host) for host in hosts.split(",")):
             raise SettingsError("the positions URL names no etcd server", hint=HINT)
-        prefix = parts.path.strip("/")
-        if not prefix:
+        if not (prefix := parts.path.strip("/")):
             raise SettingsError("the positions URL names no prefix of keys in etcd", hint=HINT)
         return cls(
             hosts=tuple(host if _port(host) else f"{host}:2379" for host in hosts.split(",")),

@@ -31,8 +31,7 @@ class SqliteStore(RowStore[sqlite3.Connection]):
     @classmethod
     def of_url(cls, url: str) -> "SqliteStore":
         """Of `sqlite:///relative.db` or `sqlite:////absolute.db`; raises SettingsError."""
-        path = path_of(url)
-        if path is None:
+        if (path := path_of(url)) is None:
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
             raise SettingsError("the positions URL names no SQLite file", hint=hint)
         return cls(path)

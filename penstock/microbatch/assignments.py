@@ -103,8 +103,7 @@ class AssignmentDraw(Draw):
 
     def next(self, wait: float) -> tuple[Sequence[Join | Leave], bool]:
         with self._assignments.wake:
-            found = self._changed()
-            if not found:
+            if not (found := self._changed()):
                 self._assignments.wake.wait(wait)
                 found = self._changed()
             return found, False

@@ -175,13 +175,11 @@ class ErrorFiles:
         """The changes that can be decoded; the others of a batch are in a file before it."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
         for batch in batches:
-            errors = unreadable(batch)
-            if not errors:
+            if not (errors := unreadable(batch)):
                 yield batch
                 continue
             self._write(batch.take(pa.array(errors)))
-            others = sorted(set(range(batch.num_rows)).difference(errors))
-            if others:
+            if others := sorted(set(range(batch.num_rows)).difference(errors)):
                 yield batch.take(pa.array(others))
 
     def merge(self, batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -115,8 +115,7 @@ class PageClient:
     def stored(self, position: Position) -> None:
         """Reports the pages that are stored up to `position`. Any thread may call it."""
         with self._reporting:
-            done = self._handed.done(position)
-            if done:
+            if done := self._handed.done(position):
                 self._report(done)
 
     def finish(self) -> None:
@@ -171,8 +170,7 @@ def _is_over(connection: Connection) -> bool:
 
 def connected(ticket: Ticket) -> Connection:
     """A connection to the ticket's page server. Raises Unavailable."""
-    kept = _idle.pop(_key_of(ticket), None)
-    if kept is not None:
+    if (kept := _idle.pop(_key_of(ticket), None)) is not None:
         if not _is_over(kept):
             return kept
         kept.close()

@@ -69,8 +69,7 @@ class Source:
         """Reads the options and opens the positions store, if one is named."""
         sys.excepthook = _ended_quietly
         settings, feed = read_source(options)
-        store = settings.target.schemas(settings.pipeline)
-        if store is not None:
+        if (store := settings.target.schemas(settings.pipeline)) is not None:
             feed.announce_schemas(Announced(store))
         if settings.images == "text":
             feed.number_columns()

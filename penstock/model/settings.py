@@ -46,8 +46,7 @@ def parse_start(value: Any) -> Any:
 def parse_size(value: Any) -> Any:
     """`256KiB`, `1MiB` -> bytes as int; numbers are bytes; raises ValueError."""
     if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
+        if (match := _SIZE.fullmatch(value.strip())) is None:
             raise ValueError(f"{value!r} is not a size; write 512B, 256KiB or 1MiB")
         return int(float(match[1]) * _BYTES[match[2] or "B"])
     return value

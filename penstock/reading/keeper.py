@@ -64,8 +64,7 @@ class Saver:
         for name in reader.open_partitions:
             bookmark = durable.get(name, START)
             if not bookmark.ended:
-                newest = reader.bookmark(name, bookmark.place)
-                if newest is not None:
+                if (newest := reader.bookmark(name, bookmark.place)) is not None:
                     found[name] = newest
                 elif bookmark.place is not None:
                     found.pop(name, None)

@@ -163,8 +163,7 @@ class PartitionReader:
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         self._saved = bookmark
-        following = self._following
-        if following is not None:
+        if (following := self._following) is not None:
             following.acknowledge(bookmark)
             if bookmark.place is not None:
                 self._past.saved(bookmark.place)
@@ -233,8 +232,7 @@ class _PastFollowings:
         """See `Following.bookmark`; the newest that knows the place."""
         with self._lock:
             for _, following in reversed(self._closed):
-                found = following.bookmark(place)
-                if found is not None:
+                if (found := following.bookmark(place)) is not None:
                     return found
         return None
 

@@ -182,8 +182,7 @@ class Reservoir:
     def close(self, partition: PartitionId) -> None:
         """Stops reading a partition that ended, and forgets its pages."""
         with self.wake:
-            part = self._parts.pop(partition, None)
-            if part is None:
+            if (part := self._parts.pop(partition, None)) is None:
                 return
             self._room.leave(part)
             for arrivals in self._arrivals:
@@ -241,8 +240,7 @@ class Reservoir:
     def reaches(self, partition: PartitionId, end: Place) -> bool:
         """Whether everything up to `end` has been read; if not, it is read whatever is buffered.
         Raises what reading the partition failed with, and Unavailable if it is not open."""
-        part = self._parts.get(partition)
-        if part is None:
+        if (part := self._parts.get(partition)) is None:
             raise Unavailable(
                 f"the partition {partition}, of which a planned micro-batch has changes, is not"
                 " read any more",
@@ -261,8 +259,7 @@ class Reservoir:
         """Raises what reading failed with; not a lost history of some of several partitions."""
         failed = [part for part in self._parts.values() if part.is_failed]
         for part in failed:
-            error = part.reader.error
-            if error is None:  # it is read again just now
+            if (error := part.reader.error) is None:  # it is read again just now
                 continue
             if len(failed) == len(self._parts) or not isinstance(error, PositionLost):
                 raise error

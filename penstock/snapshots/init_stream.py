@@ -80,8 +80,7 @@ class InitStream(Closes):
 
     def ensure(self, *, replicas: int, storage: str) -> None:
         """Makes the stream, unless it exists."""
-        found = self.api.stream(self._stream)
-        if found is None:
+        if (found := self.api.stream(self._stream)) is None:
             self.api.create({
                 "name": self._stream, "subjects": [f"{PREFIX}.>"], "max_age": MAX_AGE * 10**9,
                 "storage": storage, "num_replicas": replicas, "allow_direct": True,

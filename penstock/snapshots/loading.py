@@ -246,8 +246,7 @@ class LoadStore(SnapshotStore):
     def begin(self, point: SnapshotPoint) -> Sequence[Part]:
         """What was not committed before is read again."""
         load, settings, taken = self._load, self._settings, point.taken
-        parts = load.begin(point)
-        if parts is None:
+        if (parts := load.begin(point)) is None:
             size = _RANGE * settings.chunk_bytes
             parts = load.plan(point, taken.plan(_RANGE * settings.chunk_rows, size))
         count = lines_of(taken).count if taken.counted is None else taken.counted

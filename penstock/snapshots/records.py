@@ -128,8 +128,7 @@ class Records:
     def plan(self, snapshot_id: str) -> SnapshotPlan | None:
         """The plan of a run; None where none was stored."""
         key = f"{self._key(snapshot_id)}.plan"
-        first = self._bucket.get(f"{key}.0")
-        if first is None:
+        if (first := self._bucket.get(f"{key}.0")) is None:
             return None
         count, _, text = (first.value or b"").partition(b"\n")
         for number in range(1, int(count)):
@@ -139,8 +138,7 @@ class Records:
 
     def forget_plan(self, snapshot_id: str) -> None:
         key = f"{self._key(snapshot_id)}.plan"
-        first = self._bucket.get(f"{key}.0")
-        if first is not None:
+        if (first := self._bucket.get(f"{key}.0")) is not None:
             for number in range(int((first.value or b"0").partition(b"\n")[0])):
                 self._bucket.delete(f"{key}.{number}")
 

@@ -120,8 +120,7 @@ def without_unreadable(
 ) -> pa.RecordBatch:
     """The rows of a batch that were decoded, after dead letters of the others. These are known by
     their bytes: all rows have one place, and a part may be read again."""
-    rows = unreadable(batch)
-    if not rows:
+    if not (rows := unreadable(batch)):
         return batch
     for row in rows:
         (values,) = batch.slice(row, 1).to_pylist()

@@ -140,8 +140,7 @@ class Planned(InputPartition):
 
 
 def _this_attempt() -> Attempt:
-    context = TaskContext.get()
-    if context is None:
+    if (context := TaskContext.get()) is None:
         return Attempt(stage=0, number=0, is_first=True)
     return Attempt(
         stage=context.stageId(), number=context.taskAttemptId(), is_first=context.partitionId() == 0

@@ -36,8 +36,7 @@ _TEXTS = (
 
 def record_reader(feed: Feed, on_error: OnError = "stop") -> RecordReader:
     """What makes records of the feed's pages."""
-    own = feed.record_reader(on_error)
-    if own is not None:
+    if (own := feed.record_reader(on_error)) is not None:
         return own
     decoder = feed.decoder("msgpack", on_error)
 

@@ -73,8 +73,7 @@ class SideBySide(Generic[Result]):
 
     def _work(self) -> None:
         while True:
-            name = self._turns.next(_IDLE)
-            if name is None:
+            if (name := self._turns.next(_IDLE)) is None:
                 with self._lock:
                     if self._turns.left() is None:
                         self._threads -= 1

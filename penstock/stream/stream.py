@@ -112,8 +112,7 @@ class Stream(Drawn, Closes):
     def _next(self, wait: float = 0.0, stopped: Event = NEVER) -> dict[str, Any] | None:
         if self._closed:
             raise StopIteration
-        found = self._head(self._records, wait, stopped)
-        if found is None:
+        if (found := self._head(self._records, wait, stopped)) is None:
             return None
         record = found.record if self._convert is None else self._modelled(found.record)
         self._coordinator.pop()
@@ -125,8 +124,7 @@ class Stream(Drawn, Closes):
         if read is not self._read:
             self._read = read
             self._restart(self._coordinator.bookmarks())
-        found = self._coordinator.head()
-        if found is None:
+        if (found := self._coordinator.head()) is None:
             self._coordinator.poll(wait, stopped)
             found = self._coordinator.head()
         return found

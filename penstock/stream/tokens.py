@@ -30,8 +30,7 @@ def history_of(position: Any) -> str:
 def beginning_at(position: Any, backend: str, now: datetime) -> At:
     """What `Feed.begin` takes; a future time is "now". Raises InvalidPosition."""
     if isinstance(position, str):
-        word = _WORDS.get(position.lower())
-        if word is None:
+        if (word := _WORDS.get(position.lower())) is None:
             raise InvalidPosition(f"{position[:80]!r} is not a position", hint=_HINT)
         return word
     if isinstance(position, Mapping):

@@ -43,8 +43,7 @@ class EraDecoder(DecoderAround):
     are renamed. Pages of the first era, which are nearly all, pass as they are."""
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        era = era_of(page.first.cursor)
-        if not era:
+        if not (era := era_of(page.first.cursor)):
             return self.decoder.decode(page)
         plain = replace(page, first=_plain(page.first), last=_plain(page.last))
         return [_renamed(batch, era) for batch in self.decoder.decode(plain)]

@@ -47,8 +47,7 @@ def routed(batch: pa.RecordBatch, count: int) -> pa.RecordBatch:
 
 def hash_partitions(collection: Any, document: Any, count: int) -> Any:
     """An int32 column: of each row of two text columns the hash partition, 0 to before `count`."""
-    function = _function()
-    if function is None:
+    if (function := _function()) is None:
         return hash_partitions_plainly(collection, document, count)
     rows = len(document)
     numbers = np.empty(rows, np.int32)
@@ -89,8 +88,7 @@ def _hashed(hashes: "np.ndarray[Any, np.dtype[np.uint64]]", column: Any) -> Any:
 @cache
 def _function() -> Any:
     found = library()
-    function = getattr(found, "penstock_hash_partitions", None)
-    if function is not None:
+    if (function := getattr(found, "penstock_hash_partitions", None)) is not None:
         pointer = ctypes.c_void_p
         function.restype = None
         function.argtypes = [pointer, pointer, ctypes.c_int64, ctypes.c_int32, pointer]

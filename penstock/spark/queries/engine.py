@@ -151,8 +151,7 @@ class Engine(Closes):
     @contextmanager
     def reporting(self, board: Board) -> Iterator[None]:
         """On a cluster: tasks report to `board` over TCP. Raises what `Server.open` does."""
-        where = listening(self.open(), self._pipeline.spark)
-        if where is None:
+        if (where := listening(self.open(), self._pipeline.spark)) is None:
             yield
             return
         server = Server(f"tcp:{where.host}", board.serve, bind=where.bind, port=where.port)

@@ -151,8 +151,7 @@ def _bounds(pipeline: Pipeline, late: Collection[str]) -> dict[str, str]:
 
 def _pages(spark: SparkSession, pipeline: Pipeline, number: int) -> dict[str, str]:
     """On a cluster: where executors get a backend's pages."""
-    first = listening(spark, pipeline.spark)
-    if first is None:
+    if (first := listening(spark, pipeline.spark)) is None:
         return {}
     # The first port is the board's.
     port = first.port + 1 + number if first.port else 0

@@ -131,8 +131,7 @@ def is_local(master: str) -> bool:
 
 def with_slots(master: str, slots: int) -> str:
     """A local master with room for `slots` tasks, which mostly wait and need no core each."""
-    found = _LOCAL.fullmatch(master)
-    if found is None:
+    if (found := _LOCAL.fullmatch(master)) is None:
         return master  # Spark reports what is wrong with it
     threads, failures = found["threads"] or "1", found["failures"] or ""
     cores = os.cpu_count() or 1 if threads == "*" else int(threads)

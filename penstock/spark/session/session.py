@@ -256,16 +256,14 @@ def close_session(spark: SparkSession) -> None:
 def kill_jvm() -> None:
     """Ends a JVM whose session another thread is opening: that fails. Does nothing while the JVM's
     process is not known yet. py4j's traceback about that is not logged."""
-    gateway = SparkContext._gateway
-    if gateway is not None:
+    if (gateway := SparkContext._gateway) is not None:
         logging.getLogger().addFilter(lambda record: record.msg != _PY4J_FAILED)
         gateway.proc.kill()
 
 
 def _close_jvm() -> None:
     global _forks
-    gateway = SparkContext._gateway
-    if gateway is not None:
+    if (gateway := SparkContext._gateway) is not None:
         with suppress(Py4JError, OSError):
             gateway.shutdown()
         # The JVM ends when its standard input does; a later session starts a new one.

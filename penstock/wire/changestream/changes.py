@@ -81,8 +81,7 @@ class Reader:
         for document in documents:
             event |= bson.decode(document, CODEC)
         kind = event["operationType"]
-        operation = OPERATIONS.get(kind)
-        if operation is None:
+        if (operation := OPERATIONS.get(kind)) is None:
             raise Malformed("an unknown operation", hint="a newer server's? update penstock")
         place = event.get("ns") or {}
         database, collection = place.get("db"), place.get("coll")
@@ -138,8 +137,7 @@ class Reader:
 
     def _known(self, event: Mapping[str, Any]) -> bytes | None:
         """What is known of an event that is not about a document."""
-        to = event.get("to")
-        if not to:
+        if not (to := event.get("to")):
             return None
         return self.pack({"to": {"database": to.get("db"), "collection": to.get("coll")}})
 
@@ -156,8 +154,7 @@ def name_rule(rule: str) -> NameRule | None:
 def tenant_rule(rule: str) -> TenantRule:
     """`none`, `database`, `collection_prefix` (of the name, up to its first underscore) or
     `field:PATH` (of the document after the change, else before it, else of its key)."""
-    names = name_rule(rule)
-    if names is not None:
+    if (names := name_rule(rule)) is not None:
         return lambda database, collection, *_documents: names(database, collection)
     path = rule.removeprefix("field:").split(".")
     return lambda _database, _collection, *documents: _at(path, documents)

@@ -230,8 +230,7 @@ class DynamodbDecoder(RowDecoder):
         return row | self._unreadable(what, error, whole, PageContext(table).pack())
 
     def _change(self, record: StreamRecord) -> Row:
-        operation = _OPERATIONS.get(record.event)
-        if operation is None:
+        if (operation := _OPERATIONS.get(record.event)) is None:
             raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams")
         item, pack = self._item, self._pack
         keys = item(record.keys)

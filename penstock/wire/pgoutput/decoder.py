@@ -89,8 +89,7 @@ class PgoutputDecoder:
         return Scan(payload, known.context, settings=self.settings, resolve=resolve)
 
     def _resolve(self, known: _Known, raw: bytes) -> RowLayout:
-        layout = known.layouts.get(raw)
-        if layout is None:
+        if (layout := known.layouts.get(raw)) is None:
             layout = known.layouts[raw] = self._checked(raw, known.context)
         return layout
 

@@ -208,8 +208,7 @@ class Kernel:
         partition = _text(str(page.partition))
         setup.payload, setup.partition = _text(page.payload), partition
         setup.captured_at, setup.streamed = page.captured_at, scan.streamed
-        handle = self._functions.penstock_page_new(ctypes.byref(setup))
-        if not handle:
+        if not (handle := self._functions.penstock_page_new(ctypes.byref(setup))):
             raise Unfit
         try:
             return self._run(handle, page, scan)

@@ -94,8 +94,7 @@ def explain(message: Message, layout: RowLayout) -> Diagnosis:
                 f"a row of {table} has {len(data)} columns, its relation has {len(layout.columns)}"
             )
             return Diagnosis("broken-row", Malformed(what))
-        broken = _broken_column(data, layout)
-        if broken:
+        if broken := _broken_column(data, layout):
             name, reason, what, hint = broken
             return Diagnosis(reason, Malformed(f"column {name} of {table} {what}", hint=hint))
     return Diagnosis("broken-row", Malformed(f"a row of {table} can't be decoded"))

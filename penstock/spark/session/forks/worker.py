@@ -106,8 +106,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
     """Reads exactly so many bytes; MSG_WAITALL does not wait on a socket with a timeout."""
     text = b""
     while len(text) < size:
-        piece = connection.recv(size - len(text))
-        if not piece:
+        if not (piece := connection.recv(size - len(text))):
             raise ConnectionAbortedError("the launcher ended in the middle of its request")
         text += piece
     return text

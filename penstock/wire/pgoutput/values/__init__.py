@@ -137,8 +137,7 @@ def value_of(
     """
     if depth > _DEPTH:
         raise Malformed(f"type {oid} is defined by itself")
-    family = BUILT_IN.get(oid)
-    if family is not None:
+    if (family := BUILT_IN.get(oid)) is not None:
         convert, number = _FAMILIES[family]
         return (images != "msgpack" and _IN_JSON.get(family)) or convert, ValueKind(number)
     entry = _ARRAYS.get(oid) or types.get(oid)

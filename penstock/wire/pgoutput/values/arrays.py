@@ -53,8 +53,7 @@ def _flat(inside: str, delimiter: str) -> list[str | None] | None:
         if (begin and piece[0:1] != delimiter) or (n < last and piece[-1:] != delimiter):
             return None
         if begin <= end:
-            between = _unquoted(piece[begin:end], delimiter)
-            if between is None:
+            if (between := _unquoted(piece[begin:end], delimiter)) is None:
                 return None
             items += between
     return items if last % 2 == 0 else None
@@ -73,8 +72,7 @@ def _nested(raw: bytes, token: re.Pattern[bytes], comma: bytes, element: Convert
     open_lists = [root]
     wants_value = True  # false after a value, where only a delimiter or a closing brace may come
     while at < len(raw):
-        match = token.match(raw, at)
-        if match is None:
+        if (match := token.match(raw, at)) is None:
             raise ValueError("an array is not well formed")
         at = match.end()
         quoted, plain, mark = match.groups()

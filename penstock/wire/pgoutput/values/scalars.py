@@ -94,8 +94,7 @@ def date(raw: bytes) -> str:
 def _unusual(text: str) -> str:
     if text in _INFINITE:
         return text
-    match = _SHAPE.fullmatch(text)
-    if match is None:
+    if (match := _SHAPE.fullmatch(text)) is None:
         raise ValueError("not a date of DateStyle ISO")
     year, day, clock, offset, before_christ = match.groups()
     moment = _year(1 - int(year) if before_christ else int(year)) + day
