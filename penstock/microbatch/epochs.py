@@ -247,8 +247,7 @@ class BufferedEpochs(Epochs):
             ended = reservoir.ended.intersection(reservoir.ended if among is None else among)
             done = [name for name in ended if reservoir.is_done(name, self._place(name))]
         for name in done:
-            place = self._place(name)
-            last = reservoir.last_bookmark(name, place)
+            last = reservoir.last_bookmark(name, self._place(name))
             with self._lock:
                 if self._durable.get(name, START).ended:  # another thread was faster
                     continue

@@ -152,8 +152,7 @@ class Follower(PageClient):
                 if self._reservoir.is_done(name, self._places.get(name))
             ]
             for name in ended:
-                place = self._places.get(name)
-                found[name] = self._reservoir.last_bookmark(name, place)
+                found[name] = self._reservoir.last_bookmark(name, self._places.get(name))
                 self._close(name)
         if found:
             self._send(ReportedBookmarks(found))

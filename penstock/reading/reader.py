@@ -205,8 +205,7 @@ class PartitionReader:
         self._gaps.verify()
         resume = self._resume
         start = START if is_behind_hole(resume) else resume
-        despite = tuple(self._gaps.despite)
-        following = self._feed.follow(self.partition, start, despite=despite)
+        following = self._feed.follow(self.partition, start, despite=tuple(self._gaps.despite))
         self._gaps.followed(resume, following.begins)
         if self._saved is not None and resume is not self._saved:
             following.acknowledge(self._saved)

@@ -121,8 +121,7 @@ class InitStream(Closes):
 
     def reload(self, name: TableName) -> str | None:
         """The newest snapshot from which mirrors of a table load it again, by the last meta."""
-        subject = f"{PREFIX}.meta.{token(name)}"
-        last = self._tried(lambda api: api.last(self._stream, subject))
+        last = self._tried(lambda api: api.last(self._stream, f"{PREFIX}.meta.{token(name)}"))
         return read_map(last.payload).get("reload") if last else None
 
     def chunks(self, name: TableName, snapshot_id: str) -> Iterator[Stored]:

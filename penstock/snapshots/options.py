@@ -28,8 +28,7 @@ class SnapshotOptions(Settings):
         try:
             return cls.model_validate(document)
         except ValidationError as error:
-            found = problems_of(error, cls)
-            lines = [f"{dotted(one.path)}: {one.text}" for one in found]
+            lines = [f"{dotted(one.path)}: {one.text}" for one in problems_of(error, cls)]
             raise refuse(lines, hint="these are options of the request") from None
 
     def of(self, table: FollowedTable, settings: SnapshotSettings) -> "SnapshotOptions":

@@ -109,8 +109,7 @@ class MessageStore(SnapshotStore):
             statements=self._through, revision=revision,
         )  # fmt: skip
         if job.pipeline.name and plan.mark and len(ranges) > 1:
-            records = Records(self._stream.connection, job.pipeline.name)
-            records.put_plan(job.snapshot_id, plan)
+            Records(self._stream.connection, job.pipeline.name).put_plan(job.snapshot_id, plan)
         return plan
 
     @property

@@ -90,8 +90,7 @@ class Shard:
 
     def bookmark(self, *, holds: bool) -> Bookmark:
         """After what was handed out. `holds`: records of this shard are in the buffer."""
-        is_behind = holds or self.has_pages
-        self._known = self._find(is_behind) or self._known
+        self._known = self._find(holds or self.has_pages) or self._known
         return self._known._replace(ended=True) if self.ended and not holds else self._known
 
     def _find(self, is_behind: bool) -> Bookmark | None:

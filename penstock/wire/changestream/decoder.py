@@ -68,8 +68,7 @@ class ChangeStreamDecoder:
         for expected, row in (page.first, rows[0]), (page.last, rows[-1]):
             if expected != Place(row.cursor, row.ordinal):
                 raise Malformed(f"a page says it has the change {expected}, but it is another one")
-        reads = self._reads(run.events, page)
-        return [self._batch(page, rows, reads)]
+        return [self._batch(page, rows, self._reads(run.events, page))]
 
     def _placed(
         self, event: ChangeEvent, placer: Placer, era: str, ending: str, payload: bytes
@@ -112,8 +111,7 @@ class ChangeStreamDecoder:
         raw = b"".join(element(document) for document in documents)
         image = error_image(self.images, reason=reason, error=message, raw=raw, context=b"")
         database, collection = _namespace(documents)
-        after = self._reader.pack(image)
-        return Read("ERROR", None, database, collection, after=after)
+        return Read("ERROR", None, database, collection, after=self._reader.pack(image))
 
     def _batch(self, page: Page, rows: list[_Row], reads: list[Read]) -> pa.RecordBatch:
         target, size = schema(self.images), len(rows)
