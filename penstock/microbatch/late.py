@@ -6,9 +6,8 @@ names the files.
 
 Late columns are those that a transform neither reads nor makes. The task that decodes writes its
 batches to files, and passes stubs to Spark: the columns that are read, and a column of their own
-that says where the rest is. After the transform, the task that writes puts both together. Stores of
-columns do the same ("late materialization"); a column's way through the JVM and two times Arrow
-costs ten times a file's.
+that says where the rest is. After the transform, the task that writes puts both together: a
+column's way through the JVM and two times Arrow costs ten times a file's.
 
 Changes that cannot be decoded are written to files instead of being passed to Spark, and put back
 in their places. No statement can drop or change one, and each gets its dead letter.

@@ -1,9 +1,8 @@
 """Spark glue: the only place that imports pyspark. Adapters delegate and take no decisions.
 
 `datasource` is what Spark calls: `penstock.reading` in the reader process, `penstock.microbatch` in
-its tasks. `session` is the Spark that `penstock run` starts, `queries` what runs there.
-
-Names are imported when they are used: the modules of `session` that import no PySpark start fast.
+its tasks. `session` is the Spark that `penstock run` starts, `queries` what runs there. Names are
+imported when they are used: modules of `session` without PySpark start fast.
 """
 
 from typing import TYPE_CHECKING, Any
