@@ -217,7 +217,7 @@ def _print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_js
     cells = [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]
     if cells:
         click.echo(columns(("backend", "partition", "remaining"), cells))
-    for name in (name for name, sum_ in totals.items() if sum_ is None):
+    for name in (name for name, each in totals.items() if each is None):
         click.echo(f"{name}: not known; not in the sum", err=True)
     text = "not known" if total is None else f"at least {total}" if at_least else str(total)
     click.echo(f"in sum: {text}")

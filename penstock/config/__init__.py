@@ -17,7 +17,6 @@ from penstock.config.pipeline import (
     SinkChoice,
     SnapshotSettings,
     Spark,
-    Transform,
 )
 from penstock.config.secrets import secrets_of
 
@@ -31,7 +30,6 @@ __all__ = [
     "SinkChoice",
     "SnapshotSettings",
     "Spark",
-    "Transform",
     "build_pipeline",
     "explained",
     "keys_of",

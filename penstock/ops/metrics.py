@@ -3,13 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from prometheus_client import core
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -19,7 +13,7 @@ from penstock.ops.status import BackendStatus, BatchStatus, SinkStatus, Status
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind = Literal["counter", "gauge"]
-MoreMetrics = Callable[[Status], Iterable[Metric]]
+MoreMetrics = Callable[[Status], Iterable[core.Metric]]
 
 
 # Whose it is, its name, its help, and its key in `histograms`.
@@ -41,14 +35,14 @@ def metrics_text(status: Status, more: MoreMetrics | None = None) -> bytes:
 class _Metrics(Collector):
     """What `generate_latest` wants: something to collect from."""
 
-    def __init__(self, found: Sequence[Metric]) -> None:
+    def __init__(self, found: Sequence[core.Metric]) -> None:
         self._found = found
 
-    def collect(self) -> Sequence[Metric]:
+    def collect(self) -> Sequence[core.Metric]:
         return self._found
 
 
-def families(status: Status) -> Iterator[Metric]:
+def families(status: Status) -> Iterator[core.Metric]:
     """Penstock's own series, also those without a sample."""
     backends = status.backends
     sinks = [((each.name,), each) for each in status.sinks]
@@ -73,7 +67,7 @@ def families(status: Status) -> Iterator[Metric]:
     yield from _snapshots(backends)
     yield from _sinks(status)
     for of, name, text, key in _HISTOGRAMS:
-        made = HistogramMetricFamily(f"penstock_{name}", text, labels=[of])
+        made = core.HistogramMetricFamily(f"penstock_{name}", text, labels=[of])
         for owner in status.sinks if of == "sink" else status.backends:
             if (found := owner.histograms.get(key)) is not None:
                 made.add_metric([owner.name], list(found["buckets"].items()), found["sum"])
@@ -82,9 +76,9 @@ def families(status: Status) -> Iterator[Metric]:
 
 def _made(
     kind: Kind, name: str, text: str, labels: str, samples: Iterable[tuple[Any, ...]]
-) -> Metric:
+) -> core.Metric:
     """A sample is the values of the labels, and its own; None: there is none."""
-    family = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+    family = core.CounterMetricFamily if kind == "counter" else core.GaugeMetricFamily
     made = family(f"penstock_{name}", text, labels=labels.split())
     for *of, value in samples:
         if value is not None:
@@ -94,7 +88,7 @@ def _made(
 
 def _series(
     kind: type[Any], labels: str, owners: Sequence[tuple[tuple[str | None, ...], Any]]
-) -> Iterator[Metric]:
+) -> Iterator[core.Metric]:
     """The series of the fields of a type, of these owners and what they are labelled with."""
     for name, about in described(kind).items():
         if about.series:
@@ -114,7 +108,7 @@ def _series(
                         samples)  # fmt: skip
 
 
-def _backends(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
+def _backends(backends: Sequence[BackendStatus]) -> Iterator[core.Metric]:
     yield _made(
         "gauge", "source_ok",
         "0 while the source is disabled or throttled, or may soon lose changes.", "backend",
@@ -134,7 +128,7 @@ def _backends(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
     )  # fmt: skip
 
 
-def _snapshots(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
+def _snapshots(backends: Sequence[BackendStatus]) -> Iterator[core.Metric]:
     """Totals of the backends that take snapshots, and how far the tables are that are read."""
     taken = [((each.name,), each.snapshots) for each in backends if each.snapshots.named]
     yield from _series(SnapshotsReport, "backend", taken)
@@ -146,7 +140,7 @@ def _snapshots(backends: Sequence[BackendStatus]) -> Iterator[Metric]:
         yield _made("gauge", f"snapshot_{field}", text, "backend table", current)
 
 
-def _sinks(status: Status) -> Iterator[Metric]:
+def _sinks(status: Status) -> Iterator[core.Metric]:
     quantiles = {"0.5": "latency_p50_ms", "0.99": "latency_p99_ms"}
     known = [(sink, quantile, getattr(sink, field)) for sink in status.sinks
              for quantile, field in quantiles.items()]  # fmt: skip
@@ -161,7 +155,7 @@ def _sinks(status: Status) -> Iterator[Metric]:
         "gauge", "suspended_tables", "Tables that are not followed.", "backend",
         [(each.name, suspended.count(each.name)) for each in status.backends],
     )  # fmt: skip
-    took = SummaryMetricFamily(
+    took = core.SummaryMetricFamily(
         "penstock_sink_commit_seconds", "What a worker's commits took.", labels=["sink", "worker"]
     )
     for sink in status.sinks:
