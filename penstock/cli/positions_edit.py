@@ -63,7 +63,6 @@ class Editing(Closes):
         self._store.close()
 
     def rows(self) -> list[StoredRow]:
-        """All rows of the pipeline, by name."""
         return [self._row(lease) for lease in self._store.list(self._prefix)]
 
     def find(self, name: str) -> StoredRow | None:

@@ -111,7 +111,6 @@ class Comparison:
                 self._compare(identity, None)
 
     def apply(self, body: Mapping[str, Any]) -> None:
-        """The stream goes on."""
         for identity in self.fold.apply(body):
             if identity in self.differences:
                 self._judge(identity, self._rows[identity])

@@ -82,7 +82,6 @@ class Writer(Closes):
         return self.random.choice(self.rows[table])
 
     def next_number(self) -> int:
-        """The number of a new row."""
         self._last += 1
         return self._last
 

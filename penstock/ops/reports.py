@@ -397,7 +397,6 @@ class TableStatus(StatusReport):
 
     @property
     def name(self) -> str:
-        """Of its entry: of one source, where the sink keeps tables of several."""
         return "/".join(filter(None, (self.backend, self.sid, self.table)))
 
     def to_json(self) -> dict[str, Any]:

@@ -79,7 +79,6 @@ class WriterLease:
                 self._store.put(replace(row, owner="", continuation=""))
 
     def release(self) -> None:
-        """Gives the lease back, if we have it."""
         if self._ownership is not None:
             self._ownership.release()
 

@@ -305,12 +305,10 @@ class SetAside:
         self._failures[name] = time.monotonic(), 0.0
 
     def has_failed(self, name: str) -> bool:
-        """Whether it failed lately."""
         at, pause = self._failures.get(name, (-math.inf, 0.0))
         return time.monotonic() - at < 2 * pause + _REFUSED
 
     def is_due(self, name: str) -> bool:
-        """Whether a table that is set aside is to be loaded now."""
         at, pause = self._failures[name]
         return time.monotonic() - at >= pause
 

@@ -71,7 +71,6 @@ class LiveTables(Closes):
 
     @property
     def tables(self) -> Sequence[TargetTable]:
-        """The live tables, as far as they are."""
         return [followed.table for followed in self._live.values()]
 
     @property

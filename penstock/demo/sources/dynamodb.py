@@ -103,8 +103,6 @@ def _item(shop: Writer, key: Key) -> dict[str, Any]:
 
 
 class DynamoDemo(DemoSource):
-    """DynamoDB's stand-in."""
-
     title = "moto's DynamoDB"
     notice = (
         "The database is moto's server, a stand-in for DynamoDB: it speaks DynamoDB's protocol,"
@@ -126,7 +124,6 @@ class DynamoDemo(DemoSource):
         self._server = Moto()
 
     def set_up(self) -> None:
-        """The table and its stream."""
         self._resource().create_table(
             TableName=TABLE,
             KeySchema=[

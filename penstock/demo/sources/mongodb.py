@@ -118,8 +118,6 @@ ACTIONS: dict[Callable[[Writer], list[Write]], int] = {
 
 
 class MongoWriter(Writer):
-    """Runs the actions, each by itself or in a transaction."""
-
     def __init__(self, url: str) -> None:
         super().__init__()
         self._url = url

@@ -256,7 +256,6 @@ class PostgresDemo(DemoSource):
         self._server = Postgres()
 
     def set_up(self) -> None:
-        """A database of its own."""
         self._server.execute(f"CREATE DATABASE {_DATABASE}")
         execute(self._url, shop.CREATE)
 
