@@ -1,7 +1,7 @@
 """Feeds: one per database system. The contract is here; each implementation has its own folder.
 
-A feed knows its partitions and can follow one of them from a bookmark. Following is I/O only; what
-it returns are pages, and a page is decoded elsewhere, by the feed's pure decoder.
+A feed knows its partitions and can follow one of them from a bookmark. Following is I/O only: its
+pages are decoded elsewhere, by the feed's pure decoder.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
 from penstock.model.change import Images, OnError
 from penstock.model.errors import PositionLost, SettingsError
@@ -26,23 +26,17 @@ from penstock.process import backoff
 # token (bookmarks), or None: what the settings say, else where the source remembers us.
 At = Literal["now", "beginning"] | datetime | Bookmarks | None
 
-# What to do when changes are lost: stand still, take the partition's data anew, or go on after the
-# gap.
+# When changes are lost: stand still, take the partition's data anew, or go on after the gap.
 GapPolicy = Literal["fail", "resnapshot", "continue"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lineage:
-    """One partition and its parents, which end before it starts: one parent for a split, several
-    for a merge.
-
-    `first`: its first bookmark, made by the feed where the parents that are known have ended (their
-    last bookmarks may matter), and for a new partition without parents whose beginning is not lost.
-    None: begin where the source's records of it do.
-
-    `whole`: none of it is lost, also if its parents are never listed: it is read after `first` as
-    soon as several listings have left them out, and no gap is before it.
-    """
+    """One partition and its parents, which end before it starts: one for a split, several for a
+    merge. `first`: its first bookmark, where the parents that are known have ended, and for a new
+    partition without parents whose beginning is not lost; None: begin where the source's records of
+    it do. `whole`: none of it is lost, also if its parents are never listed: it is read after
+    `first` as soon as several listings have left them out, and no gap is before it."""
 
     partition: PartitionId
     parents: tuple[PartitionId, ...] = ()
@@ -52,12 +46,9 @@ class Lineage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The partitions that a source lists, in any order; iterating gives them.
-
-    `complete`: false where the source gave less than it has, or may have: then a partition that is
-    left out is no evidence of anything. `history`: which source and which of its histories this is
-    (a system id, a stream's ARN); "" where the feed looks only when it follows.
-    """
+    """The partitions that a source lists, in any order. `complete`: false where it may have more:
+    then a partition that is left out is no evidence of anything. `history`: which source and which
+    of its histories this is (a system id, a stream's ARN); "" where following finds that."""
 
     lineages: Sequence[Lineage] = ()
     complete: bool = True
@@ -72,12 +63,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Changes that the source cannot give us any more, or that it took back.
-
-    `cause` is machine-readable. The hole is after `after` (a place, or "" for nothing stored yet)
-    and ends at `to`, a position of the source; "" as long as nobody knows. `detail` says it for
-    people. `policy` is what the feed's settings say to do about it.
-    """
+    """Changes that the source cannot give us any more, or that it took back: after `after` (a
+    place, or "" for nothing stored yet) and up to `to`, a position of the source, "" while it is
+    not known. `cause` is for machines, `detail` for people; `policy` is what the settings say."""
 
     cause: str
     after: str
@@ -108,18 +96,12 @@ class Holder:
 
 class Following(Protocol):
     """One partition, being read. Owned by one thread at a time, except for `bookmark`,
-    `acknowledge` and `status`, which any thread may call.
-
-    Nothing depends on `close` being called.
-    """
+    `acknowledge` and `status`, which any thread may call. Nothing depends on `close`."""
 
     def read(self, timeout: float) -> Sequence[Page]:
-        """The next pages, in order; waits at most `timeout` seconds and then returns none.
-
-        Raises Unavailable (follow again from the last place), HistoryLost with the gap as
-        `Feed.follow` does, PositionLost (follow again: that finds what is lost), Malformed or
-        SettingsError.
-        """
+        """The next pages, in order; waits at most `timeout` seconds and then returns none. Raises
+        Unavailable (follow again from the last place), HistoryLost as `Feed.follow` does,
+        PositionLost (follow again: that finds what is lost), Malformed or SettingsError."""
 
     @property
     def drained(self) -> bool:
@@ -157,11 +139,10 @@ class Following(Protocol):
         `lag_seconds` (the source's clock minus the time of what is durable; 0 only where it is
         proven that nothing comes after that); `window_seconds` (how far its history reaches back
         from its newest entry) and `window_left_seconds` (how long what is durable stays in it);
-        `reader` (our name at the source); `clock` (the
-        source's, in seconds, at its last answer) and `token` (text that changes with every event
-        and idle token), for `max_gap`; `at_risk` (why history may soon be lost);
-        `throttled` (the source refused the last call because calls are too many); `details`, in the
-        source's own terms."""
+        `reader` (our name at the source); `clock` (the source's, in seconds, at its last answer)
+        and `token` (text that changes with every event and idle token), for `max_gap`; `at_risk`
+        (why history may soon be lost); `throttled` (the last call was refused: calls are too many);
+        `details`, in the source's own terms."""
 
     def close(self) -> None:
         """Closes the connection; sends the last acknowledgement first, if it can."""
@@ -178,11 +159,9 @@ class AnnouncedSchemas(Protocol):
 
 
 class NativeRecord(NamedTuple):
-    """A record of the iterator (`penstock.stream`), and where it is.
-
-    `created_at`: microseconds since 1970 UTC. `record`: `new`, `old`, `key` and `meta`, as
-    docs/reference/python.md describes them. `mark`: JSON text of the bookmark's mark exactly at
-    this record; None where `Following.bookmark` gives it.
+    """A record of the iterator (`penstock.stream`), and where it is. `created_at`: microseconds
+    since 1970 UTC. `record`: `new`, `old`, `key` and `meta`, as docs/reference/python.md describes
+    them. `mark`: JSON text of the bookmark's mark exactly here; None: `Following.bookmark` has it.
     """
 
     place: Place
@@ -201,9 +180,9 @@ class Feed(Protocol):
 
     Constructing one does no I/O, and a feed pickles (it is its settings). `follow` may be called
     again from any bookmark it has given, and yields the changes after it as long as the source
-    still has them. Pages may be cut differently. Changes are the same, with one exception: a change
-    may be superseded by a later change of the same key where the source says so; none is passed
-    over without that. An event id is unique over all partitions of a backend.
+    still has them. Pages may be cut differently. Changes are the same, but that one may be
+    superseded by a later change of the same key where the source says so. An event id is unique
+    over all partitions of a backend.
     """
 
     @property
@@ -219,36 +198,30 @@ class Feed(Protocol):
         also of ended ones until their children are known. From them the feed makes children's first
         bookmarks, and may compute partitions that the source does not list as they are (the halves
         of a key range). The listing may be stale: a partition that is left out twice, some seconds
-        apart, is followed all the same, and following says whether it is lost. Does I/O; raises as
+        apart, is followed all the same, which says whether it is lost. Does I/O; raises as
         `Following.read` does."""
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
-        returns a bookmark for each partition that can be read at once; ended ones may be beside
-        them, for what is not to be read. "Now" is the moment of this
-        call: the caller stores the bookmarks before anything is read. Idempotent where the source
-        remembers us. Does I/O; raises Unavailable, and SettingsError for an `at` that the source
-        cannot give."""
+        returns a bookmark for each partition that can be read at once, and perhaps ended ones, for
+        what is not to be read. "Now" is the moment of this call: the caller stores the bookmarks
+        before anything is read. Idempotent where the source remembers us. Does I/O; raises
+        Unavailable, and SettingsError for an `at` that the source cannot give."""
 
     def follow(
-        self,
-        partition: PartitionId,
-        bookmark: Bookmark = START,
-        *,
-        despite: Sequence[Gap] = (),
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> Following:
         """Reads `partition` after `bookmark`; without a place, from where its mark says, or where
         the source remembers us (a slot's confirmed position, a trim horizon), never from "now".
 
         If the source lacks what follows the bookmark, or is another one, this or the first `read`
         raises HistoryLost with the gap; called again `despite` that gap and those found before it,
-        it makes anew what is needed, and follows after them all. It keeps nothing of what it found
-        between two calls: a pickled copy finds the same.
-        """
+        it makes anew what is needed, and follows after them all. Nothing of what it found is kept
+        between two calls: a pickled copy finds the same."""
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         """A pure decoder of this feed's pages. Pickles. Unless `on_error` is `stop`, a change that
-        can't be read is a change with the operation ERROR, and the rest of its page as ever."""
+        can't be read is a change with the operation ERROR."""
 
     def check(self) -> Sequence[Finding]:
         """Preflight: everything that could keep this feed from running or make it lose data."""
@@ -261,38 +234,28 @@ class Feed(Protocol):
         for people, and `at_risk` (why history may soon be lost)."""
         return {}
 
-    @property
-    def detail_series(self) -> Sequence[str]:
-        """Which numbers of the `details` of a status are series in /metrics: those that change with
-        what is read. A backend shows details if it has one partition."""
-        return ()
+    # Which numbers of the `details` of a status are series in /metrics: those that change with what
+    # is read. A backend shows details if it has one partition.
+    detail_series: ClassVar[Sequence[str]] = ()
+    # Of a feed with snapshots: whether the partitions' places have a common order, so that a
+    # position tells whether a change is in a snapshot; and whether snapshots may be of a part of a
+    # table (`RowSelection`).
+    has_common_order: ClassVar[bool] = True
+    selects_rows: ClassVar[bool] = False
+    # Bytes, where the source has a limit for one document.
+    largest_document: ClassVar[int | None] = None
+    # Whether the source tells, without following, that the changes after a bookmark are there.
+    checks_bookmarks: ClassVar[bool] = False
 
     @property
     def polled(self) -> bool:
         """Whether any number of processes may read its partitions at once (shards, feed ranges),
-        and that is wanted: in open micro-batches Spark's tasks follow them, where the cluster
-        is."""
+        and that is wanted: in open micro-batches Spark's tasks follow them."""
         return False
-
-    @property
-    def has_common_order(self) -> bool:
-        """Of a feed with snapshots: whether the partitions' places have a common order, so that a
-        position tells whether a change is in a snapshot."""
-        return True
-
-    @property
-    def largest_document(self) -> int | None:
-        """Bytes, where the source has a limit for one document."""
-        return None
 
     def delays(self) -> Iterator[float]:
         """Seconds before each further try of a lost connection, for ever."""
         return backoff.delays()
-
-    @property
-    def selects_rows(self) -> bool:
-        """Of a feed with snapshots: whether they may be of a part of a table (`RowSelection`)."""
-        return False
 
     def tables(self) -> Sequence[tuple[str, str]] | None:
         """(schema, table) of what it follows, as they are now, by name; None where it does not
@@ -301,26 +264,18 @@ class Feed(Protocol):
 
     def schemas(self) -> Sequence[TableSchema]:
         """Those of all tables or collections that are followed, as they are now, where it knows
-        any. Does I/O; raises Unavailable, SettingsError."""
+        any. Does I/O; raises as `tables` does."""
         return ()
 
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
-        """From now on followings record each schema that the source announces, in the thread that
-        reads, and return pages with changes of it only afterwards; for a source that announces the
-        schema of a table before its changes. A pickled copy records nothing."""
+        """From now on followings record each schema that the source announces before the changes of
+        it, in the thread that reads, before they return these. A pickled copy records nothing."""
         return
 
     def number_columns(self) -> None:
-        """From now on pages of followings say, where the source has tables, what its catalogue has
-        of their columns: so that one with another name is told from a new one. A pickled copy does
-        not."""
+        """From now on pages say what the source's catalogue has of the columns of tables, so that
+        one with another name is told from a new one. Those of a pickled copy do not."""
         return
-
-    @property
-    def checks_bookmarks(self) -> bool:
-        """Whether the source tells, without following, that the changes after a bookmark are
-        there."""
-        return False
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """Preflight of a saved bookmark, of a feed that `checks_bookmarks`. Does I/O."""
@@ -336,36 +291,32 @@ class Feed(Protocol):
         `stored` is in the sink; None: the sink does not say. Called at each start. No I/O.
 
         For a feed that may give changes other places when they are read again, so that a sink would
-        store them twice: its settings choose what is read, and places count what was chosen; or a
-        partition that was split can't be read any more, and its children have what came last in
-        it."""
+        store them twice: places count what its settings choose; or a partition was split, and its
+        children have what came last in it."""
         return None
 
     @property
     def history(self) -> str:
-        """The name that tokens carry: which history of which source it is, as the last listing
-        gave it (`Listing.history`); "" before the first, and where the source has none. No I/O."""
+        """What tokens carry: `Listing.history` of the last listing; "" before the first. No I/O."""
         return ""
 
     def verify(self, history: str) -> None:
-        """Raises InvalidPosition or InvalidStream if a token with this history cannot be of this
-        source. No I/O."""
+        """Raises InvalidPosition or InvalidStream for a token with another source's history. No
+        I/O."""
         return
 
     def record_reader(self, on_error: OnError = "stop") -> RecordReader | None:
         """What makes the iterator's records of pages, with Python values that the images of a
-        change do not keep (Decimal, bytes, sets); None: the decoder does. Pure, as a decoder is."""
+        change do not keep (Decimal, bytes, sets); None: the decoder does. Pure."""
         return None
 
 
-# What a feed, a following or a row source may do beyond the contract: other parts of penstock look
-# for these.
+# What a feed, a following or a row source may do beyond the contract.
 
 
 @runtime_checkable
 class HearsStored(Protocol):
-    """A following whose `status` tells the lag to what is durable, though its bookmark is not
-    stored yet."""
+    """A following whose `status` tells the lag to what is durable before its bookmark is stored."""
 
     def stored(self, place: Place) -> None:
         """Everything up to `place` is durable. From any thread."""
@@ -373,8 +324,8 @@ class HearsStored(Protocol):
 
 @runtime_checkable
 class PacesReads(Protocol):
-    """A following that may read nothing although its source has more: calls are refused for a
-    while, a page was too large, or all of it was passed over."""
+    """A following that may read nothing although its source has more: calls are refused, a page was
+    too large, or all of it was passed over."""
 
     @property
     def next_in(self) -> float | None:
@@ -383,8 +334,7 @@ class PacesReads(Protocol):
 
 @runtime_checkable
 class EstimatesLag(Protocol):
-    """A feed that can ask how far a partition goes. Where the status of a following has `lag`, this
-    is not needed."""
+    """A feed that can ask how far a partition goes: where a following's status has no `lag`."""
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
         """How many changes come after the bookmark, as far as the source can tell. Does I/O."""
@@ -417,8 +367,8 @@ class ReadsLines(Protocol):
     def lines(
         self, columns: Sequence[str], prefix: bytes, is_stopped: Callable[[], bool]
     ) -> AbstractContextManager[Callable[[Any], Iterator[tuple[bytes, int]]]]:
-        """As `opened`: the lines of a range with these columns, each after the prefix, some at a
-        time with their number."""
+        """As `opened`: the lines of a range with these columns, each after the prefix, in runs with
+        their number."""
 
 
 class TableSnapshot(Protocol):
@@ -435,14 +385,14 @@ class TableSnapshot(Protocol):
 
     @property
     def position(self) -> str:
-        """A place, as text: a change is contained if its place is before it; only then, where it
+        """A place, as text: a change before it is contained; only such ones, where it
         `is_exact`."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether the rows are those at the point. Else they are of it or later: changes after it
-        may be in them already, and are applied once more. So rows have a key, and a change has the
-        whole row, or deletes it: then the last change of each leaves it as it is at the source."""
+        """Whether the rows are those at the point. Else they are of it or later, and changes after
+        it are applied once more: so rows have a key, and a change has the whole row, or deletes it.
+        """
 
     @property
     def mark(self) -> str:
@@ -451,9 +401,9 @@ class TableSnapshot(Protocol):
 
     def written_since(self, ranges: Sequence[Any], mark: str) -> Sequence[Any] | None:
         """None where the source has got another history since the snapshot with this mark. Else
-        ranges with those rows of `ranges` (of `plan`, in its order) that were written since the
-        that snapshot. What was read then, these, and the other ranges have every row of this
-        snapshot, besides some that are gone, which the log says. No I/O."""
+        ranges with those rows of `ranges` (of `plan`, in its order) that were written since it.
+        What was read then, these, and the other ranges have every row of this snapshot, besides
+        some that are gone, which the log says. No I/O."""
 
     @property
     def source(self) -> RowSource:
@@ -492,8 +442,7 @@ WHOLE_TABLE = RowSelection()
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotWait:
     """How long a snapshot may wait for locks and older transactions: `patience` seconds at most,
-    until `is_stopped`. `on_wait` is called now and then with what it waits for, with "" at the
-    end."""
+    until `is_stopped`. `on_wait` gets what it waits for, now and then, and "" at the end."""
 
     patience: float
     is_stopped: Callable[[], bool] = lambda: False
@@ -502,10 +451,8 @@ class SnapshotWait:
 
 @runtime_checkable
 class TakesSnapshots(Protocol):
-    """A feed that can give a table's rows as they are at a point of its log, or from one on.
-
-    Consumers apply changes from where the sink's stream ended before `snapshot` was called: a
-    change that was published by then is contained."""
+    """A feed that can give a table's rows as they are at a point of its log, or from one on. What
+    the sink's stream had when `snapshot` was called is contained: consumers apply what follows."""
 
     def snapshot(
         self,
@@ -515,11 +462,10 @@ class TakesSnapshots(Protocol):
         wait: SnapshotWait,
         selection: RowSelection = WHOLE_TABLE,
     ) -> AbstractContextManager[TableSnapshot]:
-        """Of a followed table; `known` are the saved bookmarks (of which history places are).
-        Another `selection` than the whole table only where the feed `selects_rows`. Entering it
-        raises Unavailable, and SettingsError for a table that can't be read, and for a condition or
-        a column that the source refuses; it and `plan` raise Unavailable soon after the wait
-        `is_stopped`."""
+        """Of a followed table, or a part of it where the feed `selects_rows`; `known` are the saved
+        bookmarks (of which history places are). Entering it raises Unavailable, and SettingsError
+        for a table that can't be read and a condition or a column that the source refuses; it and
+        `plan` raise Unavailable soon after the wait `is_stopped`."""
 
 
 class Collection(Protocol):
@@ -530,19 +476,17 @@ class Collection(Protocol):
     name: str
 
     def identity(self, change: Mapping[str, Any]) -> str:
-        """The text of the key of a change, as `rows` has it, by its `key` or `document_id`. May ask
-        once for the names of the key."""
+        """The text of the key of a change, as `rows` has it, by its `key` or `document_id`."""
 
     def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The key in an image of a change, for a layout whose messages have no other; None if it
-        is not there."""
+        """The key in an image of a change, for a layout whose messages have no other, or None."""
 
     def count(self) -> int:
         """How many documents there are."""
 
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Identity and document: all of them, or at most so many by chance. Values are those of
-        messages, or the driver's that `compare.same` knows."""
+        """Identity and document: all, or at most so many by chance. Values are those of messages,
+        or the driver's that `compare.same` knows."""
 
 
 @runtime_checkable
@@ -558,7 +502,7 @@ class KnowsReader(Protocol):
     """A feed whose partitions have one reader at a time, known at the source."""
 
     def holders(self) -> Sequence[Holder]:
-        """Who reads now, for each partition that is being read. Does I/O; raises Unavailable."""
+        """Who reads each partition that is being read. Does I/O; raises Unavailable."""
 
     def evict(self, holder: Holder) -> None:
         """Ends that reader's connection: it lost its lease and does not let go. Does I/O."""
@@ -583,10 +527,10 @@ class HasSources(Protocol):
 class FeedPlugin:
     """What a feed's entry point names: its settings and how to build it. `has_clock`: the status
     of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
-    Debezium calls the source; empty: by the plug-in's name. `share`: the setting that is a
-    backend's part of what all of this type in one file may do together; empty: there is none.
-    `has_lines`: its decoder gives images of the form `text`, and its setting `tables` says what is
-    followed, so that it may flow into a sink of tables."""
+    Debezium calls the source, if not by the plug-in's name. `share`: the setting, if any, that is a
+    backend's part of what all of this type in one file may do together. `has_lines`: its decoder
+    gives images of the form `text`, and its setting `tables` says what is followed, so that it may
+    flow into a sink of tables."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]

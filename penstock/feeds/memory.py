@@ -1,8 +1,6 @@
-"""A feed that makes up its changes: for first steps and benchmarks, without a server.
-
-The same settings always give the same changes, whichever process asks: nothing is remembered but
-what the process itself acknowledged. Units (transactions) are cut across pages. It is the smallest
-feed that keeps the whole contract, and an example for authors of feeds.
+"""A feed that makes up its changes: for first steps and benchmarks, without a server. The same
+settings always give the same changes, whichever process asks. It is the smallest feed that keeps
+the whole contract, and an example for authors of feeds.
 """
 
 import time

@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, field_validator
 from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, failed, finding
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, bookmarks_from_json
+from penstock.model.position import Bookmark, PartitionId, Place, bookmarks_from_json
 from penstock.model.settings import Duration, Settings, Start
 
 
@@ -77,7 +77,7 @@ class PolledSettings(BackendSettings):
 
     @classmethod
     def begins_at(cls, start: str | dict[str, Any]) -> At:
-        """`start` as `Feed.begin` takes it: one of the words, a time with a zone or a token. Raises
+        """`start` as `Feed.begin` takes it: a word, a time with a zone or a token. Raises
         ValueError."""
         if isinstance(start, dict):
             try:
@@ -131,7 +131,7 @@ class SettingsFeed(Feed, Generic[S]):
 
 class PolledFeed(SettingsFeed[P]):
     """The head of a feed whose partitions any number of readers may poll, and whose `start` may be
-    an iterator's token. `oldest`: what `start` calls the oldest change, for people."""
+    a token. `oldest`: what `start` calls the oldest change, for people."""
 
     oldest = "beginning"
     checks_bookmarks = True
@@ -147,13 +147,8 @@ class PolledFeed(SettingsFeed[P]):
             at, start = self.settings.at, self.settings.start
             if isinstance(start, dict) and "history" in start:
                 self.verify(str(start["history"]))
-        if isinstance(at, Mapping):
-            self._check_token(at)
-        return at
-
-    def _check_token(self, token: Bookmarks) -> None:
         try:
-            for name, bookmark in token.items():
+            for name, bookmark in at.items() if isinstance(at, Mapping) else ():
                 self.check_mark(name, bookmark)
         except Malformed as error:
             raise InvalidPosition(
@@ -161,6 +156,7 @@ class PolledFeed(SettingsFeed[P]):
                 code="token-damaged",
                 hint=f"take another one, a time or {self.oldest}",
             ) from error
+        return at
 
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """See `feeds.Feed`: reads after it once."""

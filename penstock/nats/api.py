@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 
@@ -53,21 +53,15 @@ class Stored:
         """From the `message` of an answer to STREAM.MSG.GET."""
         headers = headers_of(base64.b64decode(message.get("hdrs") or ""))
         payload = base64.b64decode(message.get("data") or "")
-        return cls(
-            message["seq"], message["subject"], headers, payload, str(message.get("time", ""))
-        )
+        time = str(message.get("time", ""))
+        return cls(message["seq"], message["subject"], headers, payload, time)
 
     @classmethod
     def direct(cls, message: Msg) -> "Stored":
         """From an answer to DIRECT.GET."""
         headers = headers_of(message.headers)
-        return cls(
-            int(headers["Nats-Sequence"]),
-            headers["Nats-Subject"],
-            headers,
-            message.payload,
-            headers.get("Nats-Time-Stamp", ""),
-        )
+        sequence, time = int(headers["Nats-Sequence"]), headers.get("Nats-Time-Stamp", "")
+        return cls(sequence, headers["Nats-Subject"], headers, message.payload, time)
 
 
 class ApiError(Exception):
@@ -129,12 +123,10 @@ class JetStream:
     def last_of_each(
         self, stream: str, subjects: Sequence[str], *, direct: bool
     ) -> list[Stored | None]:
-        """The last message stored under each of the subjects (may have wildcards).
-
-        With `direct`, which needs a stream with `allow_direct` and a server of 2.11 or later, this
-        takes a few requests; otherwise one for each subject, sent together. Any copy of a stream
-        answers direct requests, even one that is late: ask so where there is one copy.
-        """
+        """The last message stored under each of the subjects (may have wildcards): by a request for
+        each, sent together; with `direct`, which needs `allow_direct` and a server of 2.11 or
+        later, by a few. Any copy of a stream answers these, even a late one: for streams with
+        one."""
         found: list[Stored | None] = []
         size = len(subjects) if direct and self._may_ask_directly else 0
         while size and len(found) < len(subjects):
@@ -242,7 +234,7 @@ class JetStream:
 
     def _read(self, verb: str, answer: Msg) -> Mapping[str, Any]:
         if status_of(answer.headers) == 503:
-            raise self._nobody()
+            self._refuse_silence()
         try:
             document: Mapping[str, Any] = orjson.loads(answer.payload)
         except orjson.JSONDecodeError as error:
@@ -251,13 +243,13 @@ class JetStream:
             raise ApiError.of(failure)
         return document
 
-    def _nobody(self) -> PenstockError:
-        address = self._connection.address
-        if self._connection.info.get("jetstream") or self._connection.info.get("cluster"):
-            return Unavailable(
+    def _refuse_silence(self) -> NoReturn:
+        address, info = self._connection.address, self._connection.info
+        if info.get("jetstream") or info.get("cluster"):
+            raise Unavailable(
                 f"JetStream of {address} does not answer now", code="jetstream-silent"
             )
-        return SettingsError(
+        raise SettingsError(
             f"{address} has no JetStream",
             code="no-jetstream",
             hint="start nats-server with JetStream enabled (-js, or jetstream {})",
@@ -273,9 +265,8 @@ def _last_of_each(messages: Sequence[Stored], subjects: Sequence[str]) -> list[S
     for message in messages:
         for form in forms:
             subject = _in_form(message.subject, form)
-            if subject in wanted and (
-                subject not in found or found[subject].sequence < message.sequence
-            ):
+            known = found.get(subject)
+            if subject in wanted and (known is None or known.sequence < message.sequence):
                 found[subject] = message
     return [found.get(subject) for subject in subjects]
 

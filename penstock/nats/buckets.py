@@ -89,7 +89,7 @@ class Bucket:
         return [None if each is None else self._entry(each) for each in found]
 
     def put(self, key: str, value: bytes) -> int:
-        """Sets the value whatever it was; returns the new revision."""
+        """Sets the value, whatever it was; returns the new revision."""
         return self._revision(self._write([(key, value, None)])[0])
 
     def insert(self, key: str, value: bytes) -> int:
@@ -97,14 +97,12 @@ class Bucket:
         return self._revision(self.swap([(key, value, 0)])[0])
 
     def delete(self, key: str, revision: int | None = None) -> int:
-        """Deletes the value, if the key's last revision is this one where one is given; raises
-        WrongRevision if not. Its history stays."""
+        """Deletes the value; history stays. Raises WrongRevision if the key's last is not this."""
         return self._revision(self._write([(key, None, revision)])[0])
 
     def swap(self, changes: Sequence[tuple[str, bytes, int]]) -> list[int | WrongRevision]:
-        """Sets the values of many keys (key, value, expected revision; 0: has no value), all sent
-        together, each by itself: the new revision, or the error of this key. When it raises, any
-        of them may be set."""
+        """Sets many keys (key, value, expected revision; 0: has no value), sent together, each by
+        itself: the new revision, or the error of this key. When it raises, any may be set."""
         found = self._write(changes)
         for number, (key, value, revision) in enumerate(changes):
             # A key that was deleted has no value, and the revision of its deletion.
@@ -117,14 +115,13 @@ class Bucket:
     def entries(self) -> list[KeyValue]:
         """The values of all keys, in the order of their revisions."""
         found = self._consumer(">", deliver_policy="last_per_subject").rest()
-        entries = map(self._entry, found)
-        return [entry for entry in entries if entry.value is not None]
+        return [each for each in map(self._entry, found) if each.value is not None]
 
     def scan(self, keys: str = ">") -> Iterator[KeyValue]:
         """As `entries`, of few keys: a question for each, and no consumer, which users with
         narrow permissions may not make."""
-        entries = map(self._entry, self._api.each(self.stream, self._subject(keys)))
-        return (entry for entry in entries if entry.value is not None)
+        found = self._api.each(self.stream, self._subject(keys))
+        return (each for each in map(self._entry, found) if each.value is not None)
 
     def history(self, key: str) -> list[KeyValue]:
         """The revisions of a key that the bucket keeps, the oldest first."""

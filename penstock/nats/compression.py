@@ -1,8 +1,8 @@
 """Bodies as zstd frames, by the headers of their messages, and the dictionaries that they take.
 
-The bucket `dictionaries` has them. `id.ID` is a dictionary: it never changes and is never deleted,
-because messages name it. The key `table.STREAM.BACKEND.NAMESPACE.TABLE` names the one that writers
-use from their next start on. See docs/reference/messages.md.
+The bucket `dictionaries` has them: under `id.ID` for ever, because messages name it; and under
+`table.STREAM.BACKEND.NAMESPACE.TABLE` the name of the one that writers use from their next start
+on. See docs/reference/messages.md.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -29,8 +29,7 @@ Dictionaries = Mapping[tuple[str | None, ...], bytes]
 
 
 class Frames:
-    """How bodies become frames. `headers` say it of their messages, `identity` is that of the
-    dictionary. Not for several threads."""
+    """Makes frames, whose `headers` name the dictionary's `identity`. For one thread."""
 
     def __init__(self, dictionary: bytes = b"") -> None:
         self.zstd = driver("zstandard")
@@ -63,8 +62,7 @@ class Decompressor:
         data: bytes,
         of: Literal["message", "snapshot"] = "message",
     ) -> bytes:
-        """The body that was compressed. Raises Malformed, SettingsError for what this reader lacks,
-        and what `dictionary` raises."""
+        """The plain body. Raises Malformed, SettingsError, and what `dictionary` raises."""
         encoding, id = headers.get(ENCODING, "none"), headers.get(DICTIONARY, "")
         if encoding == "none":
             return data
@@ -133,7 +131,7 @@ class DictionaryBucket:
         return None if found is None else found.value
 
     def tables(self, stream: str) -> list[TableDictionary]:
-        """All tables of a stream that have one; none where there is no bucket."""
+        """Those of a stream that have one."""
         found = self._bucket.scan(f"table.{key_of([stream])}.>")
         return [TableDictionary(**orjson.loads(entry.value or b"")) for entry in found]
 

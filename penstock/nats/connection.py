@@ -29,8 +29,8 @@ _READ = select.POLLIN | select.POLLHUP | select.POLLERR
 
 @dataclass(slots=True)
 class _Arrived:
-    """What came over one socket: half of a message, messages that were not yet given by `receive`,
-    PINGs that were not answered yet (an answer goes between whole messages of ours), and PONGs."""
+    """What came over one socket: half of a message, messages that `receive` has not given, PINGs
+    that were not answered (an answer goes between whole messages of ours), and PONGs."""
 
     parser: Parser = field(default_factory=Parser)
     messages: deque[Msg] = field(default_factory=deque)
@@ -56,11 +56,8 @@ class _Arrived:
 
 
 class Connection:
-    """An open connection; `open` makes it usable, and any error makes it useless.
-
-    Every wait ends after `settings.timeout` seconds without progress, so a server that hangs (a
-    stopped process, a dropped network) is Unavailable like one that is gone.
-    """
+    """An open connection; `open` makes it usable, and any error makes it useless. Every wait ends
+    after `settings.timeout` seconds without progress: a server that hangs is Unavailable, too."""
 
     def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
         self._settings, self._name = settings, name
@@ -87,9 +84,9 @@ class Connection:
         return int(self.info.get("max_payload", 1 << 20))
 
     def open(self) -> None:
-        """Connects to the first server of the list that lets us, after them to those that an
-        earlier one named as its cluster. Raises Unavailable or, when one refused us and none took
-        us, SettingsError."""
+        """Connects to the first server that lets us: of the list, then of the cluster that an
+        earlier one named. Raises Unavailable, or SettingsError when one refused us and none took
+        us."""
         refusal: SettingsError | None = None
         failures = []
         for address in addresses(self._settings, self.info.get("connect_urls") or ()):
@@ -112,8 +109,7 @@ class Connection:
 
     @property
     def descriptor(self) -> int | None:
-        """The socket's, to wait for it beside other things; None when it is closed. What came in
-        is read by `receive`, all of it."""
+        """The socket's, to wait for it; None when it is closed. `receive` reads all that came."""
         return None if self._socket is None else self._socket.fileno()
 
     def close(self) -> None:
@@ -173,17 +169,15 @@ class Connection:
         *,
         headers: bytes = b"",
     ) -> Msg:
-        """One question, one answer; other messages stay for `receive`. `headers` are whole, or
-        none. Raises Unavailable (no answer), SettingsError (may not ask). An answer with status
-        503 means nobody listens."""
+        """One question, one answer (503: no listener); other messages stay for `receive`. `headers`
+        are whole, or none. Raises Unavailable (no answer), SettingsError (may not ask)."""
         (answer,) = self.requests([(subject, payload, headers)], timeout)
         return answer
 
     def requests(
         self, asked: Sequence[tuple[str, bytes, bytes]], timeout: float | None = None
     ) -> list[Msg]:
-        """Several questions (subject, payload, headers), some hundred at a time; the answers are in
-        their order. Raises as `request` does."""
+        """Several questions (subject, payload, headers), answered in order. Raises as `request`."""
         found: list[Msg] = []
         for at in range(0, len(asked), _TOGETHER):
             found += self._together(asked[at : at + _TOGETHER], timeout)
@@ -211,8 +205,7 @@ class Connection:
         return [found[reply] for reply in replies]
 
     def request_many(self, subject: str, payload: bytes) -> list[Msg]:
-        """One question with several answers, up to the one that has a status. Raises as `request`
-        does."""
+        """One question with several answers, up to one with a status. Raises as `request` does."""
         reply, found = self._reply(), list[Msg]()
         self.send(protocol.pub(subject, reply, payload))
 
@@ -257,14 +250,12 @@ class Connection:
             raise Unavailable(f"{self.address} does not answer on {subject}")
 
     def subscribe(self, subject: str) -> None:
-        """Messages under the subject (may have wildcards) come out of `receive` from now on. Raises
-        Unavailable, SettingsError."""
+        """`receive` gives messages under the subject (may have wildcards). Raises as `send`."""
         self.send(protocol.sub(subject, next(self._numbers)))
         self.ping()
 
     def check(self) -> None:
-        """Takes in all that has arrived; raises Unavailable when the server has closed the
-        connection, SettingsError."""
+        """Takes in what arrived. Raises Unavailable if the connection is closed, SettingsError."""
         while self._wait(write=False, timeout=0):
             self._read()
 
@@ -282,17 +273,15 @@ class Connection:
             raise Unavailable(f"{self.address} acknowledges nothing any more")
 
     def ping(self) -> None:
-        """Makes sure that the server is there and has read what we sent before; raises
-        Unavailable, SettingsError."""
+        """Makes sure that the server is there and has read what we sent. Raises as `send` does."""
         before = self._arrived.pongs
         self.send(protocol.PING)
         deadline = time.monotonic() + self._settings.timeout
         while self._arrived.pongs == before:
             left = deadline - time.monotonic()
             if left <= 0:
-                raise Unavailable(
-                    f"{self.address} does not answer a ping in {self._settings.timeout} s"
-                )
+                limit = self._settings.timeout
+                raise Unavailable(f"{self.address} does not answer a ping in {limit} s")
             if self._wait(write=False, timeout=left):
                 self._read()
 
@@ -326,8 +315,7 @@ class Connection:
         return bool(ready)
 
     def _read(self) -> None:
-        """Takes in whatever has arrived. Not while something is sent: a PONG must not be in the
-        middle of it."""
+        """Takes in whatever has arrived; not inside of a message of ours, for a PONG may follow."""
         self._take_in()
         self._answer_pings()
 

@@ -1,7 +1,7 @@
 """Pull consumers: the messages of a stream from a place on, in order, without acknowledgements.
 
 A consumer ends when nobody uses it for a time, with its stream, and with a restart of its server:
-then `next` raises Unavailable, and its owner makes another after the last message that it has.
+then `next` raises Unavailable, and its owner makes another.
 """
 
 import time
@@ -44,7 +44,6 @@ class Delivered(NamedTuple):
 
     @property
     def headers(self) -> RawHeaders:
-        """Its headers by name."""
         return RawHeaders(self.raw)
 
     @property
@@ -141,8 +140,7 @@ class PullConsumer:
             self._arrived.append(Delivered.parse(message, delivery))
             return True
         status = status_of(message.headers)
-        # A heartbeat, or the end of a request whose messages have all come: the next one may have
-        # been sent meanwhile.
+        # A heartbeat, or the end of a request (perhaps the last one) whose messages have all come.
         if status == 100 or b"Batch Completed" in message.headers:
             return True
         if status in (404, 408):  # there is no more: what was pending may have been deleted

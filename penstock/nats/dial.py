@@ -1,6 +1,5 @@
-"""A socket to one NATS server, up to its first message, encrypted if either side wants; who we are
-to the server: the CONNECT options of each kind of credential; and what a server's refusal, or the
-loss of a connection, means for us.
+"""A socket to one NATS server, up to its first message, encrypted if either side wants; the CONNECT
+options of each kind of credential; and what a refusal, or the loss of a connection, means for us.
 """
 
 import base64
@@ -134,11 +133,10 @@ def _first_info(raw: socket.socket, address: Address) -> Info:
         if not byte:
             raise Unavailable(f"{address} closed the connection")
         line += byte
-    match Parser().feed(bytes(line)):
-        case [Info() as info]:
-            return info
-        case _:
-            raise Malformed(f"{address} is not a NATS server")
+    events = Parser().feed(bytes(line))
+    if len(events) != 1 or not isinstance(events[0], Info):
+        raise Malformed(f"{address} is not a NATS server")
+    return events[0]
 
 
 def _encrypt(raw: socket.socket, address: Address, settings: NatsSettings) -> ssl.SSLSocket:

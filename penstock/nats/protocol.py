@@ -97,8 +97,8 @@ def headers_of(raw: bytes) -> dict[str, str]:
 
 
 class RawHeaders(Mapping[str, str]):
-    """Raw headers as name -> value (the last of a name). Each is found when it is asked for, as few
-    of most messages are. Raises Malformed when all are asked for."""
+    """Raw headers as name -> value (the last of a name), each found when it is asked for. Raises
+    Malformed when all are asked for."""
 
     __slots__ = ("_raw",)
 
@@ -180,8 +180,7 @@ class Parser:
 
 
 def _complete(buffer: bytes, start: int, split: int, end: int) -> bool:
-    """Whether a message whose headers begin at `start` and whose body is from `split` to `end` is
-    all there; raises Malformed."""
+    """Whether headers (from `start`) and body (`split` to `end`) are there. Raises Malformed."""
     if end - start > _LARGEST:
         raise Malformed(_NOT_NATS)
     if not start <= split <= end:

@@ -21,8 +21,7 @@ def asked(
 
 class Responder:
     """Answers the requests under a subject (may have wildcards), over a connection that it alone
-    receives from. `answer` makes the answer's payload, and may ask over the same connection; None:
-    the request is not for us."""
+    receives from, and over which `answer` may ask. That gives the payload; None: not for us."""
 
     def __init__(
         self, connection: Connection, subject: str, answer: Callable[[Msg], bytes | None]
@@ -39,9 +38,7 @@ class Responder:
         served = 0
         for message in self._connection.receive(timeout):
             if message.reply and covers(self._subject, message.subject.decode(errors="replace")):
-                answer = self._answer(message)
                 served += 1
-                if answer is None:
-                    continue
-                self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
+                if (answer := self._answer(message)) is not None:
+                    self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
         return served

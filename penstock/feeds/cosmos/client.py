@@ -12,9 +12,8 @@ import logging
 import os
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from azure.cosmos import CosmosClient
 
@@ -35,16 +34,14 @@ _WAIT = 1.0  # seconds, where a 429 does not say
 _MODES = {True: "AllVersionsAndDeletes", False: "LatestVersion"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ContainerIdentity:
+class ContainerIdentity(NamedTuple):
     """Which container: its resource id, and the paths of its partition key."""
 
     rid: str
     paths: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedAnswer:
+class FeedAnswer(NamedTuple):
     """A page of the change feed. `ranges` are those that the answer's token has: others than the
     one asked for after a split. `newest` is the LSN of the physical partition, None if unknown."""
 
@@ -161,8 +158,7 @@ def _answer(headers: Mapping[str, Any], found: list[Document], body: bytes) -> F
 
 
 def _lsn(session: str) -> int | None:
-    """The newest LSN in a session token `RANGE:VERSION#LSN[#...]` or `RANGE:LSN`: as .NET's
-    estimator takes it."""
+    """The newest LSN in a session token `RANGE:VERSION#LSN[#...]` or `RANGE:LSN`; as in .NET."""
     _, _, text = session.partition(":")
     parts = text.split("#")
     digits = parts[1] if len(parts) > 1 else parts[0]

@@ -55,11 +55,6 @@ class Refused(Exception):
         """Whether the page is larger than an answer may be."""
         return self.status == 413 or (self.status == 400 and TOO_LARGE in self.message)
 
-    @property
-    def is_of_another_container(self) -> bool:
-        """Whether the container was deleted and made again (COLLECTION_RID_MISMATCH)."""
-        return (self.status, self.sub_status) == (400, 1024)
-
 
 def failure(status: int, sub_status: int, message: str, subject: str) -> PenstockError:
     kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or _otherwise(status)

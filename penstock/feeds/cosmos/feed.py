@@ -50,8 +50,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return container_of(self.settings)
 
     def partitions(self, known: Bookmarks = MappingProxyType({})) -> Listing:
-        """See `feeds.Feed`: the ranges that are known and their pieces, in place of the service's
-        physical partitions."""
+        """See `feeds.Feed`: the known ranges and their pieces, not the physical partitions."""
         self.history = self._client.identity(again=True).rid
         physical = self._client.ranges()
         return Listing(lineages=lineages(physical, known), history=self.history)
@@ -126,12 +125,9 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 f"the continuation in `start` is of the mode {token.get('mode')}",
                 hint="set `mode` to that one",
             )
-        missing = [
-            gap.name
-            for each in self._client.ranges()
-            for gap in uncovered(each, map(KeyRange.of, found))
-        ]
-        if missing:
+        listed = self._client.ranges()
+        parts = [KeyRange.of(name) for name in found]
+        if missing := [gap.name for each in listed for gap in uncovered(each, parts)]:
             raise InvalidPosition(
                 f"the continuation in `start` has nothing of {', '.join(missing)}",
                 hint="take one of the whole container, not of a feed range or a partition key",
@@ -139,11 +135,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return found
 
     def follow(
-        self,
-        partition: PartitionId,
-        bookmark: Bookmark = START,
-        *,
-        despite: Sequence[Gap] = (),
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> CosmosFollowing:
         key_range = KeyRange.of(partition)
         client, passed = self._client, {each.cause for each in despite}
@@ -183,8 +175,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         is_after_gap: bool,
     ) -> tuple[FeedMark, Sequence[str]]:
         """Where to begin without a continuation: at the beginning, where the mode has one, or now.
-        A range that was split before the gap ends here, at these boundaries, with what is known:
-        each child finds what it has lost."""
+        A range that was split before the gap ends here: each child finds what it has lost."""
         mark = FeedMark(rid=identity.rid, range=key_range)
         if not self.settings.every:
             return mark, ()
@@ -230,25 +221,22 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         ranges = client.ranges()
         yield finding("ok", "ranges", f"it has {len(ranges)} physical partition(s)")
         try:
-            with translating("reading its change feed", refusals=False):
+            with translating("reading its change feed", refusals=not settings.every):
                 client.page(ranges[0], None, 1)
         except Refused as refused:
-            if refused.status == 400 and settings.every:
-                text = f"the mode {settings.mode} is refused: {refused.message}"
-                yield finding("error", "change feed", text, _BACKUP)
-            else:
+            if refused.status != 400:
                 with translating("reading its change feed"):
                     raise
+            text = f"the mode {settings.mode} is refused: {refused.message}"
+            yield finding("error", "change feed", text, _BACKUP)
         else:
-            text = f"it can be read in the mode {settings.mode}"
-            yield finding("ok", "change feed", text)
+            yield finding("ok", "change feed", f"it can be read in the mode {settings.mode}")
         if not settings.every:
             text = "latest_version shows no deletes and no versions between two reads"
             yield finding("ok", "mode", text)
 
     def _check_start(self) -> list[Finding]:
-        """Reads after a time or a token as the start will: what can be read now, and from the
-        beginning, may refuse these."""
+        """Reads after a time or a token as the start will: only these may be refused."""
         if self.settings.at in ("now", "beginning"):
             return []
         try:

@@ -56,7 +56,8 @@ class ServedRange:
         """What a refusal means for the changes of this container after a place."""
         cause, settings = "", self.settings
         subject = f"reading {self.key_range.name} of {settings.path}"
-        if refused.status == 404 or refused.is_of_another_container:
+        # 400/1024: COLLECTION_RID_MISMATCH.
+        if refused.status == 404 or (refused.status, refused.sub_status) == (400, 1024):
             cause = self._cause_of_missing(identity.rid)
             if not cause:
                 return Unavailable(f"{subject}: {refused.message}", hint="it is tried again")
@@ -100,20 +101,14 @@ class CosmosFollowing:
     """The implementation of `feeds.Following`."""
 
     def __init__(
-        self,
-        served: ServedRange,
-        identity: ContainerIdentity,
-        mark: FeedMark,
-        place: Place | None,
+        self, served: ServedRange, identity: ContainerIdentity, mark: FeedMark, place: Place | None
     ) -> None:
         self._served, self._identity = served, identity
         self._range = served.key_range
-        # How far the range was read.
         self._walk = RangeWalk(mark, place)
         # Bookmarks of what was read, also for other threads.
         self._boundaries = PageBoundaries(place, mark)
         self._size = _PageSize(served.settings.page_items)
-        # When the next page is asked for.
         self._pace = _Pace()
         # The newest LSN of the physical partition (0: not known), and whether all of it was read.
         self._newest, self._at_tip = 0, False
@@ -128,12 +123,10 @@ class CosmosFollowing:
             raise Unavailable(f"{self._range.name} was closed")
         deadline = time.monotonic() + timeout
         while not self._drained:
-            now = time.monotonic()
-            due = self._pace.not_before
+            now, due = time.monotonic(), self._pace.not_before
+            time.sleep(max(0.0, min(due, deadline) - now))
             if due > deadline:
-                time.sleep(max(0.0, deadline - now))
                 break
-            time.sleep(max(0.0, due - now))
             try:
                 page = self._call()
             except ContainerMissing as error:  # the list of ranges says so first
@@ -149,7 +142,6 @@ class CosmosFollowing:
         return None if self._pace.is_idle else max(0.0, self._pace.not_before - time.monotonic())
 
     def _call(self) -> Page | None:
-        """One read; the page, if there are changes for us."""
         self._pace.is_idle = False
         try:
             answer = self._served.client.page(self._range, self._walk.mark, self._size.most)
@@ -239,11 +231,9 @@ class CosmosFollowing:
 
     def _gone(self, refused: Refused, now: float) -> None:
         """A split, if there are children; a merge, or one of both that is not done yet."""
-        cuts = self._range.cuts(self._served.client.ranges())
-        if cuts:
+        if cuts := self._range.cuts(self._served.client.ranges()):
             self._ended(cuts)
-            return
-        if self._pace.gone(now) >= GONE:
+        elif self._pace.gone(now) >= GONE:
             raise Unavailable(
                 f"{self._range.name} is gone ({refused.status}/{refused.sub_status}) for"
                 f" {GONE:.0f} s, and the service lists no children of it",
@@ -307,8 +297,8 @@ class CosmosFollowing:
 
 
 class RangeWalk:
-    """How far a range was read: the next page is read from `mark`, and is done already up to the
-    place `skip`; `last` is the last place that was read."""
+    """How far a range was read, `last`; the next page is read from `mark`, and is done up to
+    `skip`."""
 
     def __init__(self, mark: FeedMark, place: Place | None) -> None:
         self.mark, self.last = mark, place
@@ -328,18 +318,17 @@ class RangeWalk:
 
 
 class _Pace:
-    """When the next page may be asked for, in seconds of the caller's clock. `is_idle`: the last
-    call found nothing new."""
+    """When the next page may be asked for, monotonic. `is_idle`: the last call found nothing
+    new."""
 
     def __init__(self) -> None:
-        self.not_before = 0.0
-        self.is_idle = self.is_throttled = False
-        self._gone_since: float | None = None
-        self._waits = delays()
+        self.not_before, self.is_idle = 0.0, False
+        self.answered()
 
     def answered(self) -> None:
         """The service took the call."""
-        self.is_throttled, self._gone_since, self._waits = False, None, delays()
+        self.is_throttled, self._waits = False, delays()
+        self._gone_since: float | None = None
 
     def gone(self, now: float) -> float:
         """The range is gone; returns for how long."""
@@ -349,8 +338,7 @@ class _Pace:
 
 
 class _PageSize:
-    """How many items a page may have: halved where it is too large, and doubled after some pages of
-    that size."""
+    """How many items a page may have: halved where it is too large, doubled after some pages."""
 
     def __init__(self, items: int) -> None:
         self.most = self._items = items

@@ -1,10 +1,10 @@
 """Key ranges as partitions, as pure code: names, cuts, and who descends from whom; and their marks:
-what a bookmark stores beside its place, the continuation, and whose it is.
+what a bookmark stores besides its place.
 
 A partition is a range of hashed partition keys, named `MIN-MAX` ("0" for the lowest key): not a
-physical partition, whose id a split takes away. A range that the service splits ends; its children
-are its own pieces, also where it had been a part of a physical partition. A merge ends nothing: the
-ranges go on as parts of the merged partition.
+physical partition, whose id a split takes away. Children of a range that was split are its own
+pieces, also where it had been a part of a physical partition; after a merge ranges go on as parts
+of the merged partition.
 
 {"rid": container, "range": [min, max], "etag": "..."}          # everything until there
 {..., "etag": "...", "within": true}                            # and the page's up to the place
@@ -26,7 +26,7 @@ import orjson
 from penstock.feeds import Lineage
 from penstock.feeds.shared import comes_before
 from penstock.model.errors import Malformed
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 
 CUTS = "cuts"
 
@@ -35,7 +35,7 @@ CUTS = "cuts"
 class FeedMark:
     """Where to read from: after `etag`, else from `since` (None: the beginning). `within`: a part
     of the page after the etag is done, up to the bookmark's place; `done`: up to this place of the
-    parent, whose LSNs a child goes on with: continuations of the parent count for it."""
+    parent, whose LSNs a child goes on with."""
 
     rid: str
     range: tuple[str, str]
@@ -63,9 +63,9 @@ class FeedMark:
         return replace(self, within=True, done=None)
 
     def after(self, etag: str, *, numbered: bool = True) -> "FeedMark":
-        """Everything up to an etag is done. An etag that is older, of a replica that lags behind,
-        changes nothing where it came without documents (`numbered`); nor does none, which would be
-        the beginning. With documents it is after them, however the service numbers them."""
+        """Everything up to an etag is done. None, which would be the beginning, changes nothing;
+        nor does an older one, of a replica that lags behind, that came without documents
+        (`numbered`). With documents it is after them, however the service numbers them."""
         if not etag:
             return self
         known, found = number_of(self.etag), number_of(etag)
@@ -108,8 +108,7 @@ def _read(mark: Mapping[str, Any]) -> FeedMark:
 
 
 def child_mark(parent: Bookmark, key_range: tuple[str, str]) -> dict[str, Any] | None:
-    """A child begins where its parent ended: with its continuation, and inside a page where the
-    parent's last place was inside one."""
+    """A child begins at its parent's continuation, inside a page where the parent's place was."""
     if not parent.mark:
         return None
     kept = {name: value for name, value in parent.mark.items() if name not in (CUTS, "within")}
@@ -139,11 +138,9 @@ class _Boundary(NamedTuple):
 
 
 class PageBoundaries:
-    """Of the pages after `place`, which began at `mark`. Thread-safe.
-
-    A place at a page's end is resumed after the page; one inside it by reading the page again. The
-    mark of the newest place is renewed while nothing comes: an idle range advances.
-    """
+    """Of the pages after `place`, which began at `mark`. Thread-safe. A place at a page's end is
+    resumed after the page; one inside it by reading the page again. The mark of the newest place is
+    renewed while nothing comes: an idle range advances."""
 
     def __init__(self, place: Place | None, mark: FeedMark) -> None:
         self._lock = threading.Lock()
@@ -161,8 +158,8 @@ class PageBoundaries:
             self._pages.append(_Boundary(last, before, after, created))
 
     def created(self, place: Place | None) -> float:
-        """When the change at a place was written, in seconds since 1970, by the page's end; without
-        a place that of the first page. 0 where that is not known."""
+        """When the change at a place was written, in seconds since 1970, by the page's end (without
+        a place the first page's); 0 where that is not known."""
         with self._lock:
             for page in self._pages:
                 if page.created and not comes_before(page.last, place):
@@ -176,9 +173,7 @@ class PageBoundaries:
 
     def end(self, cuts: Sequence[str]) -> None:
         """The range has ended, with these boundaries of its children."""
-        with self._lock:
-            newest = self._pages[-1]
-            self._pages[-1] = newest._replace(after=replace(newest.after, cuts=tuple(cuts)))
+        self.renew(replace(self._pages[-1].after, cuts=tuple(cuts)))
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
         """None for a place before all that are known."""
@@ -251,8 +246,7 @@ def _is_hex(text: str) -> bool:
 
 def lineages(physical: Sequence[KeyRange], known: Bookmarks) -> list[Lineage]:
     """The partitions, parents first: those that are known, children of those that have ended, and
-    the service's own where nothing is known of their keys. Not those that have ended and whose
-    children are known."""
+    the service's own where no keys are known; no ended ones whose children are known."""
     if not known:
         return [Lineage(partition=each.name) for each in physical]
     ranges = {KeyRange.of(name) for name in known}
@@ -287,16 +281,13 @@ def _outer_first(ranges: Iterable[KeyRange]) -> list[KeyRange]:
 def _lineage(each: KeyRange, parent: KeyRange | None, known: Bookmarks) -> Lineage:
     if parent is None:
         return Lineage(partition=each.name)
-    found = known.get(parent.name, Bookmark())
+    found = known.get(parent.name, START)
     first = Bookmark(mark=child_mark(found, each)) if found.ended else None
     return Lineage(partition=each.name, parents=(parent.name,), first=first)
 
 
 def _children(
-    each: KeyRange,
-    bookmark: Bookmark,
-    ranges: Iterable[KeyRange],
-    physical: Sequence[KeyRange],
+    each: KeyRange, bookmark: Bookmark, ranges: Iterable[KeyRange], physical: Sequence[KeyRange]
 ) -> list[KeyRange]:
     """Of a range that has ended: as its mark has them; else those that are known already, and what
     is left between them; else by the service's boundaries. Halves, where it has none now."""

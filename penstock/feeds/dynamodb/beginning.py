@@ -29,9 +29,9 @@ _BACKLOG = 15 * 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardBeginning:
-    """Where to read from. `since` is None for the trim horizon; `asked` and `through` are 0 if they
-    are not known; `pinned` is False where nothing but the iterator is known. `begun` and `read`: of
-    the backlog of a first start, when that was asked for, and when it was last read."""
+    """Where to read from. `since` is None for the trim horizon; `asked` and `through` are 0 if not
+    known; `pinned` is False where nothing but the iterator is known. `begun` and `read`: when the
+    backlog of a first start was asked for, and last read."""
 
     after: Place | None = None
     since: float | None = None
@@ -55,8 +55,7 @@ class ShardBeginning:
         return replace(self, iterator="") if self.pinned else self
 
     def read_through(self, through: float, now: float) -> "ShardBeginning":
-        """The same place; everything that was created until `through` was read, and there was
-        nothing."""
+        """The same place; there was nothing that was created until `through`."""
         kept = replace(self, through=max(self.through, through))
         return kept if self.live_iterator(now) else kept.without_iterator()
 

@@ -1,10 +1,8 @@
 """botocore's client for DynamoDB Streams, one for each process: a client that was used before a
 fork mixes up the answers of parent and child. And what a process knows of one account in one
-region: limits of AWS count for the account, and a shard, however many feeds and connections there
-are.
+region: limits of AWS count for the account, and a shard, however many feeds there are.
 
-Answers of GetRecords come as their bytes: botocore's own walk over each record costs more than all
-else that is done with it.
+Answers of GetRecords come as their bytes: botocore's walk over records costs more than all else.
 """
 
 import math
@@ -31,8 +29,7 @@ from penstock.feeds.dynamodb.walk import KnownShard
 from penstock.model.errors import Unavailable
 from penstock.wire.dynamodb.decoder import Answer, read_answer
 
-# Calls a second of one process, or its share of them. AWS allows 5 and 10 for the whole account;
-# others make some, too.
+# Calls a second of one process, or its share of them. AWS allows an account 5 and 10.
 LISTS, DESCRIBES = 4, 8
 # Shards that are remembered. They roll every four hours; an older one is read as if it were new.
 _SHARDS = 10_000
@@ -41,19 +38,16 @@ _SECOND = 1.0  # in which the service counts calls
 
 class CallPace:
     """When a call of one operation may be made, in seconds of its caller's clock: `most` in any
-    second; less than one is one in several seconds."""
+    second; below one, one in several seconds."""
 
     def __init__(self, most: float) -> None:
         self._recent: deque[float] = deque(maxlen=max(1, int(most)))
         self._window = _SECOND / min(1.0, most)
 
-    def due(self) -> float:
-        full = len(self._recent) == self._recent.maxlen
-        return self._recent[0] + self._window if full else 0.0
-
     def reserve(self, now: float) -> float:
         """A call is made as soon as it may be; returns when that is."""
-        at = max(now, self.due())
+        is_full = len(self._recent) == self._recent.maxlen
+        at = max(now, self._recent[0] + self._window) if is_full else now
         self._recent.append(at)
         return at
 
@@ -68,7 +62,7 @@ class ServerClock:
         self._last = ""
 
     def now(self) -> float:
-        """The server's time, in seconds since 1970."""
+        """Seconds since 1970."""
         ahead = self._ahead
         return time.time() if ahead is None else self._clock() + ahead
 
@@ -165,15 +159,12 @@ class DescribedStream(NamedTuple):
 
 
 class StreamsClient:
-    """The four calls, with errors as ours unless a method says otherwise. Thread-safe.
+    """The four calls, with errors as ours unless a method says otherwise. Thread-safe. botocore
+    repeats none of them: a repeated call would not be paced. Only a look-up that the service
+    failed, and a connection that it has closed, are tried again here."""
 
-    botocore repeats none of them: a repeated call would not be paced. What was refused is tried
-    again by whoever asked; only a look-up that the service failed, and a connection that it has
-    closed, are tried again here.
-    """
-
-    def __init__(self, settings: DynamodbSettings, account: Account | None = None) -> None:
-        self.account = account or Account()
+    def __init__(self, settings: DynamodbSettings, account: Account) -> None:
+        self.account = account
         self._settings = settings
         self._subject = f"DynamoDB Streams of {settings.table_name}"
         with _making, failures.translating(self._subject):
@@ -197,8 +188,8 @@ class StreamsClient:
             more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
 
     def describe(self, arn: str, parent: str = "") -> DescribedStream | None:
-        """All pages of DescribeStream, with all shards or the children of one; None for a stream
-        that is not there any more."""
+        """DescribeStream, with all shards or the children of one; None for a stream that is
+        gone."""
         shards: list[StreamShard] = []
         more: dict[str, str] = {}
         which: dict[str, Any] = {"StreamArn": arn}
@@ -227,7 +218,7 @@ class StreamsClient:
                 try:
                     answer = self._call(operation, **given)
                 except ClientError as error:
-                    kind = failures.kind_of(error)
+                    kind, _ = failures.verdict_of(error)
                     account.is_throttled = issubclass(kind, failures.Throttled)
                     if failures.code_of(error) == failures.NOT_FOUND:
                         return None
@@ -263,8 +254,7 @@ class StreamsClient:
     def iterator(
         self, arn: str, shard: str, kind: str, *, sequence: str = "", since: float = 0.0
     ) -> str:
-        """A shard iterator; raises ClientError. A time is asked for in whole seconds: to these the
-        service cuts the times of records."""
+        """A shard iterator; raises ClientError. Times are in whole seconds, as those of records."""
         more: dict[str, Any] = {}
         if sequence:
             more["SequenceNumber"] = sequence

@@ -85,18 +85,14 @@ def code_of(error: boto.ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
-def kind_of(error: boto.ClientError) -> type[PenstockError]:
-    """The class of a refusal, as ours."""
-    return _known(error)[0]
-
-
 def failure(error: boto.ClientError, subject: str) -> PenstockError:
-    kind, hint = _known(error)
+    kind, hint = verdict_of(error)
     message = error.response.get("Error", {}).get("Message", "")
     return kind(f"{subject}: {code_of(error)} {message}".strip(), hint=hint)
 
 
-def _known(error: boto.ClientError) -> tuple[type[PenstockError], str]:
+def verdict_of(error: boto.ClientError) -> tuple[type[PenstockError], str]:
+    """What a refusal is as ours: class and hint."""
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
     if code == "InvalidSignatureException" and message.startswith(_WRONG_TIME):
         return Unavailable, _CLOCK

@@ -103,7 +103,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         first = Bookmark(None, beginning.to_mark())
         # A shard whose parent is not listed is read after a second listing without it, seconds
         # later: else it could be read before its parent, of which nothing would come then.
-        roots = [each.id for each in tree.roots if each.parent is None]
+        roots = [each.id for each in tree.ordered if each.parent is None]
         return (
             done
             | {start_of(label): first._replace(ended=True)}
@@ -158,8 +158,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         return following
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Feed`: whether the newest stream is disabled, by the last listing, or that
-        was refused because calls are too many."""
+        """See `feeds.Feed`: the newest stream is disabled, or the last listing was refused."""
         state, text = "", ""
         if self._streams.status in DISABLED:
             state = "disabled"

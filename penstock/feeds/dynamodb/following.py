@@ -17,8 +17,7 @@ from penstock.model.position import Bookmark, Place
 from penstock.wire.dynamodb.decoder import Answer, PageContext, place_of, sequence_number
 
 # Seconds: an iterator without a sequence number is used before it expires; how often the mark of a
-# shard without new records is renewed; how far clocks may differ at most: requests are refused
-# beyond that.
+# shard without new records is renewed; how far clocks may differ before requests are refused.
 _KEEP, _RENEW, _SKEW = 10 * 60.0, 5 * 60.0, 5 * 60.0
 # Seconds: how much longer a read waits if the pace allows it then. Its owner's period is the same
 # pause, and its calls come a little earlier or later: without it, every second one would be early.
@@ -29,8 +28,7 @@ _KEPT = RETENTION + 3600.0
 
 
 class DynamodbFollowing:
-    """The implementation of `feeds.Following`. Only `_ages` and `_acknowledged` change in other
-    threads."""
+    """A `feeds.Following`. Only `_ages` and `_acknowledged` change in other threads."""
 
     def __init__(self, shard: ServedShard, beginning: ShardBeginning) -> None:
         self._shard = shard
@@ -86,8 +84,7 @@ class DynamodbFollowing:
         return max(self._walk.tip.not_before, self._known.pace.due(self._shard.settings.reads))
 
     def look_ahead(self) -> bool:
-        """Reads the first page now, which says where this following begins; whether the service
-        answered."""
+        """Reads the first page, which says where this begins; whether the service answered."""
         self._ahead = self._call()
         if self._walk.iterator is None and not self._drained:  # one that has expired is made anew
             self._ahead = self._call()
@@ -114,10 +111,8 @@ class DynamodbFollowing:
         known.refusals = 0
         known.pace.answered()
         walk.tip = walk.tip.found(len(answer.records), asked, self._shard.settings.poll)
-        page = None
-        if answer.records:
-            page = self._page(answer, body)
-        else:
+        page = self._page(answer, body) if answer.records else None
+        if not answer.records:
             self._note_nothing()
         known.walk = walk.remembered()
         return page
@@ -145,7 +140,12 @@ class DynamodbFollowing:
         code, walk, known = failures.code_of(error), self._walk, self._known
         if code == failures.EXPIRED:
             if not walk.expire():
-                raise self._unknown_place() from error
+                raise ShardIteratorExpired(
+                    f"the iterator of {self._shard.partition} has expired, and its bookmark has"
+                    " neither a sequence number nor a time",
+                    hint="move_to a time, or trim_horizon; begin anew with a token of this"
+                    " iterator",
+                ) from error
             return
         if code == failures.TRIMMED and walk.is_at_the_horizon(self._now()):
             walk.iterator = None
@@ -165,13 +165,6 @@ class DynamodbFollowing:
         if not isinstance(found, failures.Throttled):
             raise found from error
         known.pace.throttled(self._clock())
-
-    def _unknown_place(self) -> ShardIteratorExpired:
-        return ShardIteratorExpired(
-            f"the iterator of {self._shard.partition} has expired, and its bookmark has neither a"
-            " sequence number nor a time",
-            hint="move_to a time, or trim_horizon; begin anew with a token of this iterator",
-        )
 
     def _page(self, answer: Answer, body: bytes) -> Page | None:
         records = answer.records
@@ -248,6 +241,7 @@ class DynamodbFollowing:
         is_tip = self._drained or walk.read_through.is_at_tip
         is_done = is_tip and self._ahead is None and stored == walk.origin.after
         through = now if is_done else self._ages.at(stored)
+        left = through + RETENTION - now
         last = datetime.fromtimestamp(walk.created, UTC).isoformat() if walk.created else None
         return {
             "connected": not self._closed,
@@ -255,7 +249,9 @@ class DynamodbFollowing:
             "confirmed": None if self._acknowledged is None else str(self._acknowledged),
             "lag_seconds": round(max(0.0, now - through), 3) if through else None,
             "throttled": self._known.pace.is_throttled,
-            **_window(now, through),
+            # How far back the stream reaches, and how long until what comes next leaves it.
+            "window_seconds": RETENTION,
+            **({"window_left_seconds": round(max(0.0, left), 3)} if through else {}),
             "details": {
                 "shard": self._shard.id,
                 "tip_reached": is_tip,
@@ -266,9 +262,3 @@ class DynamodbFollowing:
 
     def close(self) -> None:
         self._closed = True
-
-
-def _window(now: float, through: float) -> dict[str, float]:
-    """How far back the stream reaches, and how long until what comes next leaves it."""
-    left = {"window_left_seconds": round(max(0.0, through + RETENTION - now), 3)} if through else {}
-    return {"window_seconds": RETENTION, **left}

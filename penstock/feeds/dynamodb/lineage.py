@@ -53,18 +53,13 @@ class ShardTree:
                 self._children.setdefault(each.parent, []).append(each.id)
 
     @property
-    def roots(self) -> list[StreamShard]:
-        """Those without a parent that is listed."""
-        return [each for each in self.ordered if each.parent not in self.shards]
+    def leaves(self) -> list[StreamShard]:
+        return [each for each in self.ordered if not self._children.get(each.id)]
 
     @property
     def open_leaves(self) -> list[StreamShard]:
         """Those that take records now."""
-        return [each for each in self.ordered if each.is_open and not self._children.get(each.id)]
-
-    @property
-    def leaves(self) -> list[StreamShard]:
-        return [each for each in self.ordered if not self._children.get(each.id)]
+        return [each for each in self.leaves if each.is_open]
 
     @property
     def ordered(self) -> list[StreamShard]:
@@ -90,9 +85,8 @@ def label_of(partition: PartitionId) -> str:
 
 
 def start_of(label: str) -> PartitionId:
-    """The name of the bookmark that says where reading of a stream began: an ended partition, and
-    a parent of all shards whose own parents are not there. So a shard that the first listing left
-    out begins where the others did."""
+    """The bookmark of where reading of a stream began: an ended partition, and a parent of all
+    shards whose own parents are not there: one that is listed late begins where the others did."""
     return partition_of(label, "start")
 
 

@@ -11,13 +11,7 @@ from penstock.feeds import NativeRecord, RecordReader
 from penstock.model.change import OnError
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
-from penstock.wire.dynamodb.decoder import (
-    PageContext,
-    StreamRecord,
-    Unread,
-    each_record,
-    place_of,
-)
+from penstock.wire.dynamodb.decoder import PageContext, StreamRecord, Unread, each_record, place_of
 from penstock.wire.dynamodb.values import AttributeValues
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -11,12 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.feeds import HistoryLost
-from penstock.feeds.dynamodb.beginning import (
-    RETENTION,
-    ShardBeginning,
-    beginning_of,
-    parents_of,
-)
+from penstock.feeds.dynamodb.beginning import RETENTION, ShardBeginning, beginning_of, parents_of
 from penstock.feeds.dynamodb.client import StreamsClient, account_of, client_of
 from penstock.feeds.dynamodb.lineage import REPLACES, ShardTree, StreamShard, label_of, start_of
 from penstock.feeds.dynamodb.preflight import how_to_enable
@@ -54,14 +49,10 @@ class TableStreams:
 
     def trees(self, known: Collection[str] = ()) -> list[tuple[str, ShardTree]]:
         """The tree of each stream that is there, the newest last, at least one; `known`: labels
-        that may be left out of ListStreams. Raises InvalidStream if nothing is known and nothing is
-        there."""
-        found = []
-        for label in sorted({*self._list(), *known}):
-            tree = self._tree(label)
-            if tree is not None:
-                found.append((label, tree))
-        if found:
+        that ListStreams may leave out. Raises InvalidStream if there is none, and none was
+        known."""
+        listed = [(label, self._tree(label)) for label in sorted({*self._list(), *known})]
+        if found := [(label, tree) for label, tree in listed if tree is not None]:
             self._trees = dict(found)
             return found
         text = f"the table {self._settings.table_name} has no stream, or there is no such table"
@@ -70,8 +61,7 @@ class TableStreams:
         raise InvalidStream(text, hint=how_to_enable(self._settings.table_name))
 
     def children(self, of: Collection[PartitionId]) -> Mapping[str, ShardTree] | None:
-        """The trees with the children that these shards have now; None where a whole listing takes
-        no more calls, or it is not known."""
+        """The trees with the children that these shards have now; None: make a whole listing."""
         size = sum(len(tree.shards) for tree in self._trees.values())
         if not self._client.has_filters or len(of) > size / _PAGE:
             return None
@@ -218,8 +208,7 @@ class ServedShard:
 
 def _has_nothing_after(bookmark: Bookmark, shard: StreamShard, now: float) -> bool:
     """Whether a listed shard that cannot be read any more had nothing after the bookmark: all was
-    read; or it was to be read from the horizon, or from a time that is not a day ago, and was
-    closed more than a day ago."""
+    read; or it was closed a day ago, and to be read from the horizon or from a later time."""
     if shard.last is None:
         return False
     if bookmark.place is not None:

@@ -7,12 +7,11 @@ published before is in the items; all others follow. Applied in their order over
 newer they end with the same items. What a Scan reads goes through the decoder of changes.
 """
 
-import base64
 import random
 import time
-from base64 import b64decode
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -41,8 +40,7 @@ _PARTITION = PartitionId("scan")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedTable:
-    """What DescribeTable says; `items` and `size` (bytes) are some hours old. `view`: of the
-    stream, "" where it is disabled."""
+    """What DescribeTable says; `items` and `size` (bytes) are hours old. `view`: "" if disabled."""
 
     schema: TableSchema
     keys: tuple[str, ...]
@@ -126,9 +124,8 @@ class DynamodbTable:
                     return
 
     def _items(self, most: int | None) -> Iterator[dict[str, Any]]:
-        if most is None:
-            segments: list[dict[str, Any]] = [{}]
-        else:
+        segments: list[dict[str, Any]] = [{}]
+        if most is not None:
             numbers = random.sample(range(_SEGMENTS), _SEGMENTS)
             segments = [{"Segment": n, "TotalSegments": _SEGMENTS} for n in numbers]
         for segment in segments:
@@ -144,7 +141,7 @@ def _as_sent(value: Any) -> Any:
     """Binary values as base64 again, as a stream's records have them."""
     match value:
         case bytes():
-            return base64.b64encode(value).decode()
+            return b64encode(value).decode()
         case list():
             return [_as_sent(each) for each in value]
         case dict():
@@ -234,11 +231,9 @@ class TableScan:
     ) -> None:
         self._table, self._keys, self._is_stopped = settings.table_name, keys, is_stopped
         self._pace = ReadPace(settings.scan_units)
-        with self._translating():
+        self._what = f"reading {self._table}"
+        with translating(self._what):
             self._client = connect(settings, "dynamodb", attempts=1, raw="ScanOutput")
-
-    def _translating(self) -> AbstractContextManager[None]:
-        return translating(f"reading {self._table}")
 
     def pages(self, part: Segment, rows: int, size: int) -> Iterator[Page]:
         """See `feeds.RowSource`. A page has at most 1 MB, as an answer has."""
@@ -259,13 +254,12 @@ class TableScan:
             given["ExclusiveStartKey"] = _sendable(answer.last)
 
     def _read(self, given: Mapping[str, Any]) -> ScanAnswer:
-        """One answer; where the service is away, or refuses because reads are too many, it is asked
-        again for a while."""
+        """One answer; tried again for a while where the service is away, or reads are too many."""
         waits, delay, deadline = delays(limit=10.0), 0.0, time.monotonic() + _PATIENCE
         while True:
             self._wait(max(self._pace.due, time.monotonic() + delay))
             try:
-                with self._translating():
+                with translating(self._what):
                     answer = read_scan(self._client.scan(**given)["Body"])
             except Unavailable:
                 delay = next(waits)
@@ -344,13 +338,11 @@ class DynamodbSnapshot:
 
     def plan(self, rows: int, size: int) -> Sequence[Segment]:
         table = self._table
-        wanted = max(-(-table.size // size), -(-table.items // rows), 1)
-        count = min(wanted, _MOST_SEGMENTS)
+        count = min(max(-(-table.size // size), -(-table.items // rows), 1), _MOST_SEGMENTS)
         return [{"segment": number, "of": count} for number in range(count)]
 
     def verify(self, known: Bookmarks) -> None:
-        """See `feeds.TableSnapshot`: a gap begins a run anew by itself, and there is no position
-        to compare."""
+        """See `feeds.TableSnapshot`: a gap begins a run anew, and there is no position."""
 
 
 def _sendable(key: Mapping[str, Any]) -> Mapping[str, Any]:

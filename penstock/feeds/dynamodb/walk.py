@@ -1,6 +1,5 @@
 """How far a shard was read, as pure code: one walk through it, and what a process knows of it; when
-the records at places were created; and when it may be read again: never more often than allowed,
-slower where nothing comes, and slower still where the service asks for it.
+the records at places were created; and when it may be read again.
 
 No answer of DynamoDB Streams says that a shard has nothing more: an empty page proves nothing about
 the next one. A shard counts as read up to now when a record that is seconds old was read, or after
@@ -36,10 +35,8 @@ class ReadThrough:
     that is not known. Times are the server's, in seconds."""
 
     def __init__(self, through: float, now: float) -> None:
-        self.through = through
-        self.is_at_tip = through > now - FRESH
-        self._empty = 0
         self._empty_since = 0.0
+        self.found(through, now)
 
     def found(self, created: float, now: float) -> None:
         """Records were read; the last was created then."""
@@ -66,8 +63,8 @@ class _PageAges(NamedTuple):
 
 
 class RecordTimes:
-    """Of the places after `after`, whose record was created at `through`. Seconds since 1970, 0
-    where that is not known. Thread-safe."""
+    """When records were created: after `after`, whose time is `through`; 0 if unknown.
+    Thread-safe."""
 
     def __init__(self, after: Place | None, through: float) -> None:
         self._lock = threading.Lock()
@@ -116,16 +113,14 @@ class RecordTimes:
         return self._pages[-1].last_created
 
 
-# Empty pages of one walk after which a shard is read at the pace of its tip. That they are the tip
-# is a guess, for the pace alone: an empty page says nothing about the next one.
+# Empty pages of one walk after which a shard is read at the pace of its tip, which they may not be.
 TO_THE_TIP = 5
 _WINDOW = 1.0  # seconds in which the service counts reads
 
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """Of one walk through a shard: how many empty pages it had, and not before when the next page
-    is asked for, because there is nothing new."""
+    """Of one walk through a shard: how many empty pages it had, and when the next may be read."""
 
     empty_pages: int = 0
     not_before: float = 0.0
@@ -136,8 +131,7 @@ class Tip:
         return self.empty_pages < TO_THE_TIP
 
     def found(self, count: int, asked: float, pause: float) -> "Tip":
-        """After a page of so many records, that was asked for then; at the tip one is asked for
-        every `pause` seconds."""
+        """After a page of so many records, asked for then; at the tip one every `pause` seconds."""
         after = Tip(self.empty_pages + (not count))
         return Tip(after.empty_pages, asked + pause) if not count and not after.is_sought else after
 
@@ -149,9 +143,7 @@ class ShardPace:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: list[float] = []
-        self._not_before = 0.0
-        self._waits = delays(first=0.5)
-        self.is_throttled = False
+        self.answered()
 
     def due(self, reads: int) -> float:
         """When the next read may be, of at most `reads` a second."""
@@ -176,8 +168,8 @@ class ShardPace:
 
 class WalkOrigin(NamedTuple):
     """Where a walk comes from: after a record of the feed's user; or from `since` (None: the
-    horizon), asked for at `asked` (0 for the horizon). Two that began at "now" in the same second
-    differ in `asked` alone: the iterators of each are at places of their own."""
+    horizon), asked for at `asked` (0 for the horizon), in which alone two differ that began at
+    "now" in the same second."""
 
     after: Place | None
     since: float | None = None
@@ -185,8 +177,8 @@ class WalkOrigin(NamedTuple):
 
 
 class ShardWalk:
-    """Everything up to the next iterator was read. `now` is the service's time, `clock` monotonic
-    seconds."""
+    """Everything up to the next iterator was read. `now` is the service's time, `clock`
+    monotonic."""
 
     def __init__(self, beginning: ShardBeginning, *, now: float, clock: float) -> None:
         if beginning.after is None and not beginning.asked:
@@ -257,9 +249,9 @@ class ShardWalk:
 
 
 class KnownShard:
-    """A shard that this process reads. `walk` is replaced after each answer; the next following
-    of the same origin goes on with it. `refusals`: since the last answer, calls that did not find
-    the shard or its records."""
+    """A shard that this process reads. `walk` is replaced after each answer; the next following of
+    the same origin goes on with it. `refusals`: calls in a row that did not find what they asked
+    for."""
 
     def __init__(self) -> None:
         self.pace = ShardPace()

@@ -52,7 +52,6 @@ def operation_time(client: Client) -> int:
 
 
 def hello_of(client: Client) -> dict[str, Any]:
-    """The answer of the server where the client reads."""
     return asked(client, "hello")
 
 
@@ -152,8 +151,8 @@ def collections(settings: MongoSettings) -> Sequence[tuple[str, str]]:
             (name, each["name"])
             for name in names
             for each in client[name].list_collections()
-            if each.get("type", "collection")
-            == "collection"  # views and time series have no stream
+            # Views and time series have no stream.
+            if each.get("type", "collection") == "collection"
             and not each["name"].startswith("system.")
         ]
     return sorted(pair for pair in pairs if settings.takes(*pair))

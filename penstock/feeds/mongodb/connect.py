@@ -18,18 +18,13 @@ class OneServer:
     """Keeps a client at the nearest server of those that it first saw, while that can be used: a
     cursor is known at its server only, and raw commands are not bound to it."""
 
-    def __init__(self) -> None:
-        self._chosen: Any = None
+    _chosen: Any = None
 
     def __call__(self, servers: Sequence[ServerDescription]) -> Sequence[ServerDescription]:
-        for each in servers:
-            if each.address == self._chosen:
-                return [each]
-        if not servers:
-            return servers
-        nearest = min(servers, key=_distance)
-        self._chosen = nearest.address
-        return [nearest]
+        found = [each for each in servers if each.address == self._chosen]
+        found = found or sorted(servers, key=_distance)[:1]
+        self._chosen = found[0].address if found else self._chosen
+        return found
 
 
 def _distance(server: ServerDescription) -> float:

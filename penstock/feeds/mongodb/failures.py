@@ -1,7 +1,4 @@
-"""PyMongo's exceptions -> penstock's, by one table of server codes and one of classes.
-
-Never quotes the connection URL.
-"""
+"""PyMongo's exceptions -> penstock's, by tables of server codes and classes, without the URL."""
 
 import re
 from collections.abc import Iterator, Mapping

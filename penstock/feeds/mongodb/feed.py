@@ -119,9 +119,8 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         despite: Sequence[feeds.Gap] = (),
     ) -> MongoFollowing:
         """See `feeds.Feed`. Goes on by the resume token of the mark, and never by counting; despite
-        gaps, and where the token is of a part of an event that is whole by now, as `Losses.after`
-        finds. That a position is lost is found by the first `read`: the server accepts any token
-        until then."""
+        gaps, and with the token of a part of an event that is whole by now, as `Losses.after`
+        finds. The first `read` finds a lost position: until then the server accepts any token."""
         if partition != PARTITION:
             raise SettingsError(f"there is no partition {partition}: {PARTITION} is the only one")
         if not bookmark.mark:

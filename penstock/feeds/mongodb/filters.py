@@ -7,7 +7,7 @@ filters, and passed over by what the server calls it, never by counting.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import bson
 from bson.errors import BSONError
@@ -104,8 +104,7 @@ def either(filters: Sequence[Filter]) -> dict[str, Any]:
     return {"$or": stages} if all(stages) else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredStretch:
+class StoredStretch(NamedTuple):
     """What `filter` lets through is in the sink, up to the event with the token `until` (as marks
     have it), whose cluster time is `time`."""
 
@@ -113,14 +112,10 @@ class StoredStretch:
     until: Mapping[str, Any]
     time: int
 
-    def to_json(self) -> dict[str, Any]:
-        return {"filter": self.filter.to_json(), "until": self.until, "time": self.time}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A stretch that is read again since the filter was another one: with which filter now, and
-    what of it is `stored`."""
+    """A stretch that is read again with another filter, `now`, and what of it is `stored`."""
 
     now: Filter
     stored: tuple[StoredStretch, ...] = ()
@@ -128,25 +123,21 @@ class Replay:
     @classmethod
     def of(cls, settings: MongoSettings, mark: Mark | None) -> "Replay":
         now = Filter.of(settings)
-        stretches: Sequence[Mapping[str, Any]] = (mark or {}).get("replay", ())
-        found = [
-            StoredStretch(
-                filter=now.from_json(each["filter"]), until=each["until"], time=each["time"]
-            )
-            for each in stretches
-        ]
-        return cls(now=now, stored=tuple(found))
+        stored = tuple(
+            StoredStretch(now.from_json(each["filter"]), each["until"], each["time"])
+            for each in (mark or {}).get("replay", ())
+        )
+        return cls(now=now, stored=stored)
 
     def mark(self) -> dict[str, Any]:
-        stored = [each.to_json() for each in self.stored]
+        stored = [each._asdict() | {"filter": each.filter.to_json()} for each in self.stored]
         return {"filter": self.now.to_json()} | ({"replay": stored} if stored else {})
 
     def match(self) -> dict[str, Any]:
         return either([self.now, *(each.filter for each in self.stored)])
 
     def read(self, payload: bytes, found: Sequence[ChangeEvent]) -> "Reread":
-        """What of these events is to be delivered, in order, and where a part of the stretch
-        ends."""
+        """What of these events is to be delivered, and where a part of the stretch ends."""
         untils = [bson.encode(token_from_mark({"token": each.until})) for each in self.stored]
         kept: list[bytes] = []
         for event in found:
@@ -174,8 +165,7 @@ class Replay:
         return Replay(now=self.now, stored=self.stored[:number] + self.stored[number + 1 :])
 
 
-@dataclass(frozen=True, slots=True)
-class Reread:
+class Reread(NamedTuple):
     """`payload` are the events to deliver. `rest`: a part of the stretch ended after them, and the
     stream goes on with this after the event with the `token`; None: not yet."""
 
@@ -185,17 +175,13 @@ class Reread:
 
 
 def moved(settings: MongoSettings, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
-    """The bookmark to go on from where `saved` was read with another filter, and the sink has
-    everything up to `stored` (None: it does not say); None where it was the same filter.
-
-    What was not let through before is read from `saved` on, and what was is not delivered again:
-    new places come after `stored`. Without a token in `stored` it is delivered again.
-    """
+    """See `feeds.Feed`: where `saved` was read with another filter. What was not let through before
+    is read from `saved` on, and what was is not delivered again: new places come after `stored`.
+    Without a token in `stored` it is delivered again."""
     mark, now = saved.mark or {}, Filter.of(settings)
     if "filter" not in mark or now.from_json(mark["filter"]) == now:
         return None
-    found = Replay.of(settings, mark).stored
-    place = saved.place
+    found, place = Replay.of(settings, mark).stored, saved.place
     reached = None if stored is None else stored.place
     if stored is not None and reached is not None and (place is None or reached > place):
         token = (stored.mark or {}).get("token")

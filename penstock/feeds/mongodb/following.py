@@ -21,9 +21,8 @@ _SMALL = 4
 
 
 class MongoFollowing(Following):
-    """The implementation of `feeds.Following`; one thread reads. Tokens, lag and window may be
-    asked by any thread. Only reading keeps a cursor alive: one that the server gives up after ten
-    minutes is opened again at its token."""
+    """The implementation of `feeds.Following`; one thread reads, any may ask for tokens, lag and
+    window. A cursor that the server gives up, after ten minutes, is opened again at its token."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 reaches back; and a server that is itself behind what was saved.
 
 The clock is the newest operation time of any answer, and the time that has passed since: so the lag
-grows while nothing is read. A server that is idle writes an entry every ten seconds, so that its
-operation time is that much behind its wall clock at most.
+grows while nothing is read. An idle server writes an entry every ten seconds, by which its
+operation time is late at most.
 """
 
 import re
@@ -37,8 +37,7 @@ Answer = tuple[int, str] | PenstockError
 
 
 def time_of_mark(mark: Mark | None) -> int:
-    """The cluster time up to which a mark's stream was read (seconds * 2**32 + counter); 0 if it
-    does not say."""
+    """The cluster time (seconds * 2**32 + counter) of a mark; 0 if it has none."""
     mark = mark or {}
     if "time" in mark:
         seconds, counter = mark["time"]
@@ -49,9 +48,8 @@ def time_of_mark(mark: Mark | None) -> int:
 
 
 class Lag:
-    """The lag of one following, by what its replies say; times are cluster times. `durable`: the
-    one up to which everything is durable at the beginning, 0 if it is not known. `clock`: monotonic
-    seconds."""
+    """The lag of one following, by what its replies say; times are cluster times. `durable`: up to
+    which everything is durable at the beginning, 0 if it is not known. `clock`: monotonic."""
 
     def __init__(self, durable: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._durable = durable
@@ -63,11 +61,9 @@ class Lag:
 
     def answered(self, time: int, mark: Mark | None, *, is_empty: bool, is_stored: bool) -> None:
         """A reply came: with the server's operation time, the mark after it, and whether it had no
-        events; `is_stored`: everything that was read before is durable.
-
-        An empty reply alone proves nothing: mongos also sends one while a shard has not answered.
-        It must reach to where the server was when it was asked for.
-        """
+        events; `is_stored`: everything that was read before is durable. An empty reply proves
+        something only if it reaches to where the server was when it was asked for: mongos also
+        sends one while a shard has not answered."""
         now = self._clock()
         if time:
             ahead = (time >> 32) - now
@@ -109,15 +105,14 @@ class Lag:
 class CatchingUp:
     """Of one backend: whether its server has reached the saved position. A secondary that was cut
     off is behind, and a server whose clock was set back: that is no lost history, and is waited
-    for. The members of a replica set that are not cut off know of each operation by its time,
-    before they have it."""
+    for. Other members of a replica set know of each operation by its time, before they have it."""
 
     def __init__(self) -> None:
         self._since: float | None = None
 
     def expect(self, read: int, newest: int, server: str) -> None:
-        """Raises Unavailable if the `newest` cluster time that a server knows (0: it does not say)
-        is before that of what was `read`."""
+        """Raises Unavailable if the `newest` time of a server (0: unknown) is before what was
+        `read`."""
         if newest >= read or not newest:
             self._since = None
             return
@@ -142,8 +137,8 @@ class CatchingUp:
 
 class OplogWindow(Closes):
     """How far the oplog reaches back. `oldest`: the cluster time of the oldest entry, 0 while it is
-    not known; `unknown`: why it cannot be. Asks in a thread from `open` on, because the answer may
-    take its time, to `close` or until nothing refers to it."""
+    not known; `unknown`: why it cannot be. Asks in a thread, for an answer may take its time, from
+    `open` to `close` or until nothing refers to it."""
 
     def __init__(self, settings: MongoSettings) -> None:
         self.oldest = 0

@@ -64,13 +64,9 @@ def era_after(gaps: Sequence[Gap], bookmark: Bookmark, time: int) -> str:
 
 def _time_after(gaps: Sequence[Gap], bookmark: Bookmark, oldest: int) -> int:
     """From which cluster time to go on after these gaps; 0: from now on. `oldest`: of the oplog; 0
-    where it may not be read.
-
-    The time of the last change is within the same history: it is tried first, because the server
-    may refuse the token alone, and the oplogs behind a mongos cannot be asked. If it is refused as
-    well, the oldest entry there is; and where the server refuses an event that comes later (a
-    lookup that finds two documents), now.
-    """
+    where it may not be read. The last change's time is tried first: the server may refuse the token
+    alone, and the oplogs behind a mongos cannot be asked. If it is refused as well, the oldest
+    entry; and where a later event is refused (a lookup that finds two documents), now."""
     causes = [gap.cause for gap in gaps]
     if sum(cause in _OF_TOKENS for cause in causes) > 1:
         return 0
@@ -118,8 +114,7 @@ class Losses:
     def refused(
         self, error: PositionLost, bookmark: Bookmark, found: str, gaps: Sequence[Gap]
     ) -> PenstockError:
-        """The server does not give what comes after the bookmark, which was followed despite
-        `gaps`. `found`: its identity."""
+        """The server refuses what follows the bookmark, despite `gaps`. `found`: its identity."""
         is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
         if is_token and is_unsplit(error):
             self.unsplit = bookmark
@@ -131,8 +126,7 @@ class Losses:
         return loss
 
     def after(self, gaps: Sequence[Gap], bookmark: Bookmark) -> tuple[int, str]:
-        """The cluster time at which following goes on after these gaps, 0 for now, and the same in
-        words."""
+        """The cluster time to go on at after these gaps, 0 for now, and the same in words."""
         oldest, why = reach(self._settings)
         time = _time_after(gaps, bookmark, oldest)
         if not time:

@@ -1,6 +1,4 @@
-"""Replies of a change stream -> pages: which place each event has, what is passed over, and which
-token belongs to which place.
-"""
+"""Replies of a change stream -> pages: each event's place, what is passed over, and the tokens."""
 
 import threading
 import time
@@ -29,9 +27,8 @@ from penstock.wire.changestream.tokens import mark_of
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamBeginning:
-    """Where a following begins: the bookmark at which its stream was opened, the era of its new
-    cursors, the cluster for its marks, the identity of the server, a cluster time for people, and
-    the gaps before it."""
+    """Where a following begins: the bookmark of its stream, the era of its new cursors, the cluster
+    for its marks, the identity of the server, a cluster time for people, and the gaps before it."""
 
     bookmark: Bookmark
     era: str
@@ -60,25 +57,20 @@ class _Read(NamedTuple):
 
 
 class ReadTokens:
-    """Bookmarks for places between the one that a following began after and the last one read.
-
-    The token after an empty reply is further than that of the last event: it is the mark of the
-    last place read, so that an idle or filtered stream advances. Each mark says which place it is
-    for, because a place may be saved with an older mark. `at` is that of `begun`. `also` is what
-    each mark has beside that, from the next page on. Thread-safe.
-    """
+    """Bookmarks for places between the one that a following began after and the last one read. The
+    token after an empty reply is the mark of the last place read, so that an idle or filtered
+    stream advances. A mark says which place it is for, as a place may be saved with an older one.
+    `at`: of `begun`. `also`: what each mark has besides, from the next page on. Thread-safe."""
 
     def __init__(
         self, begun: Bookmark, era: str, cluster: str, *, at: Place | None, also: Mark
     ) -> None:
         self.also = also
         self._lock = threading.Lock()
-        self._begun = begun
-        self._era, self._cluster = era, cluster
+        self._begun, self._era, self._cluster = begun, era, cluster
         # What was read and is not stored.
         self._pages: deque[_Read] = deque()
-        # The last place that was read, and where a stream reads on after all that was: the newest
-        # mark, and the place that it is for.
+        # The last place that was read; the newest mark after it, and the place that this is for.
         self.last = begun.place
         self.mark: Mark | None = begun.mark
         self._at = at
@@ -104,8 +96,7 @@ class ReadTokens:
             self.mark = self._mark(token, self._at, self.also)
 
     def bookmark(self, place: Place | None) -> Bookmark | None:
-        """See `feeds.Following`. Places before one that was asked for are forgotten, unless the
-        following is closed."""
+        """See `feeds.Following`. Places before this one are forgotten, unless it is closed."""
         with self._lock:
             if place == self.last:
                 if not self._closed:
@@ -220,13 +211,13 @@ class StreamPages:
     def _pages(self, payload: bytes, found: Sequence[ChangeEvent], first: int) -> list[Page]:
         pages, captured_at = [], time.time_ns() // 1000
         for number, event in enumerate(found[first:], start=first + 1):
-            begin = _begin(payload, found, first)
+            begin = found[first - 1].documents[-1][1] if first else 0
+            end = event.documents[-1][1]
             is_full = (
-                event.documents[-1][1] - begin >= self._settings.page_size
+                end - begin >= self._settings.page_size
                 or number - first >= self._settings.page_rows
             )
             if is_full or number == len(found):
-                end = event.documents[-1][1]
                 pages.append(self._page(payload[begin:end], found[first:number], captured_at))
                 first = number
         return pages
@@ -252,8 +243,3 @@ def _placer_after(place: Place | None, era: str) -> Placer:
     if place is None or not place.cursor.startswith(era) or len(place.cursor) != len(era) + 17:
         return Placer(0, -1)
     return Placer(cursor_time(place.cursor.removeprefix(era)), place.ordinal)
-
-
-def _begin(payload: bytes, found: Sequence[ChangeEvent], number: int) -> int:
-    """Where the elements of an event begin: after those of the one before."""
-    return found[number - 1].documents[-1][1] if number else 0

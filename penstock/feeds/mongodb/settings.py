@@ -29,8 +29,7 @@ def _word(value: Any) -> Any:
 
 
 def _database_of(url: str) -> str:
-    """What a URL has as its path, unless that is where its users are: `admin` has no change
-    stream."""
+    """What a URL has as its path, but not `admin`, where users are: it has no change stream."""
     path = url.partition("://")[2].rpartition("@")[2].partition("?")[0].partition("/")[2]
     name = unquote(path).partition(".")[0]
     return "" if name == "admin" else name

@@ -3,9 +3,9 @@
 MongoDB can't read a large collection as of one moment (`snapshot` reads end after five minutes,
 `minSnapshotHistoryWindowInSeconds`). So the place comes first: a cluster time that the primary has
 reached. Every read waits for that time (`afterClusterTime`): a change from before it is in the
-documents, and the stream gives each later one. Applied in their order over documents that may be
-newer they end with the same documents. Each document goes through the decoder of changes, as the
-event of its insertion.
+documents, and the stream gives each later one: applied in their order over documents that may be
+newer they end with the same. The decoder of changes gets each document as the event of its
+insertion.
 """
 
 import struct
@@ -109,8 +109,7 @@ def _document(elements: bytes) -> bytes:
 
 
 def id_element(document: bytes) -> bytes:
-    """The element `_id` of a document, which the server stores as the first one. Raises
-    Malformed."""
+    """A document's `_id`, which the server stores as the first element. Raises Malformed."""
     kind = document[4]
     if document.startswith(_ID, 5):
         if size := _SIZES.get(kind):
@@ -195,23 +194,23 @@ class MongoSnapshot:
     """A `feeds.TableSnapshot`. Nothing is kept at the server for it."""
 
     counted = None
+    is_exact = False
 
     def __init__(
         self,
         settings: MongoSettings,
         partition: PartitionId,
-        collection: tuple[str, str],
+        name: tuple[str, str],
         known: Bookmarks,
         *,
         patience: float,
     ) -> None:
         self._settings, self._partition, self._patience = settings, partition, patience
-        self._database, self._collection = collection
-        self._known = known
+        self._name, self._known = name, known
         self._era = self._era_of(known)
 
     def __enter__(self) -> Self:
-        settings, name = self._settings, (self._database, self._collection)
+        settings, name = self._settings, self._name
         try:
             settings.refuse_deltas()
         except ValueError as error:
@@ -239,8 +238,8 @@ class MongoSnapshot:
         place = Place(self._era + self.lsn, 0)
         self.position = str(place)
         rows = DocumentPages(
-            partition=self._partition, place=place, time=pin.time, database=self._database,
-            collection=self._collection, taken_at=round(time.time() * 1_000_000),
+            partition=self._partition, place=place, time=pin.time, database=name[0],
+            collection=name[1], taken_at=round(time.time() * 1_000_000),
         )  # fmt: skip
         self.source = MongoRowSource(settings=settings, pin=pin, rows=rows)
         return self
@@ -252,9 +251,10 @@ class MongoSnapshot:
         """A linearizable read proves, by a write to a majority, that the primary is the one of now:
         no change that was published already has a later time."""
         with translating(f"asking the primary of {address(self._settings)}"):
-            reply = self._client[self._database].command(
+            database, collection = self._name
+            reply = self._client[database].command(
                 "find",
-                self._collection,
+                collection,
                 limit=1,
                 projection={"_id": 1},
                 readConcern={"level": "linearizable"},
@@ -273,10 +273,6 @@ class MongoSnapshot:
         return Pin(time=known, gossip=bson.decode(gossip.raw) if gossip else None)
 
     @property
-    def is_exact(self) -> bool:
-        return False
-
-    @property
     def mark(self) -> str:
         """See `feeds.TableSnapshot`: an `_id` never changes."""
         return f"by-id {self._era}"
@@ -288,7 +284,7 @@ class MongoSnapshot:
     def plan(self, rows: int, size: int) -> Sequence[IdRange]:
         """See `feeds.TableSnapshot`: by a sample, whose order and sizes are the server's."""
         with (
-            translating(f"cutting {self._database}.{self._collection} into ranges"),
+            translating(f"cutting {'.'.join(self._name)} into ranges"),
             self.source.pin.session(self._client) as session,
         ):
             collection = _of(self._client, self.source.rows)

@@ -74,11 +74,9 @@ def _from(mark: Mark) -> dict[str, Any]:
 class Limits:
     """Of one backend's streams, one after the other. `batch`: how many events a reply has at most;
     `seconds`: how long a `getMore` may take; `tolerance`: of errors that nothing is known about.
-
     The server bounds its wait at the end of the oplog and not its way there, which a filter makes
-    long: a limit that once was too short would be so again, and is doubled. Meanwhile the driver's
-    own connection finds out whether the server hangs.
-    """
+    long: a limit that was too short would be so again, and is doubled. Meanwhile the driver's own
+    connection finds out whether the server hangs."""
 
     def __init__(self, silence: float, batch: int) -> None:
         self.batch = batch
@@ -99,11 +97,8 @@ class Limits:
 
 
 class ChangeStream:
-    """A change stream at `mark`, or from now on without one. One thread uses it.
-
-    All commands go through one explicit session, because a cursor belongs to its session; and
-    through one connection.
-    """
+    """A change stream at `mark`, or from now on without one. One thread uses it. All commands go
+    through one session, to which a cursor belongs, and one connection."""
 
     def __init__(self, settings: MongoSettings, mark: Mark | None, limits: Limits) -> None:
         # The newest operation time that the server gave, and the newest time that it knew of when
@@ -124,8 +119,7 @@ class ChangeStream:
                 self._session = self.client.start_session(causal_consistency=False)
                 sharded = is_sharded(hello_of(self.client))
             self._open(mark)
-            # mongos answers without events while a shard has not looked yet: with the token that
-            # the stream was opened with.
+            # While a shard has not looked, mongos answers with the token of the opening.
             self._unread = self.reply.token if sharded else None
         except BaseException:
             self.client.close()
@@ -160,9 +154,8 @@ class ChangeStream:
         return reply
 
     def accepts(self, read: Callable[[float], Any]) -> bool:
-        """Whether the server accepts the position, as far as it says so in time; `read` calls
-        `more`. Raises PositionLost. The token of an idle cluster moves every ten seconds, with its
-        no-ops."""
+        """Whether the server accepts the position, if it says so in time; `read` calls `more`.
+        Raises PositionLost. The token of an idle cluster moves every ten seconds, with no-ops."""
         until = time.monotonic() + min(self._settings.silence, _ACCEPTING)
         while not self.is_accepted and time.monotonic() < until:
             read(1.0)

@@ -1,8 +1,7 @@
 """Changes into pages: counts ordinals, drops what the reader has, keeps relations. Pure.
 
-A page's payload begins with a change; what came before is in its context. Relation messages that
-say nothing new stay inside; one that changes a relation which the page already uses ends the page,
-so that one relation per table holds for the whole page.
+A page's payload begins with a change; what came before is in its context. A Relation message that
+changes a relation which the page uses ends the page: one relation per table holds for all of it.
 """
 
 import math
@@ -21,11 +20,8 @@ from penstock.wire.pgoutput.messages import LogicalMessage, Truncate, Type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownRelation:
-    """A relation in force: its raw message (from `R`, no xid) and what the catalogue says.
-
-    `types` holds the types of its columns that are not built in. `key` is the primary key where
-    the message does not tell it. `catalog`: see `Context.catalogs`.
-    """
+    """A relation in force: its raw message (from `R`, no xid), `types` of its columns that are not
+    built in, the primary `key` where the message has none. `catalog`: see `Context.catalogs`."""
 
     raw: bytes
     types: dict[int, TypeEntry] = field(default_factory=dict)
@@ -42,11 +38,8 @@ Relations = dict[bytes, KnownRelation]
 
 
 class OpenPage:
-    """Collects pieces of the stream until they are cut into a page.
-
-    `used` takes the raw OID of every relation that a row uses, and `count` their number; the
-    framing loop keeps both directly.
-    """
+    """Collects pieces of the stream until they are cut into a page. `used` takes the raw OID of
+    every relation that a row uses, and `count` counts rows; the framing loop keeps both."""
 
     __slots__ = ("_first", "_partition", "_parts", "_start", "count", "size", "used")
 
@@ -87,9 +80,7 @@ class OpenPage:
             relations=tuple(each.raw for _, each in known),
             types={oid: entry for _, each in known for oid, entry in each.types.items()},
             keys={int.from_bytes(oid, "big"): each.key for oid, each in known if each.key},
-            catalogs={
-                int.from_bytes(oid, "big"): each.catalog for oid, each in known if each.catalog
-            },
+            catalogs={int.from_bytes(o, "big"): each.catalog for o, each in known if each.catalog},
             ends=ends,
         )
         page = Page(
@@ -107,9 +98,7 @@ class OpenPage:
 
 class PageTimer:
     """A page that is not full is cut when its transactions are over, but at least `spacing` seconds
-    after the one before it, so that a trickle of single rows does not make a page of each. The rest
-    of a transaction is waited for: then its last page says that it ends there. `now` is monotonic
-    seconds."""
+    after the last: a trickle of single rows does not make a page of each. `now` is monotonic."""
 
     def __init__(self, spacing: float, now: float) -> None:
         self._spacing = spacing
@@ -119,8 +108,8 @@ class PageTimer:
         self._cut_at = now
 
     def due_in(self, now: float, *, holds: bool, between: bool) -> float:
-        """Seconds until it is to be cut, 0 or less for now; endless while there is no change in it
-        (not `holds`), or while the last transaction that began goes on (not `between`)."""
+        """Seconds until it is to be cut; endless while there is no change in it (not `holds`), or
+        the last transaction that began goes on (not `between`)."""
         return self._cut_at + self._spacing - now if holds and between else math.inf
 
 
@@ -133,8 +122,8 @@ _NOWHERE = Place("", -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """A page is cut at `rows` changes (a TRUNCATE of several tables may exceed it), or `size`
-    bytes (the last change may exceed it)."""
+    """A page is cut at `rows` changes (a TRUNCATE may exceed it), or `size` bytes (the last
+    may)."""
 
     size: int
     rows: int
@@ -145,12 +134,9 @@ class Diverged(Unavailable):
 
 
 class Collector:
-    """Where in which transaction we are, and the page in the making.
-
-    `ordinal` is of the next change; `skip` the number of leading changes of this transaction that
-    the reader has; `last` the last change that went into a page, ever. `era` begins every cursor.
-    With `anchored` the transaction that `after` is in must come first.
-    """
+    """Where in which transaction we are, and the page in the making. `ordinal` is of the next
+    change; `skip` the number of leading changes that the reader has; `last` the last that went into
+    a page. `era` begins every cursor. `anchored`: the transaction of `after` must come first."""
 
     def __init__(
         self,
@@ -191,8 +177,7 @@ class Collector:
         return max(0, self.skip - self.ordinal)
 
     def start(self, transaction: Transaction, cursor: str) -> None:
-        """What comes next belongs to this transaction, and has places of this cursor (in its
-        era). Raises Diverged."""
+        """A transaction comes next, with places of this cursor (in its era). Raises Diverged."""
         after, ordinal = self._after
         cursor = self.era + cursor
         if self._anchored:
@@ -201,10 +186,7 @@ class Collector:
                 raise Diverged(f"a transaction at {cursor} came, and none at our position {after}")
         self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
         self._past = cursor > after
-        if cursor > after:
-            self.skip = 0
-        else:
-            self.skip = ordinal + 1 if cursor == after else ENDLESS
+        self.skip = 0 if self._past else ordinal + 1 if cursor == after else ENDLESS
 
     @property
     def is_past(self) -> bool:
@@ -212,8 +194,8 @@ class Collector:
         return self.transaction is BETWEEN and self._past
 
     def run(self, run: Run, piece: bytes) -> None:
-        """Whole transactions that come next; `piece` has them, from the first change on where the
-        page has none."""
+        """Whole transactions come next; `piece`: them, of an empty page from the first change
+        on."""
         page = self.page
         if not page.count:
             page.begin(run.first, Place(self.era + run.first.cursor, 0))
@@ -267,10 +249,8 @@ class Collector:
             self.changes(1, piece)
 
     def relation(self, raw: bytes, piece: bytes, now: float) -> list[Page]:
-        """A table as it is from now on; `raw` is the message from `R`, without an xid.
-
-        Returns the page that ends here because its rows were of another form.
-        """
+        """A table as it is from now on; `raw` is the message from `R`, without an xid. Returns the
+        page that ends here because its rows were of another form."""
         oid = raw[1:5]
         position = f"{self.cursor}:{self.ordinal}" if self.cursor else None
         known = self._describe(raw, self._types, self.transaction.xid, position)

@@ -1,6 +1,7 @@
 """A table's rows as they are now, to compare them with a stream."""
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import orjson
@@ -41,18 +42,17 @@ class PostgresTable:
         schema, _, table = name.rpartition(".")
         self.namespace, self.name = schema or "public", table
         self._table = sql.Identifier(self.namespace, self.name)
-        self._key: list[str] = []
 
     def identity(self, change: Mapping[str, Any]) -> str:
         key = change.get("key")
         if key is None and change.get("document_id") is not None:
-            names, text = self._primary_key(), str(change["document_id"])
+            names, text = self._primary_key, str(change["document_id"])
             values = [text] if len(names) == 1 else orjson.loads(text)
             key = dict(zip(names, values, strict=True))
         return _text(key or {})
 
     def key_of(self, image: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        names = self._primary_key()
+        names = self._primary_key
         return {name: image[name] for name in names} if all(n in image for n in names) else None
 
     def count(self) -> int:
@@ -63,13 +63,12 @@ class PostgresTable:
         query = sql.SQL("SELECT * FROM {}").format(self._table)
         if most is not None:
             query += sql.SQL(" ORDER BY random() LIMIT {}").format(sql.Literal(most))
-        key = self._primary_key()
+        key = self._primary_key
         for row in self._rows(query):
             yield _text({name: row[name] for name in key}), row
 
+    @cached_property
     def _primary_key(self) -> list[str]:
-        if self._key:
-            return self._key
         where = self._table.as_string(None)
         key = [row["attname"] for row in self._rows(_KEY, (where,))]
         if not key:
@@ -78,7 +77,6 @@ class PostgresTable:
                 code="table-missing",
                 hint="name a table as SCHEMA.TABLE; without a primary key rows can't be compared",
             )
-        self._key = key
         return key
 
     def _rows(self, query: Any, values: tuple[Any, ...] = ()) -> Iterator[dict[str, Any]]:

@@ -40,8 +40,7 @@ Result = TypeVar("Result")
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection whose statements end, though the server hang: it may have accepted us and be
-    frozen since, and then no timeout of its own ever strikes. They end early once `is_stopped`."""
+    """A connection whose statements end, also early once `is_stopped`, though the server hang."""
 
     patience = 0.0  # seconds
     is_stopped: Callable[[], bool] = staticmethod(lambda: False)
@@ -75,8 +74,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
             raise Ended(f"no answer for {self.patience:.0f} s")
 
     def give_up(self) -> None:
-        """Closes it, and has the server end the statement: else it would go on, and hold its locks,
-        until it notices that we are gone."""
+        """Closes it, and has the server end the statement, which would go on and hold its locks."""
         with suppress(psycopg.Error):
             self.cancel_safe(timeout=_CANCELLING)
         self.close()
@@ -88,17 +86,13 @@ class Ended(psycopg.OperationalError):
 
 def connect_ordinary(settings: PostgresSettings) -> Ordinary:
     """An autocommit connection whose statements end within 30 s."""
-    parameters = _parameters(settings, {"statement_timeout": str(_STATEMENT_TIMEOUT)})
-    with translating(f"connecting to {address(settings)}"):
-        return _connected(parameters, _STATEMENT_TIMEOUT / 1000 + _LATE)
+    session = {"statement_timeout": str(_STATEMENT_TIMEOUT)}
+    return _connected(settings, session, _STATEMENT_TIMEOUT / 1000 + _LATE)
 
 
 def connect_replication(settings: PostgresSettings) -> Ordinary:
-    """A connection of a wal sender that is bound to the database; its commands take no longer
-    than `connect_timeout`."""
-    parameters = _parameters(settings, _NO_LIMIT) | {"replication": "database"}
-    with translating(f"connecting to {address(settings)} for replication"):
-        return _connected(parameters, settings.connect_timeout)
+    """A connection of a wal sender, whose commands take no longer than `connect_timeout`."""
+    return _connected(settings, _NO_LIMIT, settings.connect_timeout, replicates=True)
 
 
 def connect_exporting(
@@ -107,9 +101,7 @@ def connect_exporting(
     """As `connect_replication`, to make a slot: that waits for older transactions, for at most
     `patience` seconds, and until it `is_stopped`."""
     session = _NO_LIMIT | {"lock_timeout": str(round(patience * 1000))}
-    parameters = _parameters(settings, session) | {"replication": "database"}
-    with translating(f"connecting to {address(settings)} for replication"):
-        return _connected(parameters, patience + _LATE, is_stopped)
+    return _connected(settings, session, patience + _LATE, is_stopped, replicates=True)
 
 
 def connect_reading(
@@ -118,27 +110,33 @@ def connect_reading(
     """An autocommit connection for reading tables: values are text as in the log, statements may
     take long, until it `is_stopped`, and row security is an error instead of a filter."""
     session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
-    parameters = _parameters(settings, _NO_LIMIT | session)
-    with translating(f"connecting to {address(settings)}"):
-        connection = _connected(parameters, _READING, is_stopped)
-        if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+    connection = _connected(settings, _NO_LIMIT | session, _READING, is_stopped)
+    if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
+        with translating(f"connecting to {address(settings)}"):
             connection.execute("SET transaction_timeout = 0")
-        return connection
+    return connection
 
 
 def _connected(
-    parameters: dict[str, Any], patience: float, is_stopped: Callable[[], bool] | None = None
+    settings: PostgresSettings,
+    session: dict[str, str],
+    patience: float,
+    is_stopped: Callable[[], bool] = lambda: False,
+    *,
+    replicates: bool = False,
 ) -> PatientConnection:
-    connection = PatientConnection.connect(**parameters, autocommit=True)
-    connection.patience = patience
-    if is_stopped is not None:
-        connection.is_stopped = is_stopped
-    try:
-        _pin(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    more = {"replication": "database"} if replicates else {}
+    parameters = _parameters(settings, session) | more
+    purpose = " for replication" if replicates else ""
+    with translating(f"connecting to {address(settings)}{purpose}"):
+        connection = PatientConnection.connect(**parameters, autocommit=True)
+        connection.patience, connection.is_stopped = patience, is_stopped
+        try:
+            _pin(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
 
 def _pin(connection: Ordinary) -> None:
@@ -156,9 +154,8 @@ def _pin(connection: Ordinary) -> None:
 
 
 def take_any_bytes(connection: Ordinary) -> None:
-    """Has values of a database in SQL_ASCII, which accepts any bytes, come as they are. Asked for
-    UTF-8 the server would end at the first that is none, again and again; now the decoder can set
-    one value aside."""
+    """Has values of a database in SQL_ASCII, which accepts any bytes, come as they are: asked for
+    UTF-8 the server would end at the first that is none, and the decoder sets one value aside."""
     if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
         connection.pgconn.exec_(b"SET client_encoding TO 'SQL_ASCII'")
 
@@ -206,26 +203,20 @@ class SideConnection:
 
     def rows(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         """The rows of one statement. Raises Unavailable or SettingsError."""
-        if self._connection is not None:
-            try:
-                with translating(_CATALOGUE):
-                    return self._run(self._connection, query, parameters)
-            except Unavailable:
-                if not self._connection.closed:
-                    raise
-                self.close()
-        self._connection = connect_ordinary(self._settings)
-        with translating(_CATALOGUE):
-            # Defaults of a table that somebody has locked are not waited for.
-            self._connection.execute("SET lock_timeout = '1s'")
-            return self._run(self._connection, query, parameters)
-
-    @staticmethod
-    def _run(connection: Ordinary, query: str, parameters: Any) -> list[tuple[Any, ...]]:
-        return connection.execute(query.encode(), parameters).fetchall()
+        is_new = self._connection is None
+        connection = self._connection = self._connection or connect_ordinary(self._settings)
+        try:
+            with translating(_CATALOGUE):
+                if is_new:  # defaults of a table that somebody has locked are not waited for
+                    connection.execute("SET lock_timeout = '1s'")
+                return connection.execute(query.encode(), parameters).fetchall()
+        except Unavailable:
+            if is_new or not connection.closed:
+                raise
+            self.close()
+        return self.rows(query, *parameters)
 
     def close(self) -> None:
-        """Closes the connection, if there is one."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -258,9 +249,8 @@ ORDER BY blocker
 
 class LockWait:
     """What connections of ours wait for: locks and new slots wait for older transactions. Used as
-    the `is_stopped` of connections with these `pids`, which is called while they wait:
-    then it looks every few seconds, and reports in words to `on_wait`, "" at the end. `seen` is
-    what it found last."""
+    the `is_stopped` of connections with these `pids`: it looks every few seconds, and reports in
+    words to `on_wait`, "" at the end. `seen` is what it found last."""
 
     def __init__(self, settings: PostgresSettings, wait: SnapshotWait) -> None:
         self.pids: list[int] = []

@@ -31,9 +31,8 @@ _HINT = "correct `where`: an SQL condition over the columns of this table"
 
 class TableRange(TypedDict, total=False):
     """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
-    another, `since`: those alone that were written by this transaction id or later ones. By pages:
-    those of `leaf` (`schema.table`, quoted) from `first` to before `stop`.
-    What is left out is open."""
+    another, `since`: only those that this transaction id or later ones wrote. By pages: those of
+    `leaf` (`schema.table`, quoted) from `first` to before `stop`. What is left out is open."""
 
     after: list[str]
     to: list[str]
@@ -146,8 +145,7 @@ def _order(table: Published, *source: str) -> sql.Composed:
 
 
 def sample_percent(size: int, *, heap: int, weight: int) -> float:
-    """How much of a table of `heap` bytes, `weight` with TOAST, is to be looked at so that ranges
-    of about `size` bytes can be cut."""
+    """How much of a table of `heap` bytes, `weight` with TOAST, gives ranges of `size` bytes."""
     pages = max(1, heap // _BLOCK)
     return min(100.0, 100.0 * _PAGES_FOR_A_BOUND * (1 + weight // size) / pages)
 
@@ -173,8 +171,7 @@ def key_ranges(bounds: Sequence[Sequence[str]]) -> list[TableRange]:
 
 
 def written_since(ranges: Sequence[TableRange], xid: int) -> list[TableRange]:
-    """Of these ranges, in the order of the key, the rows that this transaction or later ones wrote.
-    Neighbours are one range."""
+    """Of these ranges, in the order of the key and joined, the rows written by `xid` or later."""
     found: list[TableRange] = []
     for one in ranges:
         if found and "to" in found[-1] and one.get("after") == found[-1]["to"]:
@@ -284,8 +281,7 @@ def checked_condition(where: str) -> str:
 
 @contextmanager
 def blaming(where: str) -> Iterator[None]:
-    """What the server finds wrong with a statement, the condition in it is to blame for: ours are
-    right, and write nothing."""
+    """Blames the condition for what the server finds wrong with a statement: ours are right."""
     try:
         yield
     except PenstockError as error:

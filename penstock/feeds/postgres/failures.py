@@ -1,7 +1,6 @@
 """psycopg's exceptions -> penstock's, by one table from SQLSTATE.
 
-Never quotes the connection URL. libpq's own messages name host, port, user and database, but
-never a password.
+Never quotes the connection URL. libpq's own messages have host, port, user and database only.
 """
 
 from collections.abc import Iterator
@@ -16,8 +15,7 @@ _Row = tuple[type[PenstockError], str]
 _LATER = "penstock tries again by itself"
 _DEFECT = "this is a defect of penstock or of the server: please report it with this message"
 
-# The longest prefix of the SQLSTATE wins; text in the message decides where one state has
-# several causes (below).
+# The longest prefix of the SQLSTATE wins, unless text in the message decides (below).
 _TABLE: dict[str, _Row] = {
     "00": (Unavailable, _LATER),
     "08": (Unavailable, "the connection broke; " + _LATER),

@@ -54,8 +54,7 @@ from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
 class PostgresFeed(SettingsFeed[PostgresSettings]):
-    """The implementation of `feeds.Feed` for PostgreSQL 13 to 18, and of `KnowsReader`. It is its
-    settings."""
+    """The implementation of `feeds.Feed` and `KnowsReader` for PostgreSQL 13 to 18."""
 
     selects_rows = True
     detail_series = (
@@ -80,8 +79,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def begin(self, at: feeds.At = None) -> Bookmarks:
         """See `feeds.Feed`: where the slot is, or now, where it is made. Makes the publication (if
-        asked) and the slot, in this order: a slot can't decode with a publication that is younger
-        than itself. Drops nothing."""
+        asked) and then the slot, which can't decode with a younger publication. Drops nothing."""
         if isinstance(at, Mapping):
             return at
         if at not in (None, "now"):
@@ -115,8 +113,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return {self.settings.partition: Bookmark(mark=known.to_json())}
 
     def _lacks_own(self, connection: Ordinary) -> bool:
-        """Whether the publication is missing, and penstock's own: a slot can't decode with one that
-        is younger than itself."""
+        """Whether the publication is missing, and penstock's own, so that the slot can't decode."""
         settings = self.settings
         return settings.is_managed and not publication_exists(connection, settings.publication)
 

@@ -32,12 +32,9 @@ _BACKLOG = 8  # looks in a row that brought bytes: no single transaction that so
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Beginning:
     """Where a following begins, and on which history; `connection` is for replication and free,
-    `reader` its name at the server.
-
-    `lsn` is the commit of the transaction that `after` is in, because the rest of it may be needed;
-    0 for where the slot is. `allowed`: see `LogProgress`. `despite`: there is a hole after `after`.
-    `anchored`: the log is expected to have the transaction that `after` is in.
-    """
+    `reader` its name at the server. `lsn` is the commit of the transaction that `after` is in,
+    whose rest may be needed; 0 for where the slot is. `allowed`: see `LogProgress`. `despite`:
+    there is a hole after `after`. `anchored`: the log should have the transaction of `after`."""
 
     connection: Ordinary
     reader: int
@@ -60,10 +57,7 @@ def history_lost(
 
 
 class PostgresFollowing(Following):
-    """The implementation of `feeds.Following` for a replication slot.
-
-    One thread reads; `acknowledge` and `status` may be called from any.
-    """
+    """The implementation of `feeds.Following` for a replication slot."""
 
     def __init__(
         self,
@@ -73,9 +67,7 @@ class PostgresFollowing(Following):
         memory: SlotMemory,
     ) -> None:
         slot, after, now = begin.slot, begin.after, time.monotonic()
-        self._settings = settings
-        self._begin = begin
-        self._memory = memory
+        self._settings, self._begin, self._memory = settings, begin, memory
         self._connected = True  # until the first error, or `close`; never again
         self._pages = 0  # given so far: with the log's end, a text that changes with every event
         self._flow = 0  # looks at the wire in a row that brought bytes
@@ -151,8 +143,7 @@ class PostgresFollowing(Following):
             self._flow = self._flow + 1 if data else 0
 
     def _patience(self, due: float, size: int) -> float:
-        """Seconds in which bytes shall gather: the server sends row by row, and wakes who waits for
-        the next, which costs both more than the row."""
+        """Seconds in which bytes shall gather: to be woken for each row costs more than the row."""
         if self._framer.between and due > _PATIENCE:
             return _PATIENCE
         # Not where so much comes that a window, perhaps of one segment, would be the limit.
@@ -214,8 +205,8 @@ class PostgresFollowing(Following):
         return format_lsn(max(self._begin.lsn, self._begin.slot.confirmed))
 
     def status(self) -> Mapping[str, Any]:
-        """See `feeds.Following`. The lag reaches from what is durable to the newest WAL that we
-        know of; `lag_seconds` is the age of the oldest commit that is not durable yet."""
+        """See `feeds.Following`. The lag reaches to the newest WAL that we know of; `lag_seconds`
+        is the age of the oldest commit that is not durable yet."""
         progress, slot = self._progress, self._begin.slot
         oldest = progress.oldest
         current = max(progress.received, slot.current)
@@ -276,8 +267,7 @@ class PostgresFollowing(Following):
 
 
 class _Silence:
-    """How long the server has said nothing: it is asked for an answer after a quarter of `limit`
-    seconds, because one that gives none is not there."""
+    """How long the server is silent: it is asked for an answer after a quarter of `limit` s."""
 
     def __init__(self, limit: float, now: float) -> None:
         self._limit = limit
@@ -295,8 +285,7 @@ class _Silence:
         return asks
 
     def check(self, now: float) -> None:
-        """Raises Unavailable. Silence is the server's when it was asked meanwhile, and ours when we
-        slept."""
+        """Raises Unavailable. Without a question meanwhile the silence is ours: we slept."""
         silent, asked = now - self._heard_at, self._asked_at
         if silent > self._limit and asked is not None and now - asked > self._limit / 2:
             raise Unavailable(

@@ -37,11 +37,8 @@ _KEEPALIVE = struct.Struct(">QqB")
 
 
 class Framer:
-    """Frames one replication stream and cuts it into the pages of `collector`.
-
-    `feed` takes bytes as they come; `scan` returns the pages that they complete; `flush` cuts what
-    is left when no more bytes wait.
-    """
+    """Frames one replication stream and cuts it into the pages of `collector`: `feed` takes bytes;
+    `scan` returns the pages that they complete; `flush` cuts the rest when no more bytes wait."""
 
     def __init__(self, collector: Collector, *, progress: LogProgress, streams: Streams) -> None:
         self.transactions = 0
@@ -72,8 +69,7 @@ class Framer:
 
     @property
     def busy(self) -> bool:
-        """Whether `scan` has more to do without being fed: a large transaction is delivered piece
-        by piece, and what came after it waits."""
+        """Whether `scan` has more to do without being fed: a large transaction comes in pieces."""
         return self._delivery is not None or self._waiting
 
     def feed(self, data: bytes) -> None:
@@ -86,11 +82,8 @@ class Framer:
         return self.collector.flush(now)
 
     def scan(self, now: float) -> list[Page]:
-        """The pages that are complete now; `now` in seconds since 1970.
-
-        While a large transaction is delivered, one call reads one piece of it. Raises Malformed,
-        and what an ErrorResponse in the stream says.
-        """
+        """The pages that are complete now (seconds since 1970); of a large transaction one piece.
+        Raises Malformed, and what an ErrorResponse in the stream says."""
         if self._delivery is not None:
             return self._deliver(self._delivery, now)
         if self._chunks and (self._lacking <= 0 or self._waiting):

@@ -29,8 +29,7 @@ _SERVER = (
     f"the server was restored from a backup, or is another one: correct `connection`, or {_SLOT}"
 )
 
-# cause -> whether the server's log is another one, which uses our LSNs again for other changes; and
-# what an operator can do.
+# cause -> whether the server's log is another one, which uses our LSNs again; and a hint.
 CAUSES: Mapping[str, tuple[bool, str]] = {
     "other_system": (True, _SERVER),
     "other_timeline": (True, _SERVER),
@@ -45,11 +44,9 @@ CAUSES: Mapping[str, tuple[bool, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownHistory:
-    """What was stored with a position: the history it belongs to.
-
-    `flushed` is the furthest that the slot may be because of us. `era` is of cursors that are made
-    now; a position of an earlier one is no LSN of this history. Empty or 0: nothing is known.
-    """
+    """What was stored with a position: the history it belongs to. `flushed` is the furthest that
+    the slot may be because of us. `era` is of cursors that are made now; a position of an earlier
+    one is no LSN of this history. Empty or 0: nothing is known."""
 
     system: str = ""
     timeline: int = 0
@@ -89,11 +86,9 @@ def era_behind(known: KnownHistory, cause: str) -> str:
 
 
 def can_anchor(known: KnownHistory, position: int | None, slot: Slot, publication: str) -> bool:
-    """Whether the server will begin with the very transaction that `position` is the commit of.
-
-    Not if the slot is beyond it, if another publication chose what we got, or if the position is
-    inside the record of a message, which is not sent again.
-    """
+    """Whether the server will begin with the very transaction that `position` is the commit of: not
+    if the slot is beyond it, if another publication chose what we got, or if the position is inside
+    the record of a message, which is not sent again."""
     return (
         position is not None
         and slot.confirmed <= position
@@ -123,11 +118,8 @@ def judge(
     forks: Mapping[int, int],
     has_diverged: bool = False,
 ) -> HistoryVerdict:
-    """The first cause that applies, worst first.
-
-    `current` is the end of the server's log. `forks` says where the history of the server's
-    timeline left each earlier one. `has_diverged`: our last transaction is not at its place.
-    """
+    """The first cause that applies, worst first. `current`: the end of the server's log. `forks`:
+    where its timeline left each earlier one. `has_diverged`: our last transaction is not there."""
     position = position_of(known, after)
     if known.system and known.system != system.identifier:
         return HistoryVerdict(

@@ -5,12 +5,7 @@ Looks and changes nothing. Each finding says how to mend it, with SQL that can b
 
 from collections.abc import Collection, Iterator, Sequence
 
-from penstock.feeds.postgres.connect import (
-    Ordinary,
-    address,
-    connect_ordinary,
-    connect_replication,
-)
+from penstock.feeds.postgres.connect import Ordinary, address, connect_ordinary, connect_replication
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.publication import check_tables
 from penstock.feeds.postgres.settings import PostgresSettings

@@ -38,18 +38,14 @@ class _Sent:
 
 
 class LogProgress:
-    """One stream's received and durable positions; times are seconds of any one clock.
+    """One stream's received and durable positions; times are seconds of any one clock. `durable` is
+    the slot's confirmed_flush_lsn; `after` the place that we follow from, and the LSN up to which
+    the source is not needed any more when that place is durable. `allowed` is how far may be
+    acknowledged at most, None for as far as is durable: it is raised when a mark is stored. A
+    report is due three times in `patience` seconds, after which the server may take us for dead.
 
-    `durable` is the slot's confirmed_flush_lsn; `after` the place that we follow from, and the
-    LSN up to which the source is not needed any more when that place is durable. Either side may
-    take the other for dead after `patience` seconds: a report is due three times in them.
-
-    `allowed` is how far may be acknowledged at most, None for as far as is durable: whoever
-    stores marks raises it when one is stored.
-
-    `settled`, `committed` and `keepalive` are called in the order of the stream; `acknowledged`
-    whenever something became durable.
-    """
+    `opened`, `committed` and `keepalive` are called in the order of the stream; `acknowledged`
+    whenever something became durable."""
 
     def __init__(
         self,
@@ -87,8 +83,7 @@ class LogProgress:
 
     @property
     def oldest(self) -> int | None:
-        """When the oldest transaction was committed that is not durable: microseconds since 1970.
-        From any thread."""
+        """When the oldest commit that is not durable was (us since 1970). From any thread."""
         stored = self.stored or _NOWHERE
         first = next((each for each in tuple(self._sent) if each.last > stored), None)
         return self._open if first is None else first.committed_at or None

@@ -3,7 +3,7 @@ altered; penstock's own follows the settings. And its preflight: coverage, keys,
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from psycopg import sql
 
@@ -57,8 +57,7 @@ WHERE n.nspname = %s AND c.relname = %s
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _Table(NamedTuple):
     schema: str
     name: str
     identity: str
@@ -139,9 +138,7 @@ def followed_tables(connection: Ordinary, settings: PostgresSettings) -> list[tu
 
 
 def _published(connection: Ordinary, name: str) -> list[_Table]:
-    names = [field.name for field in fields(_Table)]
-    rows = connection.execute(_TABLES, (name,)).fetchall()
-    return [_Table(**dict(zip(names, row, strict=True))) for row in rows]
+    return list(map(_Table._make, connection.execute(_TABLES, (name,)).fetchall()))
 
 
 def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:

@@ -36,9 +36,8 @@ _END = _HEADER.pack(b"c", 4) + _HEADER.pack(b"Z", 5) + b"T"
 
 
 def copied(connection: PatientConnection, query: sql.Composed, what: str) -> Iterator[bytes]:
-    """Runs a COPY TO STDOUT, and yields the messages that answer it, cut anywhere; the last is
-    ReadyForQuery. A caller that reads no further closes the connection. Raises Unavailable,
-    SettingsError."""
+    """Runs a COPY TO STDOUT, and yields the messages that answer it, cut anywhere, up to
+    ReadyForQuery. Who reads no further closes the connection. Raises Unavailable, SettingsError."""
     read = _through_libpq if connection.pgconn.ssl_in_use else _from_socket
     with translating(what):
         try:
@@ -115,8 +114,7 @@ _FRAME = struct.Struct(">cIc24x")
 _HEADS = [_HEADER.pack(b"t", size) for size in range(256)]
 _SPARE = 2**16  # bytes of the output's buffer beyond the size of a page
 
-# What `take` answers: the next message is not whole; is no row; the page is full; a row is
-# not as COPY writes it.
+# What `take` answers: a message is not whole; is no row; the page is full; a row is broken.
 _MORE, _OTHER, _FULL, _BROKEN = range(4)
 
 
@@ -226,8 +224,7 @@ def line_framer(prefix: bytes, *, size: int, what: str) -> CopyFramer:
 
 
 class _InPython:
-    """The reference, and what there is without the native library. Without `columns` rows stay
-    lines, after the head."""
+    """The reference, and the way without the native library. No `columns`: rows stay lines."""
 
     def __init__(self, head: bytes, columns: int | None, rows: int, size: int) -> None:
         self._head, self._columns, self._rows, self._size = head, columns, rows, size

@@ -166,8 +166,7 @@ ORDER BY a.attnum
 
 
 class _Row(NamedTuple):
-    """A column of a published table; one without columns has a row with nulls from `name` on, but
-    for what is of the table."""
+    """A column of a published table; null from `name` on where the table has no columns."""
 
     schema: str
     table: str
@@ -199,8 +198,7 @@ def relation_of(
 
 
 def schemas_of(ask: Ask, settings: PostgresSettings, oid: int | None = None) -> list[TableSchema]:
-    """Those of all followed tables, or of one, as they are now; by one question, and one for types
-    that are not built in."""
+    """Those of all followed tables, or of one, as they are now; by one question, or two."""
     return [_schema(settings, *one) for one in _followed(ask, settings, oid)]
 
 
@@ -237,8 +235,7 @@ def announced(ask: Ask, settings: PostgresSettings, known: KnownRelation) -> lis
 def _followed(
     ask: Ask, settings: PostgresSettings, oid: int | None
 ) -> Iterator[tuple[list[_Row], TableName, Mapping[int, TypeEntry]]]:
-    """The columns of each table, what messages and buckets call it, and types that are not built
-    in."""
+    """Each table's columns, its name in messages and buckets, and types that are not built in."""
     found = map(_Row._make, ask(_RELATIONS, settings.publication, None, None, None, oid, oid))
     tables = {key: list(some) for key, some in groupby(found, key=itemgetter(0, 1))}
     is_narrow = bool(settings.tables)

@@ -1,7 +1,7 @@
 """The replication slot: reading it, making it, and the command that follows it."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import sql
@@ -43,11 +43,8 @@ WHERE s.slot_name = %s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slot:
-    """A slot as it was when we looked. LSNs are numbers, 0 for none.
-
-    `current` is the end of the server's WAL; `sender_timeout` its wal_sender_timeout in seconds,
-    0 for never; `connected_to` the database that we are connected to.
-    """
+    """A slot as it was when we looked. LSNs are numbers, 0 for none. `current`: the end of the
+    server's WAL; `sender_timeout`: seconds, 0 for never; `connected_to`: our database."""
 
     name: str
     plugin: str
@@ -96,8 +93,7 @@ def log_end(connection: Ordinary) -> tuple[bool, int]:
     return row
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class System:
+class System(NamedTuple):
     """Which history of which server this is: a restored or promoted one differs in one of them."""
 
     identifier: str
@@ -108,15 +104,12 @@ def identify_system(connection: Ordinary) -> System:
     """IDENTIFY_SYSTEM, on a replication connection."""
     with translating("identifying the server"):
         row = connection.execute("IDENTIFY_SYSTEM").fetchone()
-    identifier, timeline = (str(row[0]), int(row[1])) if row else ("", 0)
-    return System(identifier=identifier, timeline=timeline)
+    return System(str(row[0]), int(row[1])) if row else System("", 0)
 
 
 def forks(connection: Ordinary, timeline: int) -> dict[int, int]:
     """Where the history of `timeline` left each timeline before it; on a replication connection.
-
-    Empty for the first one, and when the server has lost the file that says it.
-    """
+    Empty for the first one, and when the server has lost the file that says it."""
     if timeline <= 1:
         return {}
     try:
@@ -137,7 +130,7 @@ def find_slot(connection: Ordinary, name: str) -> Slot | None:
         return connection.cursor(row_factory=class_row(Slot)).execute(_FIND, (name,)).fetchone()
 
 
-def create_slot(connection: Ordinary, name: str, *, failover: bool = False) -> None:
+def create_slot(connection: Ordinary, name: str, *, failover: bool) -> None:
     """Makes the slot; it begins now. Waits for the transactions that run now."""
     more = ", failover => true" if failover else ""
     with translating(f"creating the slot {name}"):

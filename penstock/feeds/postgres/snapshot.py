@@ -144,8 +144,7 @@ class PostgresRowSource:
     @contextmanager
     def _opened(self, is_stopped: Callable[[], bool]) -> Iterator[PatientConnection]:
         """A connection that takes the table's lock first, and waits for it only so long: an ALTER
-        TABLE may be queued before it that waits for the end of the snapshot, which waits for
-        this."""
+        TABLE before it in the queue may wait for the end of the snapshot, which waits for this."""
         with closing(connect_reading(self.settings, is_stopped)) as connection:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
@@ -298,8 +297,7 @@ class PostgresSnapshot:
         return tuple(found) if all(len(each.operators) == 5 for each in found) else ()
 
     def _selected(self, raw: bytes) -> bytes:
-        """The Relation message with the selected columns. It may have other ones than when the
-        request was accepted."""
+        """The Relation message with the selected columns, which may have gone since the request."""
         columns, found = self._selection.columns, {one["name"] for one in self.schema.columns}
         if missing := [name for name in columns if name not in found]:
             raise SettingsError(
@@ -354,9 +352,8 @@ class PostgresSnapshot:
         return self._era + self._xmin if is_keyed else ""
 
     def written_since(self, ranges: Sequence[TableRange], mark: str) -> Sequence[TableRange] | None:
-        """See `feeds.TableSnapshot`. Among these rows are those that a change of their key has
-        moved here from a range that was not read then: the log may have their large values as
-        unchanged."""
+        """See `feeds.TableSnapshot`. A changed key may have moved some of these rows here from a
+        range that was not read then: the log may have their large values as unchanged."""
         xid = mark.removeprefix(self._era)
         return cutting.written_since(ranges, int(xid)) if xid.isdigit() else None
 

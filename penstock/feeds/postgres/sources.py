@@ -33,8 +33,7 @@ _THREADS = 16  # connections that are made at once: each may take its whole time
 
 
 class PostgresSources(SettingsFeed[PostgresSettings]):
-    """The implementation of `feeds.Feed`, `HasSources` and `KnowsReader` for several PostgreSQL
-    sources."""
+    """The implementation of `feeds.Feed`, `HasSources` and `KnowsReader` for several sources."""
 
     selects_rows = True
     detail_series = PostgresFeed.detail_series
@@ -224,8 +223,7 @@ class SourcesDecoder:
 
 
 def _named(sid: str, error: PenstockError) -> Unavailable:
-    """An error of one source; also one that an operator must mend: the others go on, and this one
-    is tried again."""
+    """An error of one source, also one that an operator must mend: it is tried again."""
     return Unavailable(f"source {sid}: {error.message}", hint=error.hint)
 
 

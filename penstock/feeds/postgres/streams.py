@@ -1,9 +1,8 @@
 """Transactions that are still in progress, collected per top-level xid until they end; then
 delivered piece by piece.
 
-Held in bounded memory; what is more goes to files that have no name, so that they are gone with
-the process, however it ends. An aborted transaction vanishes, an aborted subtransaction's rows are
-left out when the rest is delivered.
+Held in bounded memory; what is more goes to files without a name, which are gone with the process.
+An aborted transaction vanishes, an aborted subtransaction's rows are left out at the end.
 """
 
 import struct
@@ -25,10 +24,8 @@ _PADDING = bytes(_HEAD.size)
 
 class StreamedTransaction:
     """One transaction's messages as they came, oldest first: in memory, or after `spill` in a file.
-
     `aborted` are the raw xids of subtransactions that were rolled back; `current` the raw OIDs of
-    relations whose latest description came in this stream; `held` the bytes in memory.
-    """
+    relations whose latest description came in this stream; `held` the bytes in memory."""
 
     __slots__ = ("_file", "_is_spilled", "aborted", "current", "held")
 
@@ -42,8 +39,7 @@ class StreamedTransaction:
         self.current: set[bytes] = set()
 
     def append(self, piece: bytes) -> int:
-        """Takes whole messages; returns how many of the bytes went to the file. Raises
-        Unavailable."""
+        """Takes whole messages; returns how many bytes went to the file. Raises Unavailable."""
         with _writing():
             self._file.write(piece)
         self.held += 0 if self._is_spilled else len(piece)
@@ -85,8 +81,7 @@ def _writing() -> Iterator[None]:
 
 
 class Streams:
-    """All transactions in progress; together they hold at most `memory` bytes, about: `held` now,
-    and `spilled` ever went to files."""
+    """All transactions in progress: about `memory` bytes at most, and `spilled` ever in files."""
 
     def __init__(self, *, memory: int, folder: Path | None = None) -> None:
         self._memory = memory
@@ -139,18 +134,14 @@ class Streams:
         return stream
 
     def close(self) -> None:
-        """Forgets everything."""
         for xid in list(self._streams):
             self.take(xid).close()
 
 
 class TransactionDelivery:
     """Reads one stream into the collector's pages; `done` when nothing is left. `end` is the
-    transaction's end LSN, for whoever acknowledges it.
-
-    Rows carry the xid of their subtransaction: those of aborted ones are left out, and take no
-    ordinals. Relations hold from where they stand in the transaction, and for others after it.
-    """
+    transaction's end LSN. Rows with the xid of an aborted subtransaction are left out, and take no
+    ordinals. Relations hold from where they stand in the transaction, and for others after it."""
 
     def __init__(self, stream: StreamedTransaction, collector: Collector, *, end: int) -> None:
         self.end = end

@@ -81,8 +81,7 @@ class Catalogue:
         self, raw: bytes, announced: Mapping[int, Type] = MappingProxyType({}), xid: int = 0
     ) -> KnownRelation:
         """What to remember of a Relation message (from `R`, no xid) of a transaction, with the Type
-        messages before it. Raises Unavailable when the catalogue can't be asked. What a broken
-        message is worth, the decoder says."""
+        messages before it. A broken one is for the decoder to judge. Raises Unavailable."""
         relation = decode_message(raw, lenient=True)
         if not isinstance(relation, Relation):
             return KnownRelation(raw=raw)
@@ -156,8 +155,7 @@ def _state(document: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def types_of(ask: Ask, oids: Iterable[int]) -> dict[int, TypeEntry]:
-    """Those of these types that the catalogue has, and those that they are made of, but for the
-    built-in ones."""
+    """Those of these types that the catalogue has, and their parts, but for built-in ones."""
     return {
         oid: TypeEntry(
             kind=kind if kind in "daecrm" else "b", name=name, inner=inner, delimiter=delimiter

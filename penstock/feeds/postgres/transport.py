@@ -138,11 +138,8 @@ class LibpqTransport:
                 raise Unavailable("the server does not answer START_REPLICATION")
         result = self._pgconn.get_result()
         if result is None or result.status != ExecStatus.COPY_BOTH:
-            raise (
-                psycopg.errors.error_from_result(result)
-                if result
-                else Unavailable("the server did not start replication")
-            )
+            failed = Unavailable("the server did not start replication")
+            raise psycopg.errors.error_from_result(result) if result else failed
 
     def receive(self) -> bytes:
         with translating("reading the replication stream"):
@@ -206,9 +203,7 @@ Transport = PlainTransport | LibpqTransport
 
 def start(connection: Ordinary, command: str) -> Transport:
     """Sends START_REPLICATION and returns the stream that it opens; takes the connection over.
-
-    Raises what the server says instead, as an error of penstock.
-    """
+    Raises what the server says instead, as an error of penstock."""
     take_any_bytes(connection)
     kind = LibpqTransport if connection.pgconn.ssl_in_use else PlainTransport
     return kind(connection, command)

@@ -45,11 +45,9 @@ BETWEEN = Transaction(0, 0, 0)
 def rows_ahead(  # noqa: PLR0917 - the hot loop: keywords cost
     data: bytes, position: int, end: int, most: int, full: int, used: set[bytes]
 ) -> tuple[int, int]:
-    """Walks over row messages (I, U, D) from `position`: (where they end, how many).
-
-    Stops at anything else, at a message that is not whole before `end`, after `most` rows, or
-    after `full`. Adds to `used` what follows the tag: the relation's OID. `data` is padded.
-    """
+    """Walks over row messages (I, U, D) from `position`: (where they end, how many). Stops at
+    anything else, at a message that is not whole before `end`, after `most` rows, or after `full`.
+    Adds to `used` what follows the tag: the relation's OID. `data` is padded."""
     unpack, limit = _HEAD.unpack_from, end - 5
     left, last = most, b""
     while position <= limit and left:
@@ -95,12 +93,10 @@ _Found = ctypes.c_char * (_TRANSACTIONS * _TRANSACTION.size)
 
 
 class Run:
-    """Whole transactions, one after the other, with `rows` changes; none has anything else.
-
-    They end at `position` of what was walked over, and the last of them at `end_lsn`; those that
-    came first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`,
-    in the transaction `first`; `count` is of transactions with any. Cursors begin with `era`.
-    """
+    """Whole transactions, one after the other, with `rows` changes; none has anything else. They
+    end at `position` of what was walked over, and the last of them at `end_lsn`; those that came
+    first and had no rows at `before_lsn`, or 0. With rows: the first begins at `first_row`, in the
+    transaction `first`; `count` is of transactions with any. Cursors begin with `era`."""
 
     __slots__ = (
         "_ends", "_era", "before_lsn", "count", "end_lsn", "first", "first_row", "position",

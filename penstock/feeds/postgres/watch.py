@@ -1,6 +1,6 @@
-"""What is done on an ordinary connection while a slot is read: relations are described, the schemas
-of followed tables are recorded before their changes, the slot is looked at, an idle database's slot
-is kept moving by a logical message."""
+"""What is done on an ordinary connection while a slot is read: relations are described, schemas are
+recorded before their changes, the slot is looked at, and moved by messages while all is idle.
+"""
 
 import logging
 import time
@@ -39,9 +39,7 @@ _AT_RISK = "so far behind that the server may give its slot up (its wal_status i
 @dataclass(slots=True, kw_only=True)
 class SlotMemory:
     """What a feed remembers from one following of its slot to the next. `streaming`: transactions
-    are taken while they run. `numbers`: pages say which number each column has. `unknown`: the
-    tables of which a type is not known: what is missing.
-    """
+    are taken while they run. `numbers`: pages have columns' numbers. `unknown`: types, by table."""
 
     streaming: bool = True
     numbers: bool = False
@@ -50,8 +48,7 @@ class SlotMemory:
 
 
 class SideWork:
-    """The work besides one stream. `newest`: the LSN up to which the server had its log on disk, at
-    the last look at the slot."""
+    """The work besides one stream. `newest`: the LSN of the log on disk, at the last look."""
 
     def __init__(
         self, settings: PostgresSettings, slot: Slot, memory: SlotMemory, now: float
@@ -82,8 +79,7 @@ class SideWork:
         return known
 
     def turn(self, now: float) -> None:
-        """Writes a heartbeat and looks at the slot, each if it is time to. Raises Unavailable or
-        SettingsError."""
+        """A heartbeat and a look at the slot, if it is time. Raises Unavailable, SettingsError."""
         if self._interval is not None and now - self._beaten_at >= self._interval:
             self._beaten_at = now
             beat = "SELECT pg_catalog.pg_logical_emit_message(false, %s, '')"
@@ -111,9 +107,8 @@ class SchemaAnnouncer:
     """Records the schema that the catalogue has, at each Relation message: the server sends the
     same one again after changes that only the catalogue shows, such as another filter; what is
     stored already is passed over. A message that is older than the catalogue is recorded first.
-    Tables that the publication does not send, such as the leaves of a partitioned table that it
-    sends as one, are left out. A catalogue that does not answer holds up no changes: then a schema
-    is left out, until its next message."""
+    Tables that the publication does not send by themselves are left out. A catalogue that does not
+    answer holds up no changes: then a schema is left out, until its next message."""
 
     def __init__(self, settings: PostgresSettings, announced: AnnouncedSchemas) -> None:
         self._settings, self.announced = settings, announced

@@ -71,7 +71,7 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a timeline that does not come from ours": (
         "other_timeline", {"system": PROMOTED, "forks": {1: 400}},
     ),
-    "an earlier timeline": ("other_timeline", {"system": replace(HERE, timeline=1)}),
+    "an earlier timeline": ("other_timeline", {"system": System(identifier="7", timeline=1)}),
     "a promoted standby that has the slot beyond the fork": (
         "slot_recreated",
         {"slot": replace(SLOT, confirmed=1180), "system": PROMOTED, "forks": {2: 1150}},
