@@ -130,8 +130,7 @@ def _compare(
 
 
 def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
-    reader = pipeline.sink.plug_in.reader
-    if reader is None:
+    if (reader := pipeline.sink.plug_in.reader) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} cannot be read back",
             hint="`compare` and `tail` need a sink with a reader",

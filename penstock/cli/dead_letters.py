@@ -86,8 +86,7 @@ def replay(
         raise SettingsError("no dead letter is named", hint="name an ID, or give --all")
     on = Operated.by_command(load_pipeline(file))
     chosen = [str(each["id"]) for each in _chosen(on.letters, table, reason, since)]
-    failed = sum(not _replayed(on, each) for each in (chosen if id is None else [id]))
-    if failed:
+    if sum(not _replayed(on, each) for each in (chosen if id is None else [id])):
         raise SystemExit(1)
 
 

@@ -64,8 +64,7 @@ def command(
     if (source is None) == (action == "import"):
         raise click.UsageError("import takes what to import, and nothing else does")
     pipeline = load_pipeline(file)
-    store = pipeline.sink.map_store()
-    if store is None:
+    if (store := pipeline.sink.map_store()) is None:
         raise SettingsError(
             f"the map of {pipeline.name} is in {file} itself",
             hint="`sink.map: sqlite:///PATH` keeps it in a file that may be edited at any time",

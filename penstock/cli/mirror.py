@@ -74,8 +74,7 @@ def command(
 def _names(tables: str | None) -> list[str] | None:
     if tables is None:
         return None
-    names = [name.strip() for name in tables.split(",") if name.strip()]
-    if not names:
+    if not (names := [name.strip() for name in tables.split(",") if name.strip()]):
         raise SettingsError("--tables names no table", hint="leave it out for all that there are")
     return names
 

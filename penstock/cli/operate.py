@@ -77,7 +77,6 @@ def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
         raise SettingsError(
             f"{action} needs ops.token", hint="set it in the file, and start the pipeline again"
         )
-    found = OpsClient.of(pipeline.ops).answer(f"/actions/{action}", arguments)
-    if "error" in found:
+    if "error" in (found := OpsClient.of(pipeline.ops).answer(f"/actions/{action}", arguments)):
         raise Rejected(str(found["error"]), hint=str(found.get("info", "")))
     click.echo(f"{action} has begun")

@@ -214,8 +214,7 @@ def _print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_js
         found = {"remaining": total, "at_least": at_least, "backends": totals, "partitions": rows}
         click.echo(json.dumps(found, indent=2))
         return
-    cells = [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]
-    if cells:
+    if cells := [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]:
         click.echo(columns(("backend", "partition", "remaining"), cells))
     for name in (name for name, each in totals.items() if each is None):
         click.echo(f"{name}: not known; not in the sum", err=True)

@@ -105,8 +105,7 @@ class Editing(Closes):
     def export(self) -> dict[str, Any]:
         """Plain JSON: `pipeline`, and `positions` by name."""
         rows = self.rows()
-        broken = [row.name for row in rows if row.bookmark is None]
-        if broken:
+        if broken := [row.name for row in rows if row.bookmark is None]:
             raise SettingsError(
                 f"the stored position of {broken[0]} can't be read",
                 hint=f"penstock positions FILE delete {broken[0]}, or set it",

@@ -99,8 +99,7 @@ def check_java(environment: Mapping[str, str]) -> Finding:
     except (OSError, subprocess.TimeoutExpired) as error:
         remedy = f"correct JAVA_HOME, or {_GET_JAVA}" if home else _GET_JAVA
         return finding("error", "java", f"{found} does not run: {type(error).__name__}", remedy)
-    version = _VERSION.search(answer.stderr + answer.stdout)
-    if version is None:
+    if (version := _VERSION.search(answer.stderr + answer.stdout)) is None:
         return finding("error", "java", f"{found} does not say its version", _GET_JAVA)
     if int(version[1]) < _JAVA:
         return finding(
@@ -171,8 +170,7 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
     """Hash partitions that no subject has, or a subject that has them without any."""
-    server = pipeline.sink.server()
-    if server is None:
+    if (server := pipeline.sink.server()) is None:
         return
     count = max(pipeline.hash_partitions(backend) for backend in pipeline.backends)
     used = "{partition}" in server.subject
@@ -199,8 +197,7 @@ def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
     needed = {"backend"} if len(pipeline.backends) > 1 else set()
     if any(backend.feed().polled for backend in pipeline.backends):
         needed.add("source_partition")
-    missing = [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]
-    if missing:
+    if missing := [f"{{{name}}}" for name in sorted(needed - parse_template(server.subject).fixed)]:
         yield finding(
             "warning" if server.delivery == "auto" else "error",
             "subjects",

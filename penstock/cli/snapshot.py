@@ -125,8 +125,7 @@ def _report(records: Sequence[RunRecord], *, as_json: bool) -> None:
             )
         elif not record.error:
             click.echo(f"{'.'.join(record.name)}: {record.state} ({record.snapshot_id})")
-    failed = [record for record in records if record.error]
-    if failed:
+    if failed := [record for record in records if record.error]:
         texts = "; ".join(f"{'.'.join(one.name)}: {one.error}" for one in failed)
         raise Unavailable(texts, hint=failed[0].hint)
 

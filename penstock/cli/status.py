@@ -76,8 +76,7 @@ def _ops(where: str, token: str | None) -> OpsClient:
 
 
 def _asked(ops: OpsClient, path: str) -> dict[str, Any]:
-    found = ops.answer(path)
-    if "error" in found:
+    if "error" in (found := ops.answer(path)):
         raise SettingsError(str(found["error"]), hint=str(found.get("info", "")))
     return found
 

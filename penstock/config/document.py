@@ -52,12 +52,10 @@ def parse(text: str, environment: Mapping[str, str]) -> Document:
     document = Document()
     loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        if node is not None:
+        if (node := loader.get_single_node()) is not None:
             document.data = _Reader(loader, document, environment).value(node, ())
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        if mark is not None:
+        if (mark := getattr(error, "problem_mark", None)) is not None:
             document.lines[()] = mark.line + 1
         what = getattr(error, "problem", None) or "is not YAML"
         document.problems.append(Problem(path=(), text=f"not valid YAML: {what}"))

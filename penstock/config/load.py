@@ -146,8 +146,7 @@ def _plugged(kind: str, data: dict[str, Any], path: Path, problems: list[Problem
     before = len(problems)
     model: type[BaseModel] = Backend if kind == "feeds" else SinkChoice
     shell = {key: data.get(key) for key in model.model_fields if key != "settings"}
-    plug = _plugin(kind, data.get("type"), path, problems)
-    if plug is not None:
+    if (plug := _plugin(kind, data.get("type"), path, problems)) is not None:
         fields = plug.settings.model_fields
         if "partitions" in fields:  # the feed's own, which are no hash partitions
             shell.pop("partitions", None)

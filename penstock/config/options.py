@@ -25,8 +25,7 @@ class _Shape(NamedTuple):
 
 
 def _shape(annotation: Any, *, optional: bool = False) -> _Shape:
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
+    if (origin := get_origin(annotation)) in (Union, UnionType):
         parts = [part for part in get_args(annotation) if part is not NoneType]
         optional = len(parts) < len(get_args(annotation))
         return _shape(parts[0] if len(parts) == 1 else str, optional=optional)
@@ -71,8 +70,7 @@ def _plant(model: type[BaseModel], key: str, text: str, tree: dict[str, Any]) ->
         if name is None:
             return f"unknown{nearest(step, model.model_fields)}"
         shape = _shape(model.model_fields[name].annotation)
-        rest = steps[i + 1 :]
-        if not rest:
+        if not (rest := steps[i + 1 :]):
             return _set(tree, name, text, shape)
         if shape.kind is dict:
             return _set(tree.setdefault(name, {}), ".".join(rest), text, _Shape(str, False))

@@ -373,8 +373,7 @@ class Pipeline(Deployment):
 
     def renewed(self) -> "Pipeline":
         """The same with what the file of its map says now. Raises SettingsError, Unavailable."""
-        store = self.sink.map_store()
-        if store is None:
+        if (store := self.sink.map_store()) is None:
             return self
         with store:
             return self.mapped(store.content())

@@ -43,8 +43,7 @@ def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
 
 
 def _newest(connection: Connection, stream: str, count: int) -> Sequence[Delivered]:
-    info = JetStream(connection).stream(stream)
-    if info is None:
+    if (info := JetStream(connection).stream(stream)) is None:
         raise SettingsError(
             f"there is no stream {stream!r}", code="stream-missing", hint="run the pipeline first"
         )

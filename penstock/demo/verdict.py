@@ -51,8 +51,7 @@ class DemoReplica:
     def apply(self, message: Message) -> None:
         event, body = message.event_id, message.body
         operation, table = message.operation, message.collection
-        fold = self._folds.get(table)
-        if fold is None:
+        if (fold := self._folds.get(table)) is None:
             self.impossible.append(f"{event}: nobody wrote to a table {table!r}")
             return
         if event in self.received:

@@ -165,8 +165,7 @@ class _Backend:
         yield from self._losses(entry.report)
         yield from self._unowned(entry)
         yield from self._unsaved()
-        silent = self._now - entry.at
-        if silent >= _SILENT_AFTER:
+        if (silent := self._now - entry.at) >= _SILENT_AFTER:
             reason = f"has not reported for {silent:.0f} s"
             yield _lasting(silent, limits.stalled_after, _STARTS, reason)
         if self._query is not None and (paused := self._query.report.paused):

@@ -63,8 +63,7 @@ class History:
                             series = f"{about.chart}/{name}"
                             row[series] = self._rate(series, value, now) if about.rated else value
             seconds.put(int(now), row)
-            minute = int(now) // _MINUTE - 1
-            if minute > minutes.at:
+            if (minute := int(now) // _MINUTE - 1) > minutes.at:
                 self._sum_up(seconds, minutes, minute, int(now) % _MINUTE)
 
     def _rate(self, series: str, count: float, now: float) -> float:

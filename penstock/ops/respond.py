@@ -68,15 +68,13 @@ def _metrics(asked: Asked) -> Response:
 
 
 def _history(asked: Asked) -> Response:
-    name = asked.request.query.get("range", "15m")
-    if name not in RANGES:
+    if (name := asked.request.query.get("range", "15m")) not in RANGES:
         return as_json(400, {"error": f"no range {name!r}: there are {', '.join(RANGES)}"})
     return as_json(200, asked.history.shown(name))
 
 
 def _stream(asked: Asked) -> Response:
-    name = asked.request.query.get("stream", "")
-    if not name:
+    if not (name := asked.request.query.get("stream", "")):
         return as_json(400, {"error": "which stream? ask /streams/info?stream=NAME"})
     if asked.stream_info is None:
         return as_json(501, {"error": "this sink has no streams"})
@@ -157,8 +155,7 @@ _HEADERS = {
 
 def page(request: OpsRequest) -> Response:
     asked = str(request.ids.get("name", ""))
-    name = _PAGES.get(asked, asked)
-    if name not in _FILES:
+    if (name := _PAGES.get(asked, asked)) not in _FILES:
         return refused(404, "not_found", f"there is no page {name[:40]}")
     body = files("penstock.ops").joinpath("ui", name).read_bytes()
     return Response(body, media_type=_KINDS[name.rpartition(".")[2]], headers=_HEADERS)

@@ -111,8 +111,7 @@ class OpsServer(Closes):
         except ClientDisconnect:
             return Response(status_code=400)
         request = _request(asked, body)
-        found = self._access.refusal(request)
-        if found is None:
+        if (found := self._access.refusal(request)) is None:
             try:
                 found = await run_in_threadpool(answer, request)
             except Exception:

@@ -243,8 +243,7 @@ class MapSurvey:
         with self._lock:
             if anew or time.monotonic() > self._at + _FRESH:
                 self._found, self._at = {}, time.monotonic()
-            new = [each for _, each in sources if each not in self._found]
-            if new:
+            if new := [each for _, each in sources if each not in self._found]:
                 with ThreadPoolExecutor(min(_THREADS, len(new)), "survey") as pool:
                     self._found |= zip(new, pool.map(_inventory, new), strict=True)
             found: dict[str, dict[tuple[str, str], InventoriedTable]] = {}

@@ -153,8 +153,7 @@ class Operations(Closes):
         self._history.record(self._board.snapshot(), time.time())
 
     def _watch_health(self) -> None:
-        status = self.status()
-        if status.health != self._health:
+        if (status := self.status()).health != self._health:
             # That a start has just begun is no warning.
             is_calm = not self._health or status.health in ("ok", "standby")
             tell = log.info if is_calm else log.warning

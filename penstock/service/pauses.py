@@ -113,8 +113,7 @@ class PausedReaders:
             return
         self._said = ""
         for each in self._pipeline.backends:
-            found = paused.get(each.name)
-            if found != self._known.get(each.name):
+            if (found := paused.get(each.name)) != self._known.get(each.name):
                 pause_reader(self._run, each.name, is_paused=found is not None)
                 what = "paused" if found is not None else "resumed"
                 log.warning(f"the backend is {what}", backend=each.name, **(found or {}))

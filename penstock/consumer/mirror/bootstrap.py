@@ -178,8 +178,7 @@ class Bootstrap:
     def _prepare(self, version: str) -> None:
         if self._coder is not None:
             return
-        found = Catalog(self._connection).version(self.announced.key, version)
-        if found is None:
+        if (found := Catalog(self._connection).version(self.announced.key, version)) is None:
             raise NoSnapshot(
                 f"the bucket schemas does not have the version {version} of {self.progress.name}",
                 hint="the pipeline stores it within a minute or two; its log says what keeps it",

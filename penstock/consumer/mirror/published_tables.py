@@ -80,8 +80,7 @@ class Catalog:
     @property
     def revision(self) -> int:
         """A number that changes when a table does."""
-        found = self._api.stream(self._bucket.stream)
-        if found is None:
+        if (found := self._api.stream(self._bucket.stream)) is None:
             raise SettingsError(f"there is no bucket {BUCKET!r}", code="bucket-missing", hint=_HINT)
         return int(found["state"]["last_seq"])
 

@@ -163,8 +163,7 @@ class Replica(Drawn, Closes):
             self._load(self._loading[name].announced, self._loading[name].table)
         bootstrap = self._loading[name]
         try:
-            table = bootstrap.step(wait)
-            if table is not None:
+            if (table := bootstrap.step(wait)) is not None:
                 self._live.begin(table)
         except Exception as error:
             if isinstance(error, (LeaseLost, Unavailable)) and not isinstance(error, NoSnapshot):
@@ -259,8 +258,7 @@ class Replica(Drawn, Closes):
 
     def _look(self) -> None:
         """New tables, dropped ones, and how far the stream is; from time to time."""
-        now = time.monotonic()
-        if now - self._looked_at < _LOOK:
+        if (now := time.monotonic()) - self._looked_at < _LOOK:
             return
         self._looked_at = now
         for bootstrap in self._loading.values():

@@ -69,8 +69,7 @@ class SnapshotMessages:
 def last_meta(api: JetStream, init: str, name: Sequence[str]) -> Mapping[str, Any] | None:
     """The newest meta of a whole table: others may ask for parts of it."""
     subject, found = f"init.meta.{'.'.join(map(escape, name))}", None
-    message = api.last(init, subject)
-    if message is None:
+    if (message := api.last(init, subject)) is None:
         return None
     last = body_of(message.headers, message.payload)
     if not is_partial(last):

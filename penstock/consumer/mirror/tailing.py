@@ -158,8 +158,7 @@ class LiveTables(Closes):
                 touched[followed.table.name] = followed
                 return
             self._plain.pop(message.subject, None)
-            followed = self._of(body)
-            if followed is not None:
+            if (followed := self._of(body)) is not None:
                 assert self._reader is not None
                 exact = followed.may_have_documents(message)
                 for each in self._reader.exactly(message) if exact else bodies:
@@ -238,8 +237,7 @@ class LiveTables(Closes):
         if not self._live:
             return
         stream = self.tables[0].stream
-        found = JetStream(self._connection).stream(stream)
-        if found is None:
+        if (found := JetStream(self._connection).stream(stream)) is None:
             raise SettingsError(
                 f"there is no stream {stream!r}", hint="the pipeline makes it when it starts"
             )

@@ -249,8 +249,7 @@ class TailReader(Closes):
                 self.close()
                 if not self._reached or not isinstance(error, Unavailable):
                     raise
-                left = deadline - time.monotonic()
-                if left <= 0:
+                if (left := deadline - time.monotonic()) <= 0:
                     return []
                 time.sleep(min(left, next(self._delays)))
                 continue
