@@ -54,8 +54,7 @@ class Editing(Closes):
                 code="positions-in-memory",
                 hint="write positions: sqlite:///FILE to keep them",
             )
-        self._pipeline = pipeline
-        self._report = report
+        self._pipeline, self._report = pipeline, report
         self._prefix = f"{pipeline.name}/"
         self._store = open_store(pipeline.positions)
 

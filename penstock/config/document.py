@@ -64,9 +64,7 @@ def parse(text: str, environment: Mapping[str, str]) -> Document:
 
 class _Reader:
     def __init__(self, loader: _Loader, document: Document, environment: Mapping[str, str]) -> None:
-        self.loader = loader
-        self.document = document
-        self.environment = environment
+        self.loader, self.document, self.environment = loader, document, environment
         self.open: set[int] = set()
 
     def value(self, node: Node, path: Path) -> Any:

@@ -78,9 +78,7 @@ class _Demo:
         self._writer = source.writer(options.rate)
         self._workload = Workload(self._writer, options.rate)
         self._ledger = self._workload.ledger
-        self._options = options
-        self._screen = screen
-        self._source = source
+        self._options, self._screen, self._source = options, screen, source
         self._started = time.monotonic()
         self._code = self._rows = 0
         self._problems: list[str] = []

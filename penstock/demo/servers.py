@@ -64,8 +64,7 @@ class Daemon:
     user: int | None = None  # whom it runs as; ourselves
 
     def __init__(self, name: str, log_file: Path) -> None:
-        self.name = name
-        self.log_file = log_file
+        self.name, self.log_file = name, log_file
         self._process: subprocess.Popen[bytes] | None = None
 
     @property

@@ -147,8 +147,7 @@ class Workload(Background):
     def __init__(self, writer: Writer, rate: float) -> None:
         super().__init__("workload")
         self.ledger = writer.ledger
-        self._writer = writer
-        self._rate = rate
+        self._writer, self._rate = writer, rate
         self._error: Exception | None = None
 
     def open(self) -> None:

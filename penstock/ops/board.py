@@ -127,8 +127,7 @@ class Board(Closes):
         self.path = Path(path)
         self.started = clock()
         self.ignored = 0  # messages that were no report
-        self._bounds = bounds
-        self._clock = clock
+        self._bounds, self._clock = bounds, clock
         self._entries: dict[str, dict[str, Entry[Any]]] = {}  # of each kind, by name
         self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
         self._lock = threading.Lock()

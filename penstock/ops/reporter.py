@@ -165,8 +165,7 @@ class _Tcp:
     tries again; until then the latest fields of each entry are kept."""
 
     def __init__(self, address: str, key: bytes) -> None:
-        self._address = address
-        self._key = key
+        self._address, self._key = address, key
         self._totals = _Totals()
         self._waiting: dict[Key, Mapping[str, Any]] = {}
         self._is_sending = False

@@ -40,9 +40,7 @@ class OpsServer(Closes):
         endpoints: Sequence[Endpoint],
     ) -> None:
         self.bind = access.bind
-        self.port = port
-        self._extra_ports = extra_ports
-        self._endpoints = endpoints
+        self.port, self._extra_ports, self._endpoints = port, extra_ports, endpoints
         self._access = access
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None

@@ -40,9 +40,7 @@ class Beginnings:
     def __init__(self, pipeline: Pipeline, board: Board, instance: str) -> None:
         self.begun: set[str] = set()
         self.errors: dict[str, PenstockError] = {}
-        self._pipeline = pipeline
-        self._board = board
-        self._instance = instance
+        self._pipeline, self._board, self._instance = pipeline, board, instance
         self._over = threading.Event()
         # By backend: set when it is not to begin any more.
         self._ends = {backend.name: threading.Event() for backend in pipeline.backends}

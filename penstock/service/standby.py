@@ -92,8 +92,7 @@ class Standby:
         self.error = ""
         # Whether we ever waited: what the other instance held may take a moment to be free.
         self.waited = False
-        self._pipeline = pipeline
-        self._ownership = ownership
+        self._pipeline, self._ownership = pipeline, ownership
         self._writer = WriterLease(pipeline, ownership.instance)
         self._stop = stop
         self._positions: dict[str, Positions] = {}  # by backend

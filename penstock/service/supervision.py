@@ -38,11 +38,8 @@ class Supervision:
         board: Board,
         run: Path,
     ) -> None:
-        self.board = board
-        self._pipeline = pipeline
-        self._queries = queries
-        self._beginnings = beginnings
-        self._run = run
+        self.board, self._pipeline, self._queries = board, pipeline, queries
+        self._beginnings, self._run = beginnings, run
         self._gaps, self._log = GapAnnouncements(pipeline), BoardLog()
         self._ending: set[str] = set()  # queries that are not to be started again
 

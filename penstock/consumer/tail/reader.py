@@ -128,8 +128,7 @@ class TailReader(Closes):
     ) -> None:
         if isinstance(server, str):
             server = NatsSettings.model_validate({"url": server})
-        self.stream = stream
-        self.subject = subject
+        self.stream, self.subject = stream, subject
         self._connection = Connection(server, "penstock tail")
         self._consumer: PullConsumer | None = None
         self._reached = False  # whether there was a consumer, ever
