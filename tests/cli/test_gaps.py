@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from penstock import cli
@@ -26,6 +27,7 @@ def test_nothing_was_lost(file: Path) -> None:
     assert gaps(file).output == "nothing was ever lost\n"
 
 
+@pytest.mark.slow
 def test_the_name_to_mend_is_never_cut(file: Path) -> None:
     lose(file, SHARD)
     head, line = gaps(file).output.splitlines()

@@ -42,6 +42,7 @@ def test_every_key_has_its_description() -> None:
     assert "    # on_gap: fail\n" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_check_finds_no_mistake_but_what_is_not_there(source: str, tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"

@@ -83,6 +83,7 @@ def test_the_yaml_of_kuvasz_is_read_and_cel_is_listed(file: Path, tmp_path: Path
     assert backend["sources"][0]["connection"].endswith("5001/shop?application_name=x")
 
 
+@pytest.mark.slow
 def test_the_database_of_kuvasz_is_read(file: Path, tmp_path: Path) -> None:
     source = tmp_path / "kuvasz.db"
     with sqlite3.connect(source) as db:

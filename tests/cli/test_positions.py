@@ -23,6 +23,7 @@ def store(file: Path, name: str, continuation: str) -> None:
     SqliteStore(file.parent / "positions.db").put(Lease(name=name, continuation=continuation))
 
 
+@pytest.mark.slow
 def test_a_pipeline_that_never_ran_has_none(file: Path) -> None:
     assert positions(file).output == "no positions are stored yet\n"
     assert positions(file, "--json").output == "[]\n"
@@ -90,6 +91,7 @@ def test_a_whole_bookmark_is_set_shown_exported_and_imported(file: Path, tmp_pat
     assert positions(file, "export").output == exported
 
 
+@pytest.mark.slow
 def test_set_and_delete_ask(file: Path) -> None:
     store(file, "shop/default/slot", AT)
     asked = positions(file, "set", "default/slot", "0B:0", answer="n\n")

@@ -65,6 +65,7 @@ def test_without_any_position_one_is_left_so_that_something_starts(file: Path) -
     assert found == {"remaining": 1, "at_least": False, "backends": {"m": 1}, "partitions": []}
 
 
+@pytest.mark.slow
 def test_changes_are_counted_by_partition_and_in_sum(file: Path) -> None:
     store(file, "m/p0", since(40))
     store(file, "m/p1", since(0))
@@ -125,6 +126,7 @@ def test_a_partition_that_fails_is_named_and_left_out(
     assert found.endswith("in sum: at least 100\n")
 
 
+@pytest.mark.slow
 def test_a_source_that_is_away_is_not_asked_a_thousand_times_and_the_sum_is_not_zero(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_source_without_a_number_shows_the_lag_that_a_running_pipeline_knows(
     assert (rows[0]["remaining"], rows[0]["lag_seconds"]) == (None, 2.5)
 
 
+@pytest.mark.slow
 def test_another_pipeline_s_lag_is_not_ours(
     tmp_path: Path, running: Callable[[str], OpsServer]
 ) -> None:

@@ -49,5 +49,6 @@ def test_each_key_has_a_meaning_and_its_default(feed: str, sink: str) -> None:
     assert {key.rpartition(".")[2] for key in given} <= _GIVEN
 
 
+@pytest.mark.slow
 def test_no_secret_is_in_a_value() -> None:
     assert "hidden" not in str(keys("postgres", "postgres"))

@@ -74,10 +74,12 @@ def test_the_whole_file_is_read() -> None:
     assert (found.ops.bind, found.ops.port, found.spark.trigger) == ("127.0.0.1", 9090, 0.0)
 
 
+@pytest.mark.slow
 def test_a_pipeline_does_not_print_its_secrets() -> None:
     assert "hunter22" not in repr(read(FILE)) + str(read(FILE).model_dump())
 
 
+@pytest.mark.slow
 def test_a_pipeline_pickles() -> None:
     assert pickle.loads(pickle.dumps(read(FILE))) == read(FILE)
 
@@ -189,6 +191,7 @@ def test_there_may_be_several_backends() -> None:
     assert [backend.name for backend in found.backends] == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_an_unset_variable_with_a_default_takes_it() -> None:
     assert read(SMALL + "name: ${NAME:-shop}").name == "shop"
     assert read(SMALL + "name: ${NAME:-shop}", NAME="other").name == "other"
@@ -351,6 +354,7 @@ def _live(folder: Path, more: str = "") -> str:
     )
 
 
+@pytest.mark.slow
 def test_a_map_in_a_file_of_its_own_has_the_backends(tmp_path: Path) -> None:
     assert read(_live(tmp_path)).backends == (), "the file is made"
     with MapStore(tmp_path / "map.db") as store:
@@ -375,6 +379,7 @@ def test_a_map_in_a_file_of_its_own_has_the_backends(tmp_path: Path) -> None:
         assert again[1] == found.backends[1]
 
 
+@pytest.mark.slow
 def test_a_row_of_the_map_that_another_program_broke_stays_what_it_was(tmp_path: Path) -> None:
     with MapStore(tmp_path / "map.db") as store:
         db = store.add("db", {"name": "shop"})["id"]

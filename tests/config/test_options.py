@@ -149,6 +149,7 @@ MODELS = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(MODELS)
 def test_settings_survive_the_way_through_options(model: Model) -> None:
     assert settings_from_options(Model, options_from_settings(model)) == model

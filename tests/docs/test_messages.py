@@ -57,6 +57,7 @@ def headers(**fields: Any) -> dict[str, str]:
     return headers_of(messages(**fields).headers[0].as_py() + b"\r\n")
 
 
+@pytest.mark.slow
 def test_every_combination_is_documented_or_refused() -> None:
     documented = {tuple(row[:3]): row[3] for row in table("Messages")}
     for chosen in product(get_args(Packing), known("layouts"), get_args(Encoding)):

@@ -62,6 +62,7 @@ def test_records_are_read_page_by_page_to_the_end_of_a_closed_shard(
     assert {left.id, right.id} == {each["ShardId"] for each in described[1:]}
 
 
+@pytest.mark.slow
 def test_an_answer_holds_a_megabyte_at_most(server: StreamsServer, client: Any) -> None:
     stream = server.stream("users")
     shard = stream.shard()

@@ -173,6 +173,7 @@ def test_what_began_leads_to_every_change_once(case: Case, everything: list[Chan
     assert found == set(lineages(case)) - unread
 
 
+@pytest.mark.slow
 def test_event_ids_are_unique_over_all_partitions(case: Case, everything: list[Change]) -> None:
     assert len({each.event_id for each in everything}) == case.count
 

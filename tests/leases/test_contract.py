@@ -70,6 +70,7 @@ def copy_of(store: LeaseStore) -> LeaseStore:
     return copy
 
 
+@pytest.mark.slow
 def test_a_row_that_was_never_put_is_none(store: LeaseStore) -> None:
     assert store.get("a") is None
 
@@ -201,6 +202,7 @@ def test_many_rows_are_put_in_one_write(store: LeaseStore) -> None:
     assert store.put_all([]) == []
 
 
+@pytest.mark.slow
 def test_a_row_that_is_lost_does_not_fail_the_others(store: LeaseStore) -> None:
     taken = store.put(Lease(name="b"))
     store.put(replace(taken, owner="another"))

@@ -63,6 +63,7 @@ def test_a_container_that_deletes_its_items_by_time_is_refused(
             assert again.get("a") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sub_status", [1002, 1003, 1013])
 def test_a_404_that_is_not_of_the_row_is_waited_for(sub_status: int) -> None:
     """`SubStatusCodes` of azure-cosmos: a replica that lags, no container, one that is made."""

@@ -93,6 +93,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     plugin.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("installed")
 def test_a_store_of_another_package_keeps_the_positions_of_a_pipeline(tmp_path: Path) -> None:
     file = tmp_path / "pipeline.yaml"

@@ -169,6 +169,7 @@ def test_a_file_that_is_no_database_is_a_settings_error(tmp_path: Path) -> None:
     assert file.read_bytes().startswith(b"not a database")
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_a_settings_error(tmp_path: Path) -> None:
     file = tmp_path / "b.db"
     store = SqliteStore(file)

@@ -94,6 +94,7 @@ def test_a_draw_gives_each_page_once() -> None:
         assert len(drawn(epochs.draw(0, 1), 1000)) == 100
 
 
+@pytest.mark.slow
 def test_a_task_that_is_left_over_takes_no_page_from_the_next() -> None:
     with made(feed_of(), positions=saving()) as parts:
         epochs = parts.epochs()

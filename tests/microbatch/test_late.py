@@ -153,6 +153,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "side_channel").iterdir())
 
 
+@pytest.mark.slow
 def test_only_what_is_read_goes_through_spark(tmp_path: Path) -> None:
     stubs = list(SideFiles(tmp_path / "side_channel", LATE, 7).write(batches_of()))
     assert [stub.num_rows for stub in stubs] == [2100, 2100, 800]

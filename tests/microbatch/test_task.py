@@ -151,6 +151,7 @@ class Sink(MemorySink):
         return receipt if self.honest else Receipt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("polled", [False, True])
 @pytest.mark.parametrize("honest", [True, False])
 def test_a_receipt_says_what_is_acknowledged_at_the_end_of_an_epoch(

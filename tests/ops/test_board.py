@@ -177,6 +177,7 @@ def test_a_board_that_comes_back_hears_the_old_reporters(tmp_path: Path) -> None
             assert fields(board) == {"leases": n}
 
 
+@pytest.mark.slow
 def test_a_full_socket_drops_and_does_not_block(tmp_path: Path) -> None:
     deaf = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     deaf.bind(str(tmp_path / "deaf"))

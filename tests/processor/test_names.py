@@ -150,6 +150,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Proce
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["", "positions: sqlite:///{}/p.db", "state: {}/s"])
 def test_a_file_without_a_name_does_not_begin_anew_where_it_was_called_penstock(
     file: Callable[..., ProcessorFile], where: str, tmp_path: Path

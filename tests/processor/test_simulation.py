@@ -123,6 +123,7 @@ def test_of_two_hosts_with_one_name_none_processes_what_the_other_holds(
     assert world.closed["LEASE_LOST"] > 0, "leases move between names"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed",
     [

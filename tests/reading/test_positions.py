@@ -278,6 +278,7 @@ class Counting(MemoryStore):
         return super().get(name)
 
 
+@pytest.mark.slow
 def test_a_thousand_connections_read_a_thousand_rows() -> None:
     store = Counting()
     kept = positions(store, Clock())

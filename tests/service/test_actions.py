@@ -64,6 +64,7 @@ def ask(pipeline: Pipeline) -> Asked:
     return Asked(pipeline, token=Secret("key"))
 
 
+@pytest.mark.slow
 def test_an_action_runs_and_is_remembered(ask: Asked) -> None:
     code, begun = ask("/actions/pause", {"backend": "a", "for": "30m"})
     assert (code, begun["action"]) == (202, "pause")

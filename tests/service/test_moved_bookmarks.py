@@ -87,6 +87,7 @@ def cosmos_mark(etag: str, low: str = "", rid: str = "") -> dict[str, Any]:
     return {"rid": rid, "range": [low, "FF"], "etag": etag}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stored", "is_moved"),
     [

@@ -230,6 +230,7 @@ def test_a_crash_after_a_write_is_once(case: Case) -> None:
     assert case.ids() == ids_of(batch_of(1200, 1), batch_of(10, 2))
 
 
+@pytest.mark.slow
 def test_a_write_that_was_cut_short_is_completed(case: Case) -> None:
     case.sink.prepare()
 
@@ -244,6 +245,7 @@ def test_a_write_that_was_cut_short_is_completed(case: Case) -> None:
     assert case.ids() == ids_of(batch_of(1100, 1), batch_of(30, 2))
 
 
+@pytest.mark.slow
 def test_a_generator_is_written_as_a_list_is(any_case: Case) -> None:
     any_case.sink.prepare()
     batches = [batch_of(3, n) for n in range(1, 60)]

@@ -34,6 +34,7 @@ def nothing(stream: Stream, polls: int = 3) -> bool:
     return [next(stream) for _ in range(polls)] == [None] * polls
 
 
+@pytest.mark.slow
 def test_values_are_pythons(server: StreamsServer) -> None:
     stream = server.stream("users")
     exact = "12345678901234567890.123456789012345678"

@@ -71,6 +71,7 @@ def zoned(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [zoned, Moment])
 def test_a_time_begins_at_it_and_its_token_resumes_there(server: StreamsServer, kind: Any) -> None:
     _, _, start = minutes(server, 20)

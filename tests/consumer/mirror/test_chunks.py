@@ -46,6 +46,7 @@ def trained(start: int = 0) -> bytes:
     return made
 
 
+@pytest.mark.slow
 def test_a_small_chunk_has_the_dictionary_and_a_large_one_has_not() -> None:
     compression = ChunkCompression("zstd", trained())
     assert compression.identity

@@ -24,6 +24,7 @@ def orders(server: CosmosServer) -> StoredContainer:
     return server.container("shop", "orders", "/id")
 
 
+@pytest.mark.slow
 def test_a_time_is_exclusive_and_what_was_read_since_is_resumed(
     server: CosmosServer, orders: StoredContainer
 ) -> None:
@@ -173,6 +174,7 @@ def test_the_preflight_finds_what_is_missing(server: CosmosServer, orders: Store
     assert feed_of(server, mode=_EVERY).check()[-1].level == "ok"
 
 
+@pytest.mark.slow
 def test_the_preflight_reads_after_a_time_as_the_start_will(
     server: CosmosServer, orders: StoredContainer
 ) -> None:

@@ -125,6 +125,7 @@ def test_children_of_a_split_begin_inside_the_page_that_their_parent_was_in(
     assert sorted(found) == sorted(row["document_id"] for row in rows[7:])
 
 
+@pytest.mark.slow
 def test_a_part_of_a_merged_partition_is_clipped_when_that_splits_elsewhere(
     server: CosmosServer, orders: StoredContainer
 ) -> None:

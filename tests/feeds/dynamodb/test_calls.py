@@ -195,6 +195,7 @@ def test_a_shard_without_records_is_not_begun_anew_by_each_following(
     assert walking.step() == 1
 
 
+@pytest.mark.slow
 def test_two_readers_of_a_shard_do_not_take_each_others_turns(
     server: StreamsServer, stream: Served, shard: Shard
 ) -> None:

@@ -154,6 +154,7 @@ def test_the_check_says_what_a_view_type_lacks(server: StreamsServer) -> None:
     assert found["shards"].level == "ok"
 
 
+@pytest.mark.slow
 def test_the_check_of_a_stream_that_is_gone_names_the_setting(server: StreamsServer) -> None:
     arn = "arn:aws:dynamodb:eu-central-1:0:table/users/stream/2020-01-01T00:00:00.000"
     [finding] = feed_of(server, table="", stream=arn).check()

@@ -71,6 +71,7 @@ def test_a_child_of_several_begins_after_the_last_of_them() -> None:
     assert beginning_of(Bookmark(mark={"parents": parents})).through == 70
 
 
+@pytest.mark.slow
 def test_what_is_older_than_a_day_is_lost_by_the_age_of_the_data(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:
@@ -108,6 +109,7 @@ def test_each_place_has_the_age_of_its_page() -> None:
     assert ages.at(place_of("30")) == 500
 
 
+@pytest.mark.slow
 def test_the_ages_of_many_pages_stay_small_and_are_never_too_new() -> None:
     ages = RecordTimes(None, 1.0)
     for number in range(2 * _PAGES):
@@ -145,6 +147,7 @@ def test_a_record_that_is_seconds_old_was_read_at_the_tip() -> None:
 # A following.
 
 
+@pytest.mark.slow
 def test_the_lag_is_the_age_of_what_is_stored_while_pages_are_empty(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:

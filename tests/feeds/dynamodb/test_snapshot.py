@@ -57,6 +57,7 @@ def test_all_segments_are_the_table(server: StreamsServer) -> None:
     assert max(given["Limit"] for given in scans) == 7
 
 
+@pytest.mark.slow
 def test_an_empty_table_has_one_segment(server: StreamsServer) -> None:
     server.items = {}
     feed = feed_of(server)

@@ -33,6 +33,7 @@ def read(walking: Walking, reads: int = 3) -> int:
     return sum(walking.step() for _ in range(reads))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_timestamp", [True, False])
 @pytest.mark.parametrize("ahead", [0.0, 240.0, -240.0])
 def test_latest_loses_nothing_when_its_iterator_expires_unread(
@@ -148,6 +149,7 @@ def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
     assert sum(walking.step() for _ in range(9)) == 9
 
 
+@pytest.mark.slow
 def test_a_scan_whose_iterator_expires_goes_on_after_what_it_passed_over(
     server: StreamsServer, stream: Stream, shard: Shard
 ) -> None:

@@ -95,6 +95,7 @@ def test_an_event_that_is_not_found_goes_on_at_its_time(either: Shop, reading: R
     assert again.rows[0]["event_id"] == there.rows[1]["event_id"]
 
 
+@pytest.mark.slow
 def test_an_idle_token_has_the_id_of_the_cluster(either: Shop, reading: Read) -> None:
     cluster = id_of(either)
     there = begun(either, reading, "a", collections=["users"])
@@ -117,6 +118,7 @@ def test_an_idle_token_has_the_id_of_the_cluster(either: Shop, reading: Read) ->
     feed.follow(PARTITION, idled).close()
 
 
+@pytest.mark.slow
 def test_a_change_that_the_oplog_lacks_is_another_history(
     either: Shop, reading: Read, request: pytest.FixtureRequest
 ) -> None:

@@ -175,6 +175,7 @@ def test_a_sink_that_has_more_and_no_token_of_it_gets_later_places(shop: Shop) -
     assert new.moved(begun, Bookmark(None, None)).mark.get("era") is None  # type: ignore[union-attr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lasts", [0, 1, 2])
 def test_a_split_event_is_found_by_the_token_of_its_last_fragment(
     lasts: int, server: ScriptedMongod, reading: Read
@@ -205,6 +206,7 @@ def test_a_split_event_is_found_by_the_token_of_its_last_fragment(
     assert server.cursors == 2, "the cursor of the stretch is closed"
 
 
+@pytest.mark.slow
 def test_a_failure_where_the_stretch_ends_repeats_nothing(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -225,6 +227,7 @@ def test_a_failure_where_the_stretch_ends_repeats_nothing(
     assert len(again.errors) == 1
 
 
+@pytest.mark.slow
 def test_a_sink_whose_last_change_the_server_does_not_find_is_told_as_a_gap(
     server: ScriptedMongod, reading: Read
 ) -> None:

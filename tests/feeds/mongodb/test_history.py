@@ -105,6 +105,7 @@ def test_a_live_cursor_that_the_oplog_overran_is_lost_history(
     assert live.places == sorted(set(live.places))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [286, 280, 260, 136, 9])
 def test_a_live_cursor_that_lost_nothing_goes_on(
     server: ScriptedMongod, reading: Read, code: int
@@ -118,6 +119,7 @@ def test_a_live_cursor_that_lost_nothing_goes_on(
     assert not live.gaps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
 def test_a_start_before_the_oplog_is_lost_history(
     server: ScriptedMongod, reading: Read, policy: str
@@ -171,6 +173,7 @@ def test_a_check_that_takes_too_long_proves_nothing(serve: Serve, reading: Read,
 # A mongos, whose first replies are empty while a shard has not answered.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fail", "continue"])
 def test_a_position_that_is_refused_after_an_empty_answer_each_time_is_a_gap(
     server: ScriptedMongod, reading: Read, policy: str
@@ -187,6 +190,7 @@ def test_a_position_that_is_refused_after_an_empty_answer_each_time_is_a_gap(
     assert again.causes[:1] == ["position_lost"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [286, 136])
 def test_a_mongos_that_refuses_a_token_takes_the_time_of_the_last_change(
     serve: Serve, reading: Read, code: int
@@ -256,6 +260,7 @@ def test_a_token_that_is_not_found_goes_on_at_its_time_and_loses_nothing(
     assert again.places[0] == before.places[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fail", "continue"])
 def test_a_token_of_a_part_of_an_event_that_is_whole_by_now_is_no_gap(
     server: ScriptedMongod, reading: Read, policy: str
@@ -313,6 +318,7 @@ def idle(server: ScriptedMongod, reading: Read) -> Bookmark:
     return before.bookmark()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "clock", "kind"),
     [
@@ -344,6 +350,7 @@ def test_an_idle_token_of_another_cluster_is_a_gap(
     assert there.causes == ["other_cluster"]
 
 
+@pytest.mark.slow
 def test_going_on_is_remembered_before_anything_was_read(
     server: ScriptedMongod, serve: Serve, reading: Read
 ) -> None:
@@ -362,6 +369,7 @@ def test_going_on_is_remembered_before_anything_was_read(
     assert not third.gaps
 
 
+@pytest.mark.slow
 def test_files_that_were_restored_have_the_same_id_and_are_a_gap(
     server: ScriptedMongod, serve: Serve, reading: Read
 ) -> None:
@@ -381,6 +389,7 @@ def test_files_that_were_restored_have_the_same_id_and_are_a_gap(
     assert finding.level == "error"
 
 
+@pytest.mark.slow
 def test_an_election_and_a_rolled_over_oplog_are_no_other_cluster(
     server: ScriptedMongod, reading: Read
 ) -> None:
@@ -461,6 +470,7 @@ def test_an_operation_time_before_the_token_is_no_lost_history(
     assert not again.errors
 
 
+@pytest.mark.slow
 def test_a_secondary_that_lags_is_followed_when_it_has_caught_up(
     server: ScriptedMongod, serve: Serve, reading: Read
 ) -> None:
@@ -480,6 +490,7 @@ def test_a_secondary_that_lags_is_followed_when_it_has_caught_up(
     assert not again.gaps
 
 
+@pytest.mark.slow
 def test_a_server_that_is_behind_is_waited_for_and_then_told(
     server: ScriptedMongod, reading: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -88,6 +88,7 @@ CELL = st.one_of(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(200))
 @given(
     st.lists(st.tuples(CELL, CELL, CELL), max_size=12),
@@ -106,6 +107,7 @@ def test_c_and_python_wrap_alike(rows: Any, cuts: list[int], most: int, size: in
     assert all(0 < page.count <= most for page in fast)
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     st.lists(st.tuples(CELL, CELL, CELL), max_size=12),

@@ -84,6 +84,7 @@ def test_the_native_walk_and_pythons_make_the_same_pages(
             assert ours.durable == theirs.durable
 
 
+@pytest.mark.slow
 def test_many_tables_in_one_walk_are_all_remembered() -> None:
     oids = range(30_000, 30_200)
     announced = framed(*(relation(oid, INT) for oid in oids))

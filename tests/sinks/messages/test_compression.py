@@ -99,6 +99,7 @@ def test_a_change_that_fits_once_compressed_is_stored() -> None:
     assert len(encoded(batch, compression="zstd", limit=700)) == 2
 
 
+@pytest.mark.slow
 def test_a_missing_dictionary_is_no_wrong_row() -> None:
     one, other = (
         trained(encoded(batch_of(500, collection=table)).bodies.to_pylist())

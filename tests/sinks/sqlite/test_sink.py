@@ -87,6 +87,7 @@ def test_a_table_that_is_suspended_holds_its_changes_until_it_is_resumed(
     assert sink.tables()[0]["state"] == "live"
 
 
+@pytest.mark.slow
 def test_rows_are_loaded_and_changes_wait_for_them(file: File, sink_of: SinkOf) -> None:
     sink = sink_of({"initial": True}, create=True)
     sink.enter("default", SHOP, initial=True)
@@ -299,6 +300,7 @@ def test_a_row_that_moves_between_partitions_is_one_row(
     assert file.execute("SELECT id, name FROM items") == [(1, "one")]
 
 
+@pytest.mark.slow
 def test_a_truncated_partition_is_loaded_anew_with_the_others(file: File, sink_of: SinkOf) -> None:
     file.execute(TARGET)
     sink = sink_of(partitions="items(_.*)?")
@@ -345,6 +347,7 @@ def test_a_reload_of_an_append_without_a_key_adds_what_is_missing(
     assert file.execute("SELECT count(*) FROM items WHERE id = 9") == [(0 if options else 1,)]
 
 
+@pytest.mark.slow
 def test_a_filter_follows_rows_into_it_and_out_of_it(file: File, sink_of: SinkOf) -> None:
     sink = sink_of({"initial": True, "on_error": "dead-letter"}, create=True,
                    filter="length(name) < 4 AND _operation <> 'no'")  # fmt: skip

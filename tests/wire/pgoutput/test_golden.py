@@ -58,12 +58,14 @@ def test_the_fast_path_agrees_with_the_messages(name: str, images: Images) -> No
         row["committed_at"] = at
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2, 7, 50])
 @pytest.mark.parametrize("name", ["pg15-v1", "pg16-v2"])
 def test_cutting_pages_anywhere_gives_the_same_changes(name: str, size: int) -> None:
     assert decoded(pages(source(name), size), "json") == history(name, "json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_event_ids_are_unique_and_in_order(name: str) -> None:
     rows = history(name, "json")
@@ -75,6 +77,7 @@ def test_event_ids_are_unique_and_in_order(name: str) -> None:
     assert places == sorted(places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("images", IMAGES)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_kind_of_value_arrives(kind: Kind, images: Images) -> None:

@@ -109,6 +109,7 @@ def test_a_cell_of_every_kind_becomes_the_same(kind: str, data: st.DataObject) -
     agree(one(oid, data.draw(cells)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", CELLS)
 @settings(max_examples=examples(8))
 @given(data=st.data())
@@ -193,6 +194,7 @@ def test_a_streamed_page_becomes_the_same(rows: list[bytes]) -> None:
     agree(page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size"),
     [
@@ -209,6 +211,7 @@ def test_what_servers_sent_becomes_the_same(name: str, size: int) -> None:
 REAL = [page for page in pages(golden("pg16-v2"), 20) if len(page.payload) < 20_000]
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(100))
 @given(
     flips=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=3),

@@ -67,6 +67,7 @@ def test_bytes_behind_a_message_are_malformed(sent: Sent) -> None:
         decode_message(sent.raw + b"\0", streamed=sent.streamed)
 
 
+@pytest.mark.slow
 @given(data=st.binary(max_size=60), tag=st.sampled_from(b"BMCORYIUDTSEcAbPKrp"), xid=st.booleans())
 def test_noise_is_malformed_or_a_message(data: bytes, tag: int, xid: bool) -> None:
     try:

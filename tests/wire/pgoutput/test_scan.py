@@ -105,6 +105,7 @@ def test_a_payload_cut_anywhere_is_malformed_or_ends_between_messages(row: bytes
                 decode(payload[:end])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(400))
 @given(at=st.integers(0, 10**6), value=st.integers(0, 255), which=st.integers(0, len(ROWS) - 1))
 def test_a_changed_byte_is_malformed_or_a_change(at: int, value: int, which: int) -> None:
