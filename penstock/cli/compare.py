@@ -11,7 +11,7 @@ import click
 
 from penstock.cli.options import file_argument
 from penstock.config import Backend, Pipeline, load_pipeline
-from penstock.consumer.compare import Comparison, Fold, Report
+from penstock.consumer.compare import Comparison, Report
 from penstock.consumer.tail.reader import TailReader
 from penstock.feeds import Collection, ReadsCollections
 from penstock.model.errors import SettingsError
@@ -94,7 +94,7 @@ def _collection(backend: Backend, name: str) -> Collection:
 def _compare(
     reader: TailReader, backend: Backend, collection: Collection, most: int | None, wait: float
 ) -> Report:
-    comparison = Comparison(Fold(collection.identity))
+    comparison = Comparison(collection.identity)
 
     def changes(end: int) -> Iterator[Mapping[str, Any]]:
         while reader.sequence < end:

@@ -91,11 +91,12 @@ class Fold(Generic[K]):
 
 
 class Comparison:
-    """Of one collection. `add` its rows as they were read, then `apply` what the stream still has,
-    until `differences` is empty or nothing comes."""
+    """Of one collection. `fold` takes what the stream has of it; `add` its rows as they were read,
+    then `apply` what the stream still has, until `differences` is empty or nothing comes.
+    `identity` as for `Fold`."""
 
-    def __init__(self, fold: Fold[str]) -> None:
-        self.fold = fold
+    def __init__(self, identity: Callable[[Mapping[str, Any]], str]) -> None:
+        self.fold = Fold(identity)
         self.compared = 0
         self.differences: dict[str, str] = {}
         self._rows: dict[str, Mapping[str, Any] | None] = {}

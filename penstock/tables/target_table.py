@@ -1,6 +1,6 @@
 """A table of a replica: what it is called, its columns, and how far it is. Plain values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal, Self
 
@@ -34,18 +34,12 @@ class TargetColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TargetTable:
-    """`name` is what messages and buckets call the table; `target` what the target does.
-
-    Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
-    `last_point` are in some of them, as chunks are of several points in the log: in all that were
-    written after the first point; "" once they were applied. Those of messages up to `sequence`
-    are applied, of the stream that was made at `created`. `places`: the last change under each
-    subject (and of each partition), which a writer that repeats itself sends again. `kept`: columns
-    that the source does not have any more. `document`: the column that has whole documents, where
-    the source has these; then those of the key are JSON text. `losses`: of the snapshot's meta.
-    `revision`: the newest document of the bucket `schemas` that its rows are right under.
-    `origin`: the backend and database of its changes, where the document names them.
+class NamedTable:
+    """What a table is called, and its columns. `name` is what messages and buckets call it;
+    `target` what the target does. `kept`: columns that the source does not have any more.
+    `document`: the column that has whole documents, where the source has these; then those of the
+    key are JSON text. `revision`: the newest document of the bucket `schemas` that its rows are
+    right under. `origin`: the backend and database of its changes, where the document names them.
     """
 
     name: str
@@ -61,20 +55,6 @@ class TargetTable:
     relation_id: int | None = None
     revision: int = 0
     origin: str = ""
-    state: State = "loading"
-    snapshot_id: str = ""
-    losses: str = ""
-    stream: str = ""
-    created: str = ""
-    cursor: str = ""
-    last_point: Annotated[str, Field(alias="settled")] = ""  # as stored tables call it
-    sequence: int = 0
-    places: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def has_several_points(self) -> bool:
-        """Whether its rows are of several points in the log, and changes between them may come."""
-        return bool(self.key) and self.cursor < self.last_point
 
     def is_called(self, backend: str, schema: str, table: str) -> bool:
         """Whether messages name the table so."""
@@ -97,6 +77,50 @@ class TargetTable:
         """The names of its columns, in their order."""
         return tuple(column.name for column in self.columns)
 
+    def with_schema(self, document: Mapping[str, Any]) -> Self:
+        """The same table with the columns of a document of the bucket `schemas`."""
+        columns = tuple(TargetColumn.of(one) for one in document["columns"])
+        key = tuple(one["name"] for one in document["columns"] if one["key"])
+        whole = ""
+        if document.get("documents"):
+            whole = "document"
+            while whole in key:
+                whole += "_"
+            columns = tuple(TargetColumn(name=name, data_type="text") for name in key)
+            columns += (TargetColumn(name=whole, data_type="json"),)
+        return replace(
+            self, columns=columns, key=key, document=whole, version=document["version"],
+            origin=document.get("origin") or "",
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetTable(NamedTable):
+    """A table, and how far it is.
+
+    Changes whose cursor sorts before `cursor` are in the rows of the snapshot; those before
+    `last_point` are in some of them, as chunks are of several points in the log: in all that were
+    written after the first point; "" once they were applied. Those of messages up to `sequence`
+    are applied, of the stream that was made at `created`. `places`: the last change under each
+    subject (and of each partition), which a writer that repeats itself sends again. `losses`: of
+    the snapshot's meta.
+    """
+
+    state: State = "loading"
+    snapshot_id: str = ""
+    losses: str = ""
+    stream: str = ""
+    created: str = ""
+    cursor: str = ""
+    last_point: Annotated[str, Field(alias="settled")] = ""  # as stored tables call it
+    sequence: int = 0
+    places: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def has_several_points(self) -> bool:
+        """Whether its rows are of several points in the log, and changes between them may come."""
+        return bool(self.key) and self.cursor < self.last_point
+
     def to_json(self) -> dict[str, Any]:
         """The table as plain JSON."""
         found: dict[str, Any] = _TABLE.dump_python(self, mode="json", by_alias=True)
@@ -107,26 +131,5 @@ class TargetTable:
         """The table that `to_json` made this of."""
         return _TABLE.validate_python(document)
 
-    def with_schema(self, document: Mapping[str, Any]) -> "TargetTable":
-        """The same table with the columns of a document of the bucket `schemas`."""
-        columns = tuple(TargetColumn.of(one) for one in document["columns"])
-        key = tuple(one["name"] for one in document["columns"] if one["key"])
-        whole = _beside(key) if document.get("documents") else ""
-        if whole:
-            columns = tuple(TargetColumn(name=name, data_type="text") for name in key)
-            columns += (TargetColumn(name=whole, data_type="json"),)
-        return replace(
-            self, columns=columns, key=key, document=whole, version=document["version"],
-            origin=document.get("origin") or "",
-        )  # fmt: skip
-
 
 _TABLE = TypeAdapter(TargetTable)
-
-
-def _beside(key: Sequence[str]) -> str:
-    """What the column with the documents is called."""
-    name = "document"
-    while name in key:
-        name += "_"
-    return name

@@ -10,11 +10,12 @@ import pytest
 
 from penstock.consumer.compare import Comparison, differing, same
 from penstock.model.images import JsonText
-from tests.consumer.test_fold import change, fold
+from tests.consumer.test_fold import change, identity
 
 
 def test_differences_are_named_and_resolve_when_the_stream_comes_to_them() -> None:
-    comparison = Comparison(fold(change("INSERT", 1, data={"id": 1, "a": 1, "b": 2})))
+    comparison = Comparison(identity)
+    comparison.fold.apply(change("INSERT", 1, data={"id": 1, "a": 1, "b": 2}))
     rows = [("1", {"id": 1, "a": 5, "b": 3}), ("2", {"id": 2})]
     comparison.add(rows, every=True)
     assert comparison.differences == {"1": "a, b", "2": "missing in the stream"}
@@ -27,9 +28,9 @@ def test_differences_are_named_and_resolve_when_the_stream_comes_to_them() -> No
 
 
 def test_a_document_that_only_the_stream_has_differs_if_all_were_read() -> None:
-    known = fold(change("INSERT", 1, data={"id": 1}))
     for every, expected in ((False, {}), (True, {"1": "missing in the source"})):
-        comparison = Comparison(known)
+        comparison = Comparison(identity)
+        comparison.fold.apply(change("INSERT", 1, data={"id": 1}))
         comparison.add([], every=every)
         assert comparison.differences == expected
     comparison.apply(change("DELETE", 1))
