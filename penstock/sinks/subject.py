@@ -27,7 +27,6 @@ class Template:
 
     @property
     def fields(self) -> frozenset[str]:
-        """The fields it uses."""
         return frozenset(_FIELD.findall(self.text))
 
     @property

@@ -76,7 +76,6 @@ class KnownColumns:
         return cls() if text == "[]" else _KNOWN.validate_json(text)
 
     def to_json(self) -> str:
-        """The columns as text."""
         return _KNOWN.dump_json(self).decode()
 
     def renamed(self, old: str, new: str) -> "KnownColumns":

@@ -25,11 +25,9 @@ class RowForm:
     absent = ABSENT
 
     def cells(self, row: Any) -> Sequence[Any]:
-        """The values of a row."""
         return row  # type: ignore[no-any-return]
 
     def row(self, cells: Iterable[Any]) -> Any:
-        """The row with these values."""
         return tuple(cells)
 
     def unsent(self, row: Any) -> tuple[int, ...]:
@@ -57,11 +55,9 @@ class LineForm(RowForm):
     absent = UNSENT
 
     def cells(self, row: str) -> Sequence[str]:
-        """See `RowForm`."""
         return row.split("\t")
 
     def row(self, cells: Iterable[str]) -> str:
-        """See `RowForm`."""
         return "\t".join(cells)
 
 
@@ -69,11 +65,9 @@ class MapForm(RowForm):
     """Rows are maps, of which a value that nobody has is left out: they are never parts."""
 
     def unsent(self, row: Row) -> tuple[int, ...]:
-        """See `RowForm`."""
         return ()
 
     def completed(self, row: Row, *before: Row | None) -> Row:
-        """See `RowForm`."""
         known: dict[str, Any] = {}
         for each in reversed(before):
             known.update(each or {})
@@ -151,7 +145,6 @@ class RowFold:
         self._counts: Counter[Any] = Counter()
 
     def add(self, change: LineChange) -> None:
-        """Adds the next change."""
         operation = change.operation
         if operation in EMPTYING:
             if not self._keeps:

@@ -173,7 +173,6 @@ class StagedHistory(StagedTable):
 
     @property
     def open_index(self) -> sql.Composable:
-        """The statement that makes it."""
         found, (*key, _) = self.destination, self.unique
         return open_index(found.schema, found.table, key, self._periods)
 
@@ -185,7 +184,6 @@ class StagedHistory(StagedTable):
         self._make_temporary(cursor, self._keys, _META | kinds | old)
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
-        """See `StagedTable`."""
         columns, prefix = super().form(merges=merges)
         return columns, f"0\tU\t{datetime.now(UTC)}\t".encode() + prefix if merges else prefix
 
@@ -216,7 +214,6 @@ class StagedHistory(StagedTable):
     def plan(
         self, changes: Iterable[LineChange], *, keeps: bool = False
     ) -> Sequence[StagedVersions]:
-        """See `StagedRows`."""
         found = []
         for versions in VersionFold(self.relation.key).versions(changes):
             whole, parts = [], []
@@ -232,7 +229,6 @@ class StagedHistory(StagedTable):
         return found
 
     def apply(self, cursor: Any, steps: Sequence[StagedVersions]) -> None:
-        """See `StagedRows`."""
         for step in steps:
             cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
             self._stage_versions(cursor, step)

@@ -40,7 +40,6 @@ class InventoriedTable:
     columns: tuple[RelationColumn, ...]
 
     def shown(self) -> dict[str, Any]:
-        """Its columns as JSON."""
         return {
             each.name: {
                 "column_type": each.type, "data_type_oid": each.oid, "primary_key": each.is_key,

@@ -205,7 +205,6 @@ class TargetLedger:
                 self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
 
     def is_there(self) -> bool:
-        """Whether it was made."""
         found = self._run("SELECT to_regclass(%s)", [f"{self._own}ledger"])
         return found.fetchone()[0] is not None
 
@@ -366,7 +365,6 @@ class TargetLedger:
             self.keep_columns(id, known.renamed(*names))
 
     def is_made(self, target: str) -> bool:
-        """Whether penstock made a target."""
         return any(known.is_made for _, known in self._sharing(target))
 
     def _sharing(self, target: str) -> Sequence[tuple[int, KnownColumns]]:
@@ -376,7 +374,6 @@ class TargetLedger:
         return [(id, KnownColumns.parse(text)) for id, text in found.fetchall()]
 
     def parts(self, id: int) -> Sequence[LoadPart]:
-        """The parts of a table that is loading."""
         found = self._run(
             f"SELECT source, number, part, identity, is_done, rows FROM {self._own}loading"
             " WHERE ledger = %s ORDER BY source, number",
@@ -439,7 +436,6 @@ class TargetLedger:
         )
 
     def remove_letter(self, id: int) -> None:
-        """Removes a dead letter."""
         self._run(f"DELETE FROM {self._own}dead_letter WHERE id = %s", [id])
 
     def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -107,7 +107,6 @@ class SourceRelation:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its columns, in their order."""
         return tuple(column.name for column in self.columns)
 
     @property

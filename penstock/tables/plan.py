@@ -45,7 +45,6 @@ class RowCoder:
         return tuple(made)
 
     def rows(self, rows: Sequence[Row]) -> list[Values]:
-        """The values of several rows."""
         return list(map(self, rows))
 
     def _one(self, row: Row) -> Values:

@@ -70,7 +70,6 @@ class SqlTarget(Closes):
             connection.close()
 
     def open(self, names: Collection[str]) -> Sequence[TargetTable]:
-        """See `Target`."""
         with self._transaction():
             for statement in _CREATE:
                 self._run(statement)
@@ -84,7 +83,6 @@ class SqlTarget(Closes):
         return [table for table in found if table.name in names]
 
     def begin(self, table: TargetTable) -> Sequence[LoadedChunk]:
-        """See `Target`."""
         with self._writing():
             before = self._stored(table.name)
             for other in self._tables():
@@ -126,7 +124,6 @@ class SqlTarget(Closes):
         *,
         is_late: bool = False,
     ) -> None:
-        """See `Target`."""
         loading = replace(table, target=self._loading(table))
         steps = (_added(loading, each) for each in [rows])  # made when it is needed
         with self._refusing([(loading, steps)]), self._writing():
@@ -167,7 +164,6 @@ class SqlTarget(Closes):
     def apply(
         self, work: Sequence[tuple[TargetTable, Sequence[Step]]], positions: Mapping[str, int]
     ) -> None:
-        """See `Target`."""
         done: list[tuple[TargetTable, Sequence[Step]]] = []
         with self._refusing(done), self._writing():
             for table, steps in work:
@@ -184,11 +180,9 @@ class SqlTarget(Closes):
                 )
 
     def count(self, table: TargetTable) -> int:
-        """See `Target`."""
         return int(self._run(f"SELECT count(*) FROM {self.quote(table.target)}")[0][0])
 
     def quote(self, name: str) -> str:
-        """A name as an identifier."""
         return '"' + name.replace('"', '""') + '"'
 
     def _step(self, table: TargetTable, step: Step) -> None:
@@ -414,7 +408,6 @@ class SqlTarget(Closes):
         return self._connection
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        """Runs one statement; returns its rows."""
         with self._translated():
             done = self._opened().execute(statement, values)
             return done.fetchall() if done.description else []

@@ -112,7 +112,6 @@ class StagedRows(ABC):
         return fold.steps()
 
     def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
-        """Applies the steps, in their order."""
         for step in steps:
             match step:
                 case Clear():
@@ -450,7 +449,6 @@ def escaped(text: str) -> str:
 
 
 def joined_names(names: Iterable[str]) -> sql.Composable:
-    """Names with commas."""
     return _COMMA.join(map(sql.Identifier, names))
 
 

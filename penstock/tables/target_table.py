@@ -74,7 +74,6 @@ class NamedTable:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of its columns, in their order."""
         return tuple(column.name for column in self.columns)
 
     def with_schema(self, document: Mapping[str, Any]) -> Self:
@@ -122,13 +121,11 @@ class TargetTable(NamedTable):
         return bool(self.key) and self.cursor < self.last_point
 
     def to_json(self) -> dict[str, Any]:
-        """The table as plain JSON."""
         found: dict[str, Any] = _TABLE.dump_python(self, mode="json", by_alias=True)
         return found
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> "TargetTable":
-        """The table that `to_json` made this of."""
         return _TABLE.validate_python(document)
 
 

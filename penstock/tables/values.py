@@ -24,7 +24,6 @@ def as_document(value: Any) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Any value as JSON."""
     return orjson.dumps(value, _plain, orjson.OPT_NON_STR_KEYS).decode()
 
 

@@ -24,7 +24,6 @@ def owners_stream(stream: str) -> str:
 
 
 def owners_subject(stream: str) -> str:
-    """Where all of them are."""
     return f"penstock.owners.{stream}.>"
 
 

@@ -39,7 +39,6 @@ _HISTORY = 64  # records of each table that the stream keeps
 
 
 def dead_stream(stream: str) -> str:
-    """The dead-letter stream of a stream."""
     return f"{stream}_DLQ"
 
 

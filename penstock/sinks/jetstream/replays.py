@@ -34,8 +34,6 @@ _MARK = re.compile(rb"\r\n%b: [^\r\n]+" % MARK.encode())
 
 
 class Replays(KeepsLetters):
-    """Of the sink with these settings."""
-
     settings: JetStreamSettings
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
@@ -69,8 +67,6 @@ class Replays(KeepsLetters):
             return list(map(summary, suspensions.all().values()))
 
     def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
-        """See `KeepsLetters`."""
-
         def step(record: Suspension) -> Suspension:
             if record.state is SuspensionState.SUSPENDED:
                 return record

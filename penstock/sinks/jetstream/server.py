@@ -33,8 +33,6 @@ _WRONG_STREAM = 10060
 
 
 class JetStreamServer(SinkServer):
-    """A `penstock.sinks.server.SinkServer`."""
-
     def __init__(self, settings: JetStreamSettings) -> None:
         self._settings = settings
         self.nats: NatsSettings = settings

@@ -76,7 +76,6 @@ class PartEncoder:
         return [*self.write(part[:middle]), *self.write(part[middle:])]
 
     def reason(self, row: Part) -> str:
-        """See `PartWriter`."""
         try:
             self.unlimited.encode(row)
         except Rejected:

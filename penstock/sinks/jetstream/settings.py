@@ -91,12 +91,10 @@ class JetStreamSettings(NatsSettings, MessageSettings):
 
     @property
     def images(self) -> Images:
-        """How images are stored."""
         return "json" if self.encoding == "json" else "msgpack"
 
     @property
     def monitoring_urls(self) -> list[str]:
-        """The monitoring endpoints, one by one."""
         return [url.strip() for url in (self.monitoring or "").split(",") if url.strip()]
 
     def remembers(self, *, exact: bool) -> float:

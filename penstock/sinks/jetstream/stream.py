@@ -37,12 +37,10 @@ class TargetStream:
 
     @property
     def atomic(self) -> bool:
-        """True when it takes atomic batches."""
         return bool(self.config.get("allow_atomic"))
 
     @property
     def replicated(self) -> bool:
-        """True when several servers have a copy."""
         return int(self.config.get("num_replicas") or 1) > 1
 
     def is_ours(self, template: Template) -> bool:
@@ -162,7 +160,6 @@ class Choice(NamedTuple):
 
 
 def is_exact(asked: Delivery, stream: TargetStream, version: tuple[int, ...]) -> bool:
-    """Whether the delivery will be exactly-once."""
     return asked in ("auto", "exactly-once") and not _obstacle(stream, version)[0]
 
 

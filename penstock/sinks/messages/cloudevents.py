@@ -13,8 +13,6 @@ from penstock.sinks.messages.layout import Layout
 
 
 class CloudEvents(Layout):
-    """See the module."""
-
     def content_type(self, dialect: Dialect, *, many: bool) -> bytes:
         return b"application/cloudevents-batch+json" if many else b"application/cloudevents+json"
 

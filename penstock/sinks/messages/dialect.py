@@ -32,7 +32,6 @@ class Dialect:
         return ormsgpack.packb(name)
 
     def value(self, value: Any) -> bytes:
-        """Any plain value."""
         return ormsgpack.packb(value, option=ormsgpack.OPT_NON_STR_KEYS)
 
     def image(self, image: bytes) -> Any:
@@ -67,5 +66,4 @@ _DIALECTS = {"msgpack": Dialect(), "json": _Json()}
 
 
 def dialect(encoding: str) -> Dialect:
-    """The dialect of an encoding of values."""
     return _DIALECTS[encoding]

@@ -68,7 +68,6 @@ class Singles:
         self._subjects = Subjects(template)
 
     def encode(self, part: Part) -> Messages:
-        """See Encoder."""
         batch, columns = part.batch, part.columns
         row_kinds = self._bodies.kinds.of(columns)
         lines = row_kinds.schema_lines

@@ -37,7 +37,6 @@ class Group:
 
     @property
     def count(self) -> int:
-        """How many changes it has."""
         return len(self.rows)
 
     @property

@@ -84,7 +84,6 @@ class Messages:
 
     @property
     def changes(self) -> int:
-        """How many changes are in the messages."""
         return len(self) if self.counts is None else int(self.counts.sum())
 
     def place(self, index: int) -> Place:

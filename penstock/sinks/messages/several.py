@@ -60,7 +60,6 @@ class Grouped(ABC):
         """The body of each message."""
 
     def encode(self, part: Part) -> Messages:
-        """See Encoder."""
         row_kinds = self._kinds.of(part.columns)
         rows, sizes = self._rows(part, row_kinds)
         where = destinations(part, row_kinds, self._joints)

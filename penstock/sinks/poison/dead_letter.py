@@ -58,7 +58,6 @@ class Letter:
 
     @property
     def place(self) -> Place:
-        """Its place in the partition."""
         return Place.parse(self.position)
 
     @property

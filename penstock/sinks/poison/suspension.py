@@ -30,8 +30,6 @@ class SuspensionState(StrEnum):
 
 
 class Event(StrEnum):
-    """What can happen to a table."""
-
     POISONED = "poisoned"
     ASKED = "asked"
     MENDED = "mended"
@@ -51,8 +49,6 @@ TRANSITIONS: Mapping[tuple[SuspensionState, Event], SuspensionState] = {
 
 
 class Table(NamedTuple):
-    """Whose state it is."""
-
     backend: str
     schema: str
     collection: str
@@ -102,7 +98,6 @@ class Suspension:
 
     @property
     def table(self) -> Table:
-        """Whose record it is."""
         return Table(self.backend, self.schema, self.collection)
 
     @property
@@ -158,7 +153,6 @@ class Suspension:
         return any(hole.partition == partition and hole.has(place) for hole in self.holes)
 
     def to_json(self) -> bytes:
-        """The record as a message's body."""
         return orjson.dumps({**asdict(self), "skipped": self.skipped})
 
     @classmethod

@@ -13,8 +13,6 @@ from penstock.sinks.tables.sink import TableSink
 
 
 class PostgresSink(TableSink):
-    """See `TableSink`."""
-
     def __init__(self, settings: PostgresSinkSettings) -> None:
         super().__init__(PostgresDatabase(settings))
 

@@ -52,8 +52,6 @@ WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
 
 
 class PostgresDatabase(TableDatabase):
-    """See `TableDatabase`."""
-
     settings: PostgresSinkSettings
     error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
 

@@ -29,7 +29,6 @@ class KuvaszMap:
     left: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)
 
     def add(self, name: str, urls: Sequence[Any], tables: Mapping[str, Any]) -> None:
-        """Adds a database."""
         kept = {}
         for table, given in tables.items():
             options = _map(given or {}, f"{name}: {table}")

@@ -95,7 +95,6 @@ class Pressure:
 
     @property
     def pace(self) -> Pace:
-        """How to send now."""
         return PACES[self.state]
 
     def answered(self, took: float, now: float) -> "Pressure":
@@ -154,8 +153,6 @@ class BreakerState(Enum):
 
 
 class BreakerEvent(Enum):
-    """What happens to a breaker."""
-
     SUCCEEDED = "succeeded"  # the server stored something, or a probe found it well
     FAILED = "failed"  # a failure, and not yet the last that we bear
     TRIPPED = "tripped"  # the failure that was one too many
@@ -190,7 +187,6 @@ class Breaker:
     since: float = 0.0
 
     def succeeded(self) -> "Breaker":
-        """The server did what was asked."""
         return replace(self, state=step(BREAKERS, self.state, BreakerEvent.SUCCEEDED), failures=0)
 
     def failed(self, now: float) -> "Breaker":

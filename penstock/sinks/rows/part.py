@@ -154,7 +154,6 @@ def _texts(column: Column, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> list[
 
 
 def place_of(batch: pa.RecordBatch, row: int) -> Place:
-    """A row's place in its partition."""
     return Place(batch.column("cursor")[row].as_py(), batch.column("ordinal")[row].as_py())
 
 

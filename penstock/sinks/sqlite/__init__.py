@@ -9,8 +9,6 @@ from penstock.sinks.tables.sink import TableSink
 
 
 class SqliteSink(TableSink):
-    """See `TableSink`."""
-
     def __init__(self, settings: SqliteSinkSettings) -> None:
         super().__init__(SqliteDatabase(settings))
 

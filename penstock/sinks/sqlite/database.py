@@ -34,8 +34,6 @@ _CONFLICTS = (
 
 
 class SqliteDatabase(TableDatabase):
-    """See `TableDatabase`."""
-
     settings: SqliteSinkSettings
     error, alters_columns = sqlite3.Error, False
     find = staticmethod(find_destination)

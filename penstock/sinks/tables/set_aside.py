@@ -38,11 +38,9 @@ class LedgerLetters:
         self._ledger, self.name = ledger, ledger.letters_table
 
     def stored(self) -> Iterator[StoredLetter]:
-        """All, oldest first."""
         return self._letters(0)
 
     def get(self, id: int) -> StoredLetter | None:
-        """One, by its number."""
         return next((each for each in self._letters(id) if each.id == id), None)
 
     def _letters(self, first: int) -> Iterator[StoredLetter]:

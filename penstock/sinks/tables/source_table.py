@@ -63,7 +63,6 @@ class Stretch:
 
     @property
     def last(self) -> Place:
-        """The place of its last change."""
         return Place(self.changes[-1].cursor, self.changes[-1].ordinal)
 
 

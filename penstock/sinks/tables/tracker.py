@@ -35,5 +35,4 @@ class Tracker:
 
     @property
     def is_idle(self) -> bool:
-        """Whether all changes are stored."""
         return not any(self._entries.values())

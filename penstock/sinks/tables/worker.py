@@ -39,7 +39,6 @@ class TableReport:
     lag: float | None = None
 
     def add(self, later: "TableReport") -> None:
-        """What was done after it."""
         self.applied += later.applied
         self.letters += later.letters
         self.place, self.lag, self.columns = later.place, later.lag, later.columns
@@ -65,7 +64,6 @@ class WorkerReport:
     tables: dict[SourceTable, TableReport] = field(default_factory=dict)
 
     def add(self, later: "WorkerReport") -> None:
-        """What was done after it."""
         self.known += later.known
         self.commits += later.commits
         self.seconds += later.seconds

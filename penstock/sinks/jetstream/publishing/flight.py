@@ -48,7 +48,6 @@ class FlightBatch:
 
     @property
     def changes(self) -> int:
-        """The number of changes in its messages."""
         return sum(piece.changes for piece in self.pieces)
 
     @property
@@ -125,8 +124,6 @@ def _fitting(messages: Messages, limit: int, size: int, *, first: bool) -> int:
 
 
 class Sending(Enum):
-    """Where exactly-once publishing is."""
-
     UNREAD = "unread"  # what is stored has to be read; nothing of ours was in flight
     FLOWING = "flowing"  # batches follow each other
     REFUSED = "refused"  # a batch was refused: the other answers are waited for
@@ -135,8 +132,6 @@ class Sending(Enum):
 
 
 class SendingEvent(Enum):
-    """What happens to it."""
-
     READ = "read"  # what is stored was read back
     EMPTIED = "emptied"  # the stream had messages and has none; it may know their ids
     STORED = "stored"  # the oldest batch in flight was stored
