@@ -18,8 +18,7 @@ from uuid import UUID
 import orjson
 
 from penstock.model.images import JsonText
-from penstock.tables.fold import ABSENT, EMPTYING, MAPS, OF_ROWS, Row, RowFold
-from penstock.tables.lines import LineChange
+from penstock.tables.fold import EMPTYING, OF_ROWS, Row
 
 K = TypeVar("K", bound=Hashable)
 
@@ -48,12 +47,8 @@ class Fold(Generic[K]):
 
     def __init__(self, identity: Callable[[Row], K]) -> None:
         self.changes = 0
-        self._identity, self._fold = identity, RowFold((0,), MAPS)
-
-    @property
-    def rows(self) -> dict[K, Row]:
-        """The rows by their keys."""
-        return self._fold.whole
+        self.rows: dict[K, Row] = {}  # by their keys
+        self._identity = identity
 
     def keys(self, change: Row) -> tuple[K, ...]:
         """The keys that a change names: where it changes the key, the old one and the new one."""
@@ -73,20 +68,20 @@ class Fold(Generic[K]):
         self.changes += 1
         operation = change["operation"]
         if operation in EMPTYING:
-            gone: dict[K, Row | None] = {**self.rows}
-            self._fold.add(LineChange(operation, None, None, None))
-            return gone
+            gone, self.rows = self.rows, {}
+            return {**gone}
         keys = self.keys(change) if operation in OF_ROWS else ()
         if not keys:
             return {}
         found = {key: self.rows.get(key) for key in keys}
-        # Without data a document was gone when it was looked up.
-        data, unsent = change.get("data") or None, change.get("unchanged") or ()
-        if data and unsent:
-            data = {**data, **dict.fromkeys(unsent, ABSENT)}
-        key = keys[0] if operation == "DELETE" else keys[-1]
-        self._fold.add(LineChange(operation, key, None, data, bool(unsent), old=keys[0]))
-        self._fold.gone.clear()
+        old, new = keys[0], keys[-1]
+        if operation == "DELETE":
+            self.rows.pop(old, None)
+        elif data := change.get("data"):  # without it a document was gone when it was looked up
+            unsent, known = change.get("unchanged") or (), self.rows.get(old) or {}
+            if old != new:
+                self.rows.pop(old, None)
+            self.rows[new] = {**data, **{name: known[name] for name in unsent if name in known}}
         return found
 
 

@@ -1,7 +1,7 @@
-"""Changes of a table, folded by key: as few steps as leave the same rows, or its last state. Pure.
+"""Changes of a table, folded by key: as few steps as leave the same rows. Pure.
 
 What was not sent is not null, a key change removes the old key, TRUNCATE empties, and without a key
-equal rows are counted. Rows may be lines of COPY, tuples of values, or maps: see `RowForm`.
+equal rows are counted. Rows are lines of COPY, or tuples of values: see `RowForm`.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from penstock.tables.lines import NULL, UNSENT, LineChange
 
 EMPTYING = ("TRUNCATE", "DROP")
 OF_ROWS = ("INSERT", "READ", "UPDATE", "REPLACE", "DELETE")
-# The value of a column that the source did not send, in a tuple or a map.
+# The value of a column that the source did not send, in a tuple.
 ABSENT: Any = type("Absent", (), {"__repr__": lambda _: "ABSENT"})()
 Row = Mapping[str, Any]
 
@@ -61,22 +61,7 @@ class LineForm(RowForm):
         return "\t".join(cells)
 
 
-class MapForm(RowForm):
-    """Rows are maps, of which a value that nobody has is left out: they are never parts."""
-
-    def unsent(self, row: Row) -> tuple[int, ...]:
-        return ()
-
-    def completed(self, row: Row, *before: Row | None) -> Row:
-        known: dict[str, Any] = {}
-        for each in reversed(before):
-            known.update(each or {})
-        full = {name: known.get(name, value) if value is ABSENT else value
-                for name, value in row.items()}  # fmt: skip
-        return {name: value for name, value in full.items() if value is not ABSENT}
-
-
-LINES, VALUES, MAPS = LineForm(), RowForm(), MapForm()
+LINES, VALUES = LineForm(), RowForm()
 
 
 def form_of(row: Any) -> RowForm:
