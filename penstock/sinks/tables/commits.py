@@ -7,12 +7,13 @@ waited long enough and nothing is being written.
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from penstock.model.errors import PenstockError
+from penstock.model.position import PartitionId, Place, Position
 from penstock.sinks.tables.settings import CommitSettings
 from penstock.sinks.tables.source_table import SourceTable, Stretch
 from penstock.tables.lines import SourceRelation
@@ -155,3 +156,33 @@ class Commits:
     @property
     def _has_ended(self) -> bool:
         return self._is_closed or self.failure is not None
+
+
+class Tracker:
+    """How far each partition is, whose changes several workers commit in any order. Keeps what was
+    handed over together: up to which place, and which workers have not committed what they have of
+    it. What lies before the first change that is not committed is stored; changes that no table of
+    the map has, and traffic without changes, advance it as well. Used by one thread; pure."""
+
+    def __init__(self) -> None:
+        self._entries: dict[PartitionId, deque[tuple[Place, set[int]]]] = {}
+
+    def open(self, partition: PartitionId, last: Place, workers: Iterable[int]) -> set[int]:
+        """Notes changes up to a place, of which these workers have some. Each takes its number out
+        of the returned set, in its own thread, when it has committed them."""
+        pending = set(workers)
+        self._entries.setdefault(partition, deque()).append((last, pending))
+        return pending
+
+    def stored(self) -> Position:
+        """The places up to which everything is stored, of partitions that advanced since the last
+        call."""
+        found: dict[PartitionId, Place] = {}
+        for partition, entries in self._entries.items():
+            while entries and not entries[0][1]:
+                found[partition], _ = entries.popleft()
+        return found
+
+    @property
+    def is_idle(self) -> bool:
+        return not any(self._entries.values())

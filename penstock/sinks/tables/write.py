@@ -20,12 +20,11 @@ from penstock.sinks import Progress, Receipt
 from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
-from penstock.sinks.tables.commits import Chunk, Work
+from penstock.sinks.tables.commits import Chunk, Tracker, Work
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
-from penstock.sinks.tables.tracker import Tracker
 from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
 
