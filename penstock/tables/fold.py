@@ -154,7 +154,10 @@ class RowFold:
         if change.has_unsent:
             row = self._completed(change, old, row)
             if self._form.unsent(row):
-                self._put_part(old, key, row)
+                if old != key:
+                    self._move(old, key, row)
+                else:
+                    self._parts[key] = row
                 return
         if old != key:
             if self._moves and old not in self.whole:
@@ -171,14 +174,7 @@ class RowFold:
 
     def _completed(self, change: LineChange, old: Any, row: Any) -> Any:
         """The row with the values that are known from before."""
-        known = self.whole.get(old), change.before, self._parts.get(old)
-        return self._form.completed(row, *known)
-
-    def _put_part(self, old: Any, key: Any, row: Any) -> None:
-        if old != key:
-            self._move(old, key, row)
-        else:
-            self._parts[key] = row
+        return self._form.completed(row, self.whole.get(old), change.before, self._parts.get(old))
 
     def _move(self, old: Any, key: Any, row: Any) -> None:
         self._flush()

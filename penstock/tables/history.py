@@ -67,18 +67,9 @@ class Version(NamedTuple):
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """Versions by their transactions. `emptied`: they are of one, and all other keys are deleted at
-    this time."""
-
-    rows: Sequence[Version]
-    emptied: str = ""
-
-
 class StagedVersions(NamedTuple):
-    """Versions as lines: those with all of their values, and the others by what they lack;
-    `emptied` as in `Versions`."""
+    """Versions as lines: those with all of their values, and the others by what they lack.
+    `emptied`: they are of one transaction, and all other keys are deleted at this time."""
 
     whole: Sequence[str]
     parts: Mapping[tuple[int, ...], Sequence[str]]
@@ -93,18 +84,18 @@ class VersionFold:
     key: tuple[int, ...]
     known: dict[str, tuple[str, str]] = field(default_factory=dict)
 
-    def versions(self, changes: Iterable[LineChange]) -> Iterator[Versions]:
-        """The versions, with those of a transaction that empties the table apart."""
+    def versions(self, changes: Iterable[LineChange]) -> Iterator[tuple[Sequence[Version], str]]:
+        """The versions, with those of a transaction that empties the table apart, and when."""
         waiting: list[Version] = []
         for number, (_, together) in enumerate(groupby(changes, attrgetter("cursor"))):
             found, emptied = self._transaction(number, together)
             if emptied:
-                yield Versions(waiting)
-                yield Versions(found, emptied)
+                yield waiting, ""
+                yield found, emptied
                 waiting = []
             else:
                 waiting += found
-        yield Versions(waiting)
+        yield waiting, ""
 
     def _transaction(self, number: int, changes: Iterable[LineChange]) -> tuple[list[Version], str]:
         found: dict[str, Version] = {}
@@ -215,17 +206,17 @@ class StagedHistory(StagedTable):
         self, changes: Iterable[LineChange], *, keeps: bool = False
     ) -> Sequence[StagedVersions]:
         found = []
-        for versions in VersionFold(self.relation.key).versions(changes):
+        for versions, emptied in VersionFold(self.relation.key).versions(changes):
             whole, parts = [], []
-            for each in versions.rows:
+            for each in versions:
                 line = self._deleted(each.key) if each.line is None else each.line
                 line = f"{each.transaction}\t{'D' if each.line is None else 'U'}\t{each.at}\t{line}"
                 if UNSENT in line and UNSENT in line.split("\t"):
                     parts.append(f"{line}\t{each.origin}")
                 else:
                     whole.append(line)
-            if versions.rows or versions.emptied:
-                found.append(StagedVersions(whole, by_unsent(parts), versions.emptied))
+            if versions or emptied:
+                found.append(StagedVersions(whole, by_unsent(parts), emptied))
         return found
 
     def apply(self, cursor: Any, steps: Sequence[StagedVersions]) -> None:

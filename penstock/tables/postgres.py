@@ -75,7 +75,8 @@ class PostgresTarget(SqlTarget):
             with self._translated():
                 # Without what it is limited to: varchar(80) is found as varchar.
                 found = self._opened().execute(_BUILT_IN, [kind]).fetchone()
-            self._kinds[kind] = kind if found else _like_text(kind)
+            text = "text[]" if kind.count("[]") == 1 else "text"
+            self._kinds[kind] = kind if found else text
         return self._kinds[kind]
 
     def value(self, column: TargetColumn) -> str:
@@ -144,7 +145,3 @@ def _translation(error: psycopg.Error) -> PenstockError:
 _ENCODERS: dict[str, Encoder] = {
     "bytea": as_bytes, "json": as_document, "jsonb": as_document, "date": as_time, "text": as_text,
 }  # fmt: skip
-
-
-def _like_text(kind: str) -> str:
-    return "text[]" if kind.count("[]") == 1 else "text"

@@ -50,7 +50,8 @@ class WriteRun(WriteLoop):
             self.repeat(lambda: None)
         if not self._publisher.flying:
             self._session.connection.expect_anew()
-        fresh = self._fresh(part) if self._collects else part
+        # A message of several changes is stored whole or not at all.
+        fresh = self._retried(lambda: self._publisher.fresh(part)) if self._collects else part
         if fresh is None:
             return None
         encoded = self._encoded(fresh)
@@ -108,10 +109,6 @@ class WriteRun(WriteLoop):
     def _encoded(self, part: Part) -> Sequence[Messages]:
         """What can be published of it; the rest is safe elsewhere."""
         return self.repeat(lambda: self._poison.write(part, self._session.poison))
-
-    def _fresh(self, part: Part) -> Part | None:
-        """What is not stored yet: a message of several changes is stored whole or not at all."""
-        return self._retried(lambda: self._publisher.fresh(part))
 
     def _add(self, messages: Messages) -> None:
         try:

@@ -21,6 +21,8 @@ from penstock.model.position import PartitionId, Place
 
 # What `raw` is: the source's bytes of the change, or the change as JSON.
 RawChange = Literal["source", "change"]
+# What a row and a letter call the same.
+_SAME = ("event_id", "backend", "partition", "database", "collection", "relation_id", "transaction")
 _TIMES = ("committed_at", "captured_at")
 # Bytes of the body besides `raw` and `context`, at most, and of a name or an error in it.
 _ROOM = 6_000
@@ -99,30 +101,15 @@ def error_letter(row: Mapping[str, Any], images: str) -> Letter:
     load: Any = ormsgpack.unpackb if images == "msgpack" else orjson.loads
     image = load(row["after"])
     raw, context = (_bytes(image.get(name) or b"") for name in ("raw", "context"))
-    return Letter(
-        **_known(row),
-        reason=str(image["reason"]),
-        error=str(image["error"]),
-        kind="source",
-        raw=raw,
-        raw_bytes=len(raw),
-        context=context,
-    )
+    reason, error = str(image["reason"]), str(image["error"])
+    return _letter(row, raw, kind="source", reason=reason, error=error, context=context)
 
 
 def row_letter(row: Mapping[str, Any], images: Images, reason: str, error: str) -> Letter:
     """Of a change that was decoded and cannot be encoded or stored."""
     raw = orjson.dumps(dict(row), default=base64_of)
-    return Letter(
-        **_known(row),
-        reason=reason,
-        error=error,
-        kind="change",
-        raw=raw,
-        raw_bytes=len(raw),
-        images=images,
-        operation=row["operation"],
-    )
+    known = {"images": images, "operation": row["operation"]}
+    return _letter(row, raw, kind="change", reason=reason, error=error, **known)
 
 
 def page_of(letter: Letter) -> Page:
@@ -156,19 +143,16 @@ def row_of(letter: Letter) -> pa.RecordBatch:
         raise Malformed("a dead letter does not hold its change") from error
 
 
-def _known(row: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "event_id": row["event_id"],
-        "backend": row["backend"],
-        "partition": row["partition"],
-        "position": str(Place(row["cursor"], row["ordinal"])),
-        "database": row["database"],
-        "schema": row["namespace"],
-        "collection": row["collection"],
-        "relation_id": row["relation_id"],
-        "transaction": row["transaction"],
+def _letter(row: Mapping[str, Any], raw: bytes, **more: Any) -> Letter:
+    return Letter(
+        position=str(Place(row["cursor"], row["ordinal"])),
+        schema=row["namespace"],
+        raw=raw,
+        raw_bytes=len(raw),
+        **{name: row[name] for name in _SAME},
         **{name: row[name] and row[name].isoformat() for name in _TIMES},
-    }
+        **more,
+    )
 
 
 def _bytes(value: bytes | str) -> bytes:

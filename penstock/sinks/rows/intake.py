@@ -19,7 +19,6 @@ from penstock.model.errors import SettingsError
 from penstock.model.position import Place
 from penstock.process.closing import Closes
 from penstock.sinks.rows import kernel as native
-from penstock.sinks.rows.columns import Column
 from penstock.sinks.rows.flow import Pace
 from penstock.sinks.rows.part import Origin, OriginRun, Part
 from penstock.sinks.settings import BatchSettings
@@ -277,9 +276,6 @@ def _weight(part: Part, start: int, rows: int) -> int:
         return part.weight
     kernel, columns = native.kernel(), part.columns
     if kernel is None:
-        return sum(_size(columns[name].slice(start, rows)) for name in IMAGES)
+        sizes = (pc.sum(pc.binary_length(columns[name].slice(start, rows))) for name in IMAGES)
+        return sum(size.as_py() or 0 for size in sizes)
     return sum(kernel.penstock_rows_span(columns.pointer(name), start, rows) for name in IMAGES)
-
-
-def _size(column: Column) -> int:
-    return int(pc.sum(pc.binary_length(column)).as_py() or 0)

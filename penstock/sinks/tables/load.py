@@ -60,7 +60,8 @@ class LedgerLoad:
             return left
 
     def plan(self, point: RowsPoint, ranges: Sequence[Any]) -> Sequence[Part]:
-        is_keyed, keeps = point.is_by_key and _has_key(point), self._keeps
+        has_key = any(column["key"] for column in point.schema.columns)
+        is_keyed, keeps = point.is_by_key and has_key, self._keeps
         # What was read at another point would be in the way, or there twice.
         is_whole = not is_keyed or keeps or self._table.mapped.periods is not None
         parts = [ranges] if is_whole else [[one] for one in ranges]
@@ -71,7 +72,10 @@ class LedgerLoad:
         with self._database.transaction("preparing the target") as cursor:
             # Before the ledger's row is locked: workers wait for that.
             if is_first and not keeps and staged.has_rows(cursor):
-                self._clear(cursor, staged)
+                options = self._table.mapped.options
+                if not self._row.is_ours and options.existing == "refuse":
+                    raise self._table.occupied
+                staged.clear(cursor)
         with self._locked("planning a load") as (ledger, row):
             if is_first:
                 ledger.forget_parts(row.id)
@@ -177,11 +181,6 @@ class LedgerLoad:
             relation = replace(relation, catalog=None)
         return self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
 
-    def _clear(self, cursor: Any, staged: StagedRows) -> None:
-        if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
-            raise self._table.occupied
-        staged.clear(cursor)
-
     @contextmanager
     def _beginning_anew(self) -> Iterator[None]:
         try:
@@ -202,10 +201,6 @@ class LedgerLoad:
         if not found:
             raise SettingsError(f"the ledger has no row of {self.name} any more")
         return found[self._row.id]
-
-
-def _has_key(point: RowsPoint) -> bool:
-    return any(column["key"] for column in point.schema.columns)
 
 
 def _source(point: RowsPoint) -> str:

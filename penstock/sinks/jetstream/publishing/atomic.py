@@ -200,7 +200,7 @@ class Atomic(Publisher):
         return bool(self._queue) and (not self._flight or self._queue.weight >= self._limits.fill)
 
     def _send_next(self, connection: Connection) -> bool:
-        if not self._queue or len(self._flight) >= self._depth:
+        if not self._queue or len(self._flight) >= (self._limits.depth if self._pipelined else 1):
             return False
         match self._state:
             case Sending.REFUSED:
@@ -227,17 +227,9 @@ class Atomic(Publisher):
         # A batch is refused as a whole; only an answer to a single message has the reason.
         most = 1 if self._refusals.row >= _ALONE else scaled(self._limits.size)
         pieces = self._queue.take(most, scaled(self._limits.bytes))
-        chain = self._may_chain and may_end_anywhere(pieces)
+        may_chain = self._chains and self._fence.whole and self._pipelined
         self._numbers += 1
-        return FlightBatch(self._numbers, pieces, chain)
-
-    @property
-    def _depth(self) -> int:
-        return self._limits.depth if self._pipelined else 1
-
-    @property
-    def _may_chain(self) -> bool:
-        return self._pipelined and self._fence.whole and self._chains
+        return FlightBatch(self._numbers, pieces, may_chain and may_end_anywhere(pieces))
 
     @property
     def _pipelined(self) -> bool:
