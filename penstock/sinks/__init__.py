@@ -43,14 +43,13 @@ class Progress(Protocol):
 
 
 class _Ignored(Progress):
-    """See `ignore`."""
+    """For callers that only want the receipt."""
 
     def stored(self, position: Position) -> None: ...
 
     def report(self, status: Mapping[str, Any]) -> None: ...
 
 
-# A `Progress` for callers that only want the receipt.
 ignore: Progress = _Ignored()
 
 

@@ -285,17 +285,14 @@ class TargetLedger:
     def hold(self, id: int, relation: SourceRelation, changes: Sequence[LineChange]) -> None:
         """Keeps changes of a table that is not live."""
         document = relation.to_json()
-        self._insert(
-            "held",
-            _HELD,
+        rows = (
             (
-                (
-                    id, one.cursor, one.ordinal, one.operation, one.key, one.before, one.after,
-                    one.has_unsent, one.committed_at, one.event_id, document,
-                )
-                for one in changes
-            ),
+                id, one.cursor, one.ordinal, one.operation, one.key, one.before, one.after,
+                one.has_unsent, one.committed_at, one.event_id, document,
+            )
+            for one in changes
         )  # fmt: skip
+        self._insert("held", _HELD, rows)
         self._count_held(id, len(changes))
 
     def take_held(

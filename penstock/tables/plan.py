@@ -44,9 +44,6 @@ class RowCoder:
             raise refused(self._table, row, self.names[number], error) from error
         return tuple(made)
 
-    def rows(self, rows: Sequence[Row]) -> list[Values]:
-        return list(map(self, rows))
-
     def _one(self, row: Row) -> Values:
         return (row[self.names[0]],) if self.names else ()
 

@@ -138,7 +138,7 @@ class Bootstrap:
             if self.table.has_documents and is_json(message.headers, message.payload):
                 body = self._messages.body(message, exactly=True)
             given = chunk_rows(self.table, body) if self.table.document else body["data"]
-            self._target.load(self.table, chunk, self._coder.rows(given), is_late=is_late)
+            self._target.load(self.table, chunk, [*map(self._coder, given)], is_late=is_late)
             self._chunks[chunk.chunk] = chunk
             self.progress.chunks += 1
             self.progress.rows += chunk.rows

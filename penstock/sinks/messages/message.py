@@ -10,6 +10,7 @@ schemas), `Penstock-Schema` (the version of the body's format) and `Content-Type
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -176,8 +177,8 @@ class Headers:
         schema = SCHEMA.encode()
         self._rest = b"\r\n%b: %b\r\nContent-Type: %b\r\n" % (schema, version, content_type)
         self._counted = counted
-        self._formatters: dict[tuple[Origin | None, bool, bool], Formatter] = {}
-        self._names: dict[Origin, bytes] = {}
+        # Most batches have rows of one origin, whose name is a constant then.
+        self._formatter = lru_cache(_CACHED)(self._made)
 
     def of(
         self, runs: Sequence[OriginRun], columns: Columns, schemas: tuple[Numbers, Values] | None
@@ -193,7 +194,7 @@ class Headers:
                 extras["mark_line"] = _mark_lines(marks)
             if schemas is not None:
                 extras |= {"schema": schemas[0], "schema_lines": schemas[1]}
-            formatter = self._formatter(origin, marked=marked, named=schemas is not None)
+            formatter = self._formatter(origin, marked, schemas is not None)
             return formatter.run(columns.with_extras(**extras) if extras else columns)
         except LineBreak:
             raise Rejected(
@@ -206,30 +207,11 @@ class Headers:
         owners = np.repeat(
             np.arange(len(runs), dtype=np.int32), [run.stop - run.start for run in runs]
         )
-        return {"owner": owners, "owners": Values([self._owner(run.origin) for run in runs])}
-
-    def _owner(self, origin: Origin) -> bytes:
-        known = self._names.get(origin)
-        if known is None:
-            if len(self._names) >= _CACHED:
-                self._names.clear()
-            names = f"{escape(origin.backend)} {escape(origin.partition)}"
-            known = self._names[origin] = f"\r\n{POSITION}: {names} ".encode()
-        return known
-
-    def _formatter(self, origin: Origin | None, *, marked: bool, named: bool) -> Formatter:
-        """For rows of one origin, which most batches have: its name is a constant. None: of
-        several."""
-        key = origin, marked, named
-        formatter = self._formatters.get(key)
-        if formatter is None:
-            if len(self._formatters) >= _CACHED:
-                self._formatters.clear()
-            formatter = self._formatters[key] = self._made(*key)
-        return formatter
+        return {"owner": owners, "owners": Values([_owner(run.origin) for run in runs])}
 
     def _made(self, origin: Origin | None, marked: bool, named: bool) -> Formatter:
-        owner = Pick("owner", "owners") if origin is None else self._owner(origin)
+        """For rows of one origin; None: of several."""
+        owner = Pick("owner", "owners") if origin is None else _owner(origin)
         pieces: list[Piece | bytes] = [
             self._start,
             RawPiece("event_id", "line"),
@@ -248,6 +230,12 @@ class Headers:
         names = (*_OF_GROUPS, *names)
         count = f"\r\n{COUNT}: ".encode()
         return Formatter([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
+
+
+@lru_cache(_CACHED)
+def _owner(origin: Origin) -> bytes:
+    names = f"{escape(origin.backend)} {escape(origin.partition)}"
+    return f"\r\n{POSITION}: {names} ".encode()
 
 
 # The columns of messages that may have several changes.

@@ -112,19 +112,14 @@ class PublishLatency:
                 "latency_p99_ms": round(float(p99), 1),
             }
 
-    def take_counts(self) -> dict[str, float]:
-        """The histogram's counts since the last call."""
-        counts, self._counts = self._counts, {}
-        return counts
-
     def take(self, *, at_once: bool = False) -> dict[str, Any]:
         """What was measured since the last call, as `Progress.report` takes it; of tables now and
         then, unless `at_once`."""
         if at_once:
             self.measure()
         found: dict[str, Any] = {}
-        if counts := self.take_counts():
-            found["histograms"] = counts
+        if self._counts:
+            found["histograms"], self._counts = self._counts, {}
         now = time.monotonic()
         if at_once or now - self._taken >= _NAMES:
             self._taken = now

@@ -9,7 +9,7 @@ the commit before is written.
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -105,10 +105,12 @@ class Worker:
 
     def _prepare(self) -> None:
         while (works := self.commits.due()) is not None:
-            chunks = [chunk for work in works for chunk in work.chunks]
+            chunks: dict[SourceTable, list[Chunk]] = {}
+            for chunk in (chunk for work in works for chunk in work.chunks):
+                chunks.setdefault(chunk.table, []).append(chunk)
             tables = {
                 table: [self._stretch(table, *each) for each in _joined(same)]
-                for table, same in _by_table(chunks).items()
+                for table, same in chunks.items()
             }
             self.commits.put(PreparedCommit(works, tables))
 
@@ -202,13 +204,6 @@ class Worker:
         if done.error is not None:
             self._database.ledger(cursor).save(row.become("waiting", done.error))
         return done.rest
-
-
-def _by_table(chunks: Sequence[Chunk]) -> Mapping[SourceTable, list[Chunk]]:
-    found: dict[SourceTable, list[Chunk]] = {}
-    for chunk in chunks:
-        found.setdefault(chunk.table, []).append(chunk)
-    return found
 
 
 def _joined(chunks: Sequence[Chunk]) -> Iterator[tuple[SourceRelation, Sequence[LineChange]]]:

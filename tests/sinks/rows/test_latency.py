@@ -40,15 +40,15 @@ def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) 
     found.sent(committed(clock.now, 1))
     clock.now += 0.25
     found.stored()
-    assert not found.take_counts(), "it is not time"
+    assert "histograms" not in found.take(), "it is not time"
     clock.now += 0.125
     found.measure()
     assert found.fields == {"latency_p50_ms": 2000.0, "latency_p99_ms": 2000.0}
-    measured = histograms(found.take_counts())["publish"]
+    measured = histograms(found.take()["histograms"])["publish"]
     assert measured["buckets"]["+Inf"] == 4
     assert measured["sum"] == pytest.approx(3 * 2.0 + 0.25)
     found.measure()
-    assert not found.take_counts()
+    assert "histograms" not in found.take()
 
 
 @pytest.mark.parametrize(("later", "rows"), [(0.5, 1), (0, 10_000)])
@@ -60,4 +60,4 @@ def test_it_measures_again_after_half_a_second_or_many_changes(
     clock.now += later
     found.sent(committed(clock.now, rows))
     found.stored()
-    assert histograms(found.take_counts())["publish"]["buckets"]["+Inf"] == rows
+    assert histograms(found.take()["histograms"])["publish"]["buckets"]["+Inf"] == rows
