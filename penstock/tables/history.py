@@ -320,10 +320,9 @@ class StagedHistory(StagedTable):
         sid = [] if self.mapping.sid is None else [SID]
         values += [_SQL("{}::text AS __sid").format(self._value(name)) for name in sid]
         names = [*self.written, *sid]
-        condition = self.mapping.filter or "true"
         return self._sql(
             _ADD, values=_SQL(", ").join(values), key=joined_names(keys),
-            gone=_SQL("({}) IS NOT TRUE").format(sql.SQL(condition)),
+            gone=_SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter or "true")),
             of_row=_matches(self.key, keys, "_r"), of_version=_matches(
                 [*self.key, *sid], [*keys, *(["__sid"] if sid else [])], "_v"
             ),

@@ -205,8 +205,7 @@ class TargetLedger:
                 self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
 
     def is_there(self) -> bool:
-        found = self._run("SELECT to_regclass(%s)", [f"{self._own}ledger"])
-        return found.fetchone()[0] is not None
+        return self._run("SELECT to_regclass(%s)", [f"{self._own}ledger"]).fetchone()[0] is not None
 
     def enter(self, source: tuple[str, str, str, str], target: str, state: State) -> LedgerRow:
         """The row of a table (backend, sid, schema, table); one that is new, or had left, has the
@@ -436,8 +435,7 @@ class TargetLedger:
         self._run(f"DELETE FROM {self._own}dead_letter WHERE id = %s", [id])
 
     def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-        statement = f"COPY {self._own}{table} ({', '.join(names)}) FROM STDIN"
-        with self._cursor.copy(statement) as copy:
+        with self._cursor.copy(f"COPY {self._own}{table} ({', '.join(names)}) FROM STDIN") as copy:
             for row in rows:
                 copy.write_row(row)
 

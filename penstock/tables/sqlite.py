@@ -97,8 +97,7 @@ class SqliteTarget(SqlTarget):
         return name.encode().lower().decode()  # only ASCII letters
 
     def _exists(self, name: str) -> bool:
-        found = "SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)"
-        return bool(self._run(found, [name]))
+        return bool(self._run("SELECT 1 FROM sqlite_master WHERE lower(name) = lower(?)", [name]))
 
     def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
         rows = self._run(f"PRAGMA table_info({self.quote(name)})")

@@ -169,8 +169,7 @@ class StagedRows(ABC):
         """Makes the temporary tables, which last as long as the session."""
         kinds = self._kinds(cursor)
         self._make_temporary(cursor, self._rows, kinds)
-        keys = {name: kinds[name] for name in self._key_names}
-        self._make_temporary(cursor, self._keys, keys)
+        self._make_temporary(cursor, self._keys, {name: kinds[name] for name in self._key_names})
 
     def _kinds(self, cursor: Any) -> dict[str, str]:
         """The type of each staged column: the destination's; under expressions, and where it has
@@ -225,8 +224,7 @@ class StagedRows(ABC):
     def has_rows(self, cursor: Any) -> bool:
         """Whether there are rows: of the source, where there are several."""
         query = _SQL("SELECT EXISTS (SELECT 1 FROM {} AS _t WHERE true{})")
-        found = cursor.execute(query.format(self.target, self._mine)).fetchone()
-        return bool(found[0])
+        return bool(cursor.execute(query.format(self.target, self._mine)).fetchone()[0])
 
     def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
         """Adds rows of the source: where it `merges`, instead of those with their keys, or without

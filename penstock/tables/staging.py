@@ -117,8 +117,7 @@ class StagedTable(StagedRows):
     def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
         names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
         own = [] if self.mapping.sid is None else [escaped(self.mapping.sid)]
-        form = f"{prefix(own, self.relation.names)}%s\n"
-        copy_lines(cursor, self.target, names, form, lines)
+        copy_lines(cursor, self.target, names, f"{prefix(own, self.relation.names)}%s\n", lines)
 
     def _copy_pieces(
         self, cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]

@@ -262,8 +262,7 @@ def _delivery(settings: JetStreamSettings, stream: TargetStream, connection: Con
         choice = choose(settings.delivery, stream, connection.version)
     except PenstockError as error:
         return failed("delivery", error)
-    asked = ("exactly-once", settings.delivery)
-    level: Level = "ok" if choice.delivery in asked else "warning"
+    level: Level = "ok" if choice.delivery in ("exactly-once", settings.delivery) else "warning"
     return finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
 
 

@@ -51,8 +51,7 @@ class Replays(KeepsLetters):
             letter = kept.letter
             (messages,) = session.poison.writer.write(kept.change(decode))
             info = session.api.stream(self.settings.stream)
-            last = int(info["state"]["last_seq"]) if info else 0
-            after = dead.begin_replay(kept, last)
+            after = dead.begin_replay(kept, int(info["state"]["last_seq"]) if info else 0)
             answer = _publish(session, messages, letter.event_id, after)
             dead.replayed(kept, int(answer["seq"]))
         return {
@@ -110,8 +109,7 @@ def _publish(
     def attempt() -> Mapping[str, Any]:
         mark = None
         if session.chosen.delivery == "exactly-once":
-            state = read_shards(session.api, stream, session.template, [origin])
-            mark = state.shards[origin]
+            mark = read_shards(session.api, stream, session.template, [origin]).shards[origin]
         # After the mark: the fence refuses us for what is stored meanwhile.
         found = () if after is None else session.api.each(stream, subject, after=after)
         for stored in found:

@@ -150,8 +150,7 @@ class Session:
         delivery, reason = choice.delivery, choice.reason
         if self._stepped_down and delivery == "exactly-once":
             delivery, reason = "deduplicated", self._stepped_down
-        durability_reason = reason_of_sync if asks_sync else ""
-        return ChosenDelivery(delivery, reason, durability_reason, made, chains)
+        return ChosenDelivery(delivery, reason, reason_of_sync if asks_sync else "", made, chains)
 
     def _connect(self) -> None:
         started = time.monotonic()

@@ -94,8 +94,7 @@ def _parts(numbers: Numbers, tables: Sequence[Hashable | None]) -> Iterator[Size
     # Of small integers a stable sort is a radix sort: a fifth of the time.
     owners = np.array(found, np.min_scalar_type(len(known)))[numbers]
     moments = np.where(owners == 0, numbers, -1)
-    bounds = [0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(rows)]
-    for start, stop in pairwise(bounds):
+    for start, stop in pairwise([0, *(np.flatnonzero(np.diff(moments)) + 1).tolist(), len(rows)]):
         yield rows[start:stop][np.argsort(owners[start:stop], kind="stable")]
 
 

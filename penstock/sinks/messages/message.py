@@ -152,8 +152,7 @@ class Messages:
         """The largest number of messages that must be stored together, or not at all."""
         if self.ends is None or self.ends.all():
             return min(len(self), 1)
-        ends = np.flatnonzero(self.ends)
-        return int(np.diff(ends, prepend=-1).max())
+        return int(np.diff(np.flatnonzero(self.ends), prepend=-1).max())
 
     def least(self) -> int:
         """The smallest number of first messages after which what is stored may end."""

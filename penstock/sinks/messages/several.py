@@ -120,8 +120,7 @@ class Several(Grouped):
         _, ends, data = (rows if order is None else rows.take(pa.array(order))).buffers()
         bounds, view = np.frombuffer(ends, np.int32), memoryview(data)
         stops = list(accumulate((group.count for group in groups), initial=0))
-        edges = bounds[stops].tolist()
-        for group, (start, stop) in zip(groups, pairwise(edges), strict=True):
+        for group, (start, stop) in zip(groups, pairwise(bounds[stops].tolist()), strict=True):
             head, tail = self._around(where.kinds[group.number], group.count)
             # No separator before the first.
             yield b"".join([head, view[start + self._skip : stop], tail])

@@ -82,8 +82,7 @@ def of_sqlite(path: Path) -> KuvaszMap:
 
 def _tables(rows: sqlite3.Cursor) -> Iterator[tuple[str, dict[str, Any]]]:
     for row in rows:
-        options = {name: row[name] for name in _KEYS}
-        yield f"{row['schema'] or 'public'}.{row['name']}", options
+        yield f"{row['schema'] or 'public'}.{row['name']}", {name: row[name] for name in _KEYS}
 
 
 def _map(value: Any, where: str) -> Mapping[str, Any]:

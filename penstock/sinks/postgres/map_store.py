@@ -403,6 +403,5 @@ def _shown(row: dict[str, Any]) -> MapRow:
     if "url" in row:
         return row | {"url": masked(row["url"])}
     if "partitions_regex" in row:
-        defaults = TableOptions().model_dump(mode="json", exclude={"partitions"})
-        return defaults | row
+        return TableOptions().model_dump(mode="json", exclude={"partitions"}) | row
     return row

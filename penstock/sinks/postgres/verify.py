@@ -242,8 +242,7 @@ class TableComparison:
             staged.apply(cursor, [Merge(whole=list(self._lines(keys)))])
 
     def _differences(self, source: CompareSide, target: CompareSide) -> Iterator[Difference]:
-        keeps = self._table.options.type == "append"
-        return differences(source, target, ignores_extra=keeps)
+        return differences(source, target, ignores_extra=self._table.options.type == "append")
 
     def _target_side(self) -> CompareSide:
         only = {SID: self._sid} if self._mapping.sid is not None else {}

@@ -79,8 +79,7 @@ def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) ->
     if found is not None:
         staged = database.staged(nothing, found, mapped.mapping(table.sid, found))
         if staged.has_rows(connection.cursor()):
-            problem = table.occupied
-            yield failed(f"target {table.target}", problem)
+            yield failed(f"target {table.target}", table.occupied)
 
 
 def _check_target(

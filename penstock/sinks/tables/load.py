@@ -72,8 +72,7 @@ class LedgerLoad:
         with self._database.transaction("preparing the target") as cursor:
             # Before the ledger's row is locked: workers wait for that.
             if is_first and not keeps and staged.has_rows(cursor):
-                options = self._table.mapped.options
-                if not self._row.is_ours and options.existing == "refuse":
+                if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
                     raise self._table.occupied
                 staged.clear(cursor)
         with self._locked("planning a load") as (ledger, row):

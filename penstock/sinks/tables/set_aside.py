@@ -124,8 +124,7 @@ class TableLetters:
                 if row.resumes:
                     ledger.save(row.become(row.resumes))
                 if BY_HAND in row.detail:
-                    columns = replace(ledger.columns(row.id), is_resumed=True)
-                    ledger.keep_columns(row.id, columns)
+                    ledger.keep_columns(row.id, replace(ledger.columns(row.id), is_resumed=True))
             held = [each for each in same if each.held]
             return same[0].described() | {
                 "state": "resuming", "skipped": 0, "held": sum(each.held for each in held),

@@ -21,8 +21,7 @@ class TableMap:
         self._patterns = defaultdict(list)
         for table in database.settings.tables():
             if table.options.partitions:
-                pattern = re.compile(table.options.partitions)
-                self._patterns[table.backend].append((pattern, table))
+                self._patterns[table.backend].append((re.compile(table.options.partitions), table))
             else:
                 self._named[table.backend, table.schema_name, table.table] = table
         # Of a backend and a source, by what the source calls them.

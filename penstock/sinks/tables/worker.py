@@ -119,8 +119,7 @@ class Worker:
     ) -> Stretch:
         applier = self._applier
         staged = applier.known(table, relation) if applier is not None else None
-        plan = None if staged is None else table.plan(staged, changes)
-        return Stretch(relation, changes, plan)
+        return Stretch(relation, changes, None if staged is None else table.plan(staged, changes))
 
     def _apply_all(self) -> None:
         try:

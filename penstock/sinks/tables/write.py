@@ -255,8 +255,7 @@ class TableWrite:
             )
         self._retried(partial(self._keep, letters))
         self._progress.report({"dead_letters": dict(Counter(each.reason for each in letters))})
-        kept = sorted(set(range(len(batch))) - set(rows))
-        return batch.take(pa.array(kept, pa.int64()))
+        return batch.take(pa.array(sorted(set(range(len(batch))) - set(rows)), pa.int64()))
 
     def _keep(self, letters: Sequence[Letter]) -> None:
         with self._database.transaction("storing dead letters") as cursor:

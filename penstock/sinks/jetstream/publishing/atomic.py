@@ -319,8 +319,7 @@ class Atomic(Publisher):
         if refusals.answered < len(self._flight):
             return
         self._tally.resent += self.flying
-        partly = batch.chain and not batch.closed
-        if not partly:
+        if not batch.chain or batch.closed:
             self._progress.unsend(self._flight)  # if it is there after all, it is not from us
         self._put_back()
         self._enter(SendingEvent.SETTLED)

@@ -70,8 +70,7 @@ def without_ids(messages: Messages) -> Messages:
     headers = pc.replace_substring(
         messages.headers, f"{MSG_ID}: ", f"{EVENT_ID}: ", max_replacements=1
     )
-    grown = len(EVENT_ID) - len(MSG_ID)
-    return replace(messages, headers=headers, sizes=messages.sizes + grown)
+    return replace(messages, headers=headers, sizes=messages.sizes + len(EVENT_ID) - len(MSG_ID))
 
 
 def may_end_anywhere(pieces: list[Messages]) -> bool:

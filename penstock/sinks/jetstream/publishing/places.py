@@ -247,8 +247,7 @@ class StoredPlaces:
         # Of what was never read or sent, nothing is ours.
         queued = {run.origin for messages in queue for run in messages.runs}
         for origin in queued & self.stored.keys():
-            subject = self._template.shard(*origin)
-            for found in api.each(self._stream, subject, after=self._floor):
+            for found in api.each(self._stream, self._template.shard(*origin), after=self._floor):
                 position = read_position(found.headers)
                 if position is not None and position[0] == origin:
                     self.stored[origin] = position[1]
