@@ -63,8 +63,7 @@ class Fold(Generic[K]):
         return (now,) if was == now else (was, now)
 
     def apply(self, change: Row) -> dict[K, Row | None]:
-        """Applies one change; returns the keys that it may have changed, and the row that each of
-        them had before."""
+        """Applies a change; returns the keys that it names, with the rows that they had."""
         self.changes += 1
         operation = change["operation"]
         if operation in EMPTYING:

@@ -128,8 +128,7 @@ class KeepsLetters(Protocol):
         """Every table that is or was suspended."""
 
     def suspend_table(self, backend: str, table: str) -> Mapping[str, Any]:
-        """The table (`schema.table`) is not followed from its next change on, until it is
-        resumed by hand."""
+        """The table (`schema.table`) is not followed from its next change on, until resumed."""
         ...
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
@@ -182,8 +181,7 @@ class RowsPoint(Protocol):
 
     @property
     def is_by_key(self) -> bool:
-        """Whether ranges of it and of a later point are together the table, but for the changes
-        between."""
+        """Whether ranges of it and of a later point are the table, but for changes between."""
 
     def continues(self, identity: str) -> bool:
         """Whether a load that began at the point with this identity may go on at this one."""
@@ -205,8 +203,7 @@ class RowWriter(Protocol):
         """What each line begins with."""
 
     def write(self, part: Part, pieces: Iterable[bytes]) -> None:
-        """Stores the lines of a part, and that it is done, in one transaction. An error of `pieces`
-        ends it."""
+        """Stores a part's lines and that it is done, together. An error of `pieces` ends it."""
 
 
 class TableLoad(Protocol):
@@ -257,8 +254,7 @@ class TableLoad(Protocol):
 
 @runtime_checkable
 class LoadsTables(Protocol):
-    """A sink of tables, which have rows of before the first change. Everything raises Unavailable,
-    SettingsError."""
+    """A sink of tables, with rows of before the first change. Raises Unavailable, SettingsError."""
 
     def check_tables(
         self,

@@ -35,8 +35,7 @@ class RowForm:
         return tuple(number for number, cell in enumerate(self.cells(row)) if cell == self.absent)
 
     def completed(self, row: Any, *before: Any) -> Any:
-        """The row with the values that it lacks from the first of the rows before that has them;
-        those may be None."""
+        """The row with what it lacks from the first of those before (or None) that has it."""
         for known in before:
             if known is not None:
                 pairs = zip(self.cells(row), self.cells(known), strict=True)

@@ -296,8 +296,7 @@ class StagedHistory(StagedTable):
 
     @property
     def _lost(self) -> sql.Composable:
-        """Whether there are versions whose values nothing knows; those that the filter leaves out
-        need none."""
+        """Whether the filter lets in a version with a value that nothing knows."""
         return self._sql(
             "SELECT EXISTS (SELECT FROM (SELECT * FROM {rows} WHERE {filtered}) AS _r"
             " WHERE _r.__operation = 'L')"

@@ -97,8 +97,7 @@ class LedgerRow:
         return self.reason in (_REFUSED, _UNSENT)
 
     def become(self, state: State, error: PenstockError | None = None) -> "LedgerRow":
-        """The row in another state. One that is `waiting`, because of an error, goes on where it
-        was."""
+        """The row in another state. `waiting` because of an error, it goes on where it was."""
         resumes: State | Literal[""] = ""
         if state == "waiting":
             resumes = self.resumes if self.state == "waiting" else self.state

@@ -36,8 +36,7 @@ def own_type(oid: int) -> int:
 
 
 class CatalogColumn(NamedTuple):
-    """A column of the source's catalogue. `missing`: what rows of before it was added have in it,
-    where that is not null."""
+    """A column of the catalogue. `missing`: what older rows have in it, if not null."""
 
     number: int
     name: str

@@ -339,8 +339,7 @@ class SqlTarget(Closes):
             raise refused(table, row, next(refusing, ""), error) from error
 
     def _refused_row(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Mapping[str, Any]:
-        """What is known of the row that fails: the work is done again, what fails of it in halves,
-        and then undone."""
+        """What is known of the row that fails: the work is done again in halves, then undone."""
         known: Mapping[str, Any] = {}
         with suppress(Exception), self._transaction():
             for table, steps in work:
@@ -393,8 +392,7 @@ class SqlTarget(Closes):
 
     @contextmanager
     def _transaction(self) -> Iterator[None]:
-        """Connects if need be; translates errors. Temporary tables that were made in it go with
-        it."""
+        """Connects if need be; translates errors, after which temporary tables are gone."""
         try:
             with self._translated(), self._opened().transaction():
                 yield
@@ -434,8 +432,7 @@ class SqlTarget(Closes):
 
     @abstractmethod
     def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
-        """The columns of a table with their types, and their places in its key or -1; none of a
-        table that there is not."""
+        """The columns of a table with types, and places in its key or -1; none without one."""
 
 
 def _added(table: TargetTable, rows: Sequence[Values]) -> Merge | Recount:

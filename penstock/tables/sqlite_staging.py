@@ -123,8 +123,7 @@ def _name_of(column: RelationColumn) -> str:
 
 
 def row_id_of(table: str, names: Collection[str]) -> str:
-    """What the number of a row of a table is called: columns hide the names that it has. Raises
-    SettingsError."""
+    """What a row's number is called, as columns hide its names. Raises SettingsError."""
     taken = {name.lower() for name in names}
     for name in ("_rowid_", "oid", "rowid"):
         if name not in taken:

@@ -145,14 +145,12 @@ class StagedRows(ABC):
 
     @property
     def kept(self) -> Mapping[str, str]:
-        """The source's columns that the destination has as they are, by name, and what it calls
-        them."""
+        """The source's columns that the destination has as they are -> their names there."""
         own = self.mapping.computed or {name: name for name in self.written}
         return {value.strip().strip('"'): name for name, value in own.items()}
 
     def refuse_unsent(self, unsent: Iterable[str]) -> None:
-        """Raises UnsentValue where an expression needs one of these columns, and the destination
-        does not have its value either."""
+        """Raises UnsentValue where an expression needs one of these that the destination lacks."""
         texts = [*self.mapping.computed.values(), self.mapping.filter]
         for name in sorted(set(unsent) - self.kept.keys()):
             if any(mentions(text, name) for text in texts):
@@ -172,8 +170,7 @@ class StagedRows(ABC):
         self._make_temporary(cursor, self._keys, {name: kinds[name] for name in self._key_names})
 
     def _kinds(self, cursor: Any) -> dict[str, str]:
-        """The type of each staged column: the destination's; under expressions, and where it has
-        none, the source's."""
+        """Staged columns' types: the source's under expressions, else the destination's, if any."""
         own = {} if self.mapping.has_expressions else self.destination.columns
         kinds = {
             column.name: own[column.name] if column.name in own.keys() & self.written
@@ -279,8 +276,7 @@ class StagedRows(ABC):
         self._put(cursor)
 
     def _put(self, cursor: Any) -> None:
-        """The staged rows are new, or replace those with their keys; those that the filter leaves
-        out go."""
+        """Staged rows are new, or replace those with their keys; those outside the filter go."""
         if self.mapping.filter and self.key:
             outside = _SQL("({}) IS NOT TRUE").format(sql.SQL(self.mapping.filter))
             cursor.execute(self._delete(self._rows, outside))

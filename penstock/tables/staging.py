@@ -57,8 +57,7 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indi
 
 
 def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
-    """Gives a connection these settings; by default those by which texts of values are alike.
-    Raises psycopg's errors."""
+    """Gives a connection these settings; `READS` make texts alike. Raises psycopg's errors."""
     marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
     connection.execute(f"SELECT {marks}", [text for pair in session.items() for text in pair])
 
@@ -84,8 +83,7 @@ def find_destination(cursor: Any, schema: str, table: str) -> Destination | None
 
 
 def type_at(cursor: Any, column: RelationColumn) -> str:
-    """The type of a source's column in the destination's database; text where that has none of
-    its name."""
+    """A source column's type in the destination's database; text if that has none so called."""
     statement = (
         "SELECT CASE WHEN %(oid)s BETWEEN 1 AND 9999"
         " THEN pg_catalog.format_type(%(oid)s::oid, %(modifier)s)"

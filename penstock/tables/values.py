@@ -53,8 +53,7 @@ def _plain(value: Any) -> str | float:
 
 
 def as_time(value: str) -> str:
-    """A date or timestamp as PostgreSQL reads it: years before 1 and after 9999 have other forms in
-    ISO 8601."""
+    """As PostgreSQL reads it: ISO 8601 has other forms for years before 1 and after 9999."""
     if value[0] not in "+-" and not value.startswith("0000"):
         return value
     match = _YEAR.fullmatch(value)

@@ -294,8 +294,7 @@ def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]
 
 
 def _try_to_publish(connection: Connection, subject: str) -> None:
-    """A denial shows only when it is tried. The message expects to be in another stream, so that
-    none stores it."""
+    """A denial shows only when it is tried: with a message that no stream stores."""
     headers = b"NATS/1.0\r\nNats-Expected-Stream: penstock-check\r\n\r\n"
     connection.send(hpub(subject.encode(), b"", headers, b""))
     connection.ping()  # a denial comes before the answer, and raises

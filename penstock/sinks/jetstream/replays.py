@@ -101,8 +101,7 @@ class Replays(KeepsLetters):
 def _publish(
     session: Session, messages: Messages, event_id: str, after: int | None
 ) -> Mapping[str, Any]:
-    """The acknowledgement; unless `after` is None, perhaps of what an earlier replay stored
-    after it."""
+    """The acknowledgement; or that of an earlier replay, which stored it after `after`."""
     stream, origin = session.settings.stream, messages.runs[0].origin
     subject = messages.subjects[0].as_py().decode()
 

@@ -67,8 +67,7 @@ class PartEncoder:
     limit: int
 
     def write(self, part: Part) -> list[Messages]:
-        """The messages of all rows; the part is divided where more of them had to be stored
-        together than the server takes."""
+        """The messages of all rows; the part is divided to store no more together than allowed."""
         messages = self.encoder.encode(part)
         if messages.longest() <= _TOGETHER:
             return [messages]

@@ -93,8 +93,7 @@ def wanted(
 def ensure(
     connection: Connection, api: JetStream, settings: JetStreamSettings, template: Template
 ) -> tuple[TargetStream, bool]:
-    """The stream, and whether we made it just now. Raises SettingsError when one that exists does
-    not fit, Unavailable."""
+    """The stream, and whether we made it now. Raises SettingsError if it is unfit, Unavailable."""
     info = api.stream(settings.stream)
     made = info is None
     if info is None:

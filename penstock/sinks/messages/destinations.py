@@ -66,8 +66,7 @@ class Destinations(NamedTuple):
 
     @property
     def tables(self) -> list[tuple[Any, ...] | None]:
-        """The table of each combination, or the part of it in one hash partition; None where
-        changes belong to none."""
+        """Each combination's table, or part of one in a hash partition; None: changes of none."""
         return [
             None if kind.table is None else (origin, kind.table, number)
             for kind, origin, number in zip(self.kinds, self.origins, self.hashes, strict=True)

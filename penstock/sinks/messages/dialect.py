@@ -23,8 +23,7 @@ class Dialect:
         return b"\xde" + fields.to_bytes(2, "big")
 
     def list_start(self, count: int) -> bytes:
-        """What an array of that many values begins with; `list_end` ends it, and `separator`
-        stands between its values."""
+        """What an array begins with; `list_end` ends it, `separator` stands between values."""
         return bytes([0x90 | count]) if count < 16 else b"\xdd" + count.to_bytes(4, "big")
 
     def name(self, name: str, *, first: bool = False) -> bytes:

@@ -136,8 +136,7 @@ class Messages:
         )
 
     def whole(self, count: int) -> int:
-        """The largest number of first messages, up to `count`, after which what is stored may
-        end; 0 when there is none."""
+        """The most first messages, up to `count`, after which what is stored may end; or 0."""
         if self.ends is None or not count:
             return count
         ends = np.flatnonzero(self.ends[:count])
@@ -165,8 +164,7 @@ _NUMBERS: Any = attrgetter("sizes", "counts", "ends")
 
 
 class Headers:
-    """Formats headers from the columns `event_id`, `cursor`, `ordinal` and `mark`, and `count` if
-    any."""
+    """Formats headers from columns: `event_id`, `cursor`, `ordinal`, `mark`, and `count` if any."""
 
     def __init__(
         self, framing: Framing, *, version: bytes, content_type: bytes, counted: bool

@@ -75,8 +75,7 @@ class Count(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One of the four values from number `at` on, by where the row is: in the middle, the first,
-    the last, the only one."""
+    """One of four values from `at` on, by the row's place: middle, first, last, the only one."""
 
     values: str
     at: int = 0

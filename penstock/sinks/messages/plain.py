@@ -141,8 +141,7 @@ def _refused(found: list[bytes], form: Form) -> list[bytes]:
 def change_maps(
     columns: Columns, row_kinds: RowKinds, names: Sequence[str], dialect: Dialect, connector: str
 ) -> Iterator[dict[str, Any]]:
-    """The fields `names` of each change; see `Layout.fields`. The images of `columns` are in the
-    dialect's encoding."""
+    """The fields `names` of changes; see `Layout.fields`. Images are in the dialect's encoding."""
     numbers, kinds = row_kinds.numbers.tolist(), [kind.values for kind in row_kinds.kinds]
     taken: list[list[Any]] = []
     for name in names:

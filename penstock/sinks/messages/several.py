@@ -126,8 +126,7 @@ class Several(Grouped):
             yield b"".join([head, view[start + self._skip : stop], tail])
 
     def _around(self, kind: MessageKind, count: int) -> tuple[bytes, bytes]:
-        """What stands before and after the elements of a body; kept, because messages repeat
-        kinds and counts."""
+        """What stands around a body's elements; kept, because kinds and counts repeat."""
         key = id(kind), count
         if key not in self._known:
             if len(self._known) >= _CACHED:

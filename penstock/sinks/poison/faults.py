@@ -77,8 +77,7 @@ def sift(
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:
-    """Updates and deletes of a relation that say neither by a key nor by the old row which row
-    they mean."""
+    """Updates and deletes of a relation that say neither by a key nor an old row which row."""
     key, before = _column(batch, "key"), _column(batch, "before")
     if not key.null_count:
         return []
@@ -113,8 +112,7 @@ def _true(column: Any) -> list[int]:
 
 
 def of_operations(batch: pa.RecordBatch, operations: tuple[str, ...]) -> set[int]:
-    """The rows with one of these operations, none of which is about a document: such have no
-    key."""
+    """The rows with one of these operations, of which none has a key."""
     if not operations or not _column(batch, "key").null_count:
         return set()
     wanted: Any = pa.array(operations)

@@ -31,8 +31,7 @@ _FRESH = 1.0  # seconds that a record is believed before it is read again
 
 
 class PartWriter(Protocol[T_co]):
-    """How a sink stores or encodes changes, while it is connected. `limit`: bytes that a change
-    may have."""
+    """How a connected sink stores or encodes changes. `limit`: bytes that a change may have."""
 
     @property
     def limit(self) -> int: ...
@@ -42,16 +41,14 @@ class PartWriter(Protocol[T_co]):
         them, and then has made nothing of any."""
 
     def reason(self, row: Part) -> str:
-        """Why the change of a part of one, which `write` refused, is a dead letter: too-large,
-        not-encodable or another word."""
+        """Why `write` refused the change of a part of one: too-large, not-encodable or other."""
 
 
 class LetterStore(Protocol):
     """Where a sink keeps dead letters."""
 
     def store(self, letter: Letter) -> bool:
-        """Makes a letter durable, once; False when it was there. Raises Unavailable,
-        SettingsError."""
+        """Makes a letter durable, once; False if it was. Raises Unavailable, SettingsError."""
 
 
 class RecordStore(Protocol):

@@ -41,8 +41,7 @@ class StoredLetter:
         return self.listed() | {name: fields[name] for name in _CONTENTS}
 
     def change(self, decode: Decode) -> Part:
-        """Its change, decoded again. Raises Malformed, and Rejected or SettingsError where there
-        is none."""
+        """Its change, decoded again. Raises Malformed; Rejected or SettingsError without one."""
         letter = self.letter
         if letter.truncated:
             raise Rejected(

@@ -22,8 +22,7 @@ _CEL = ("filter", "set")
 
 @dataclass(frozen=True, slots=True)
 class KuvaszMap:
-    """`entries`: what can be taken over, an entry for each database. `left`: (database, table, what
-    of it is CEL)."""
+    """`entries`: what can be taken over, by database. `left`: (database, table, what is CEL)."""
 
     entries: list[dict[str, Any]] = field(default_factory=list)
     left: list[tuple[str, str, Mapping[str, Any]]] = field(default_factory=list)

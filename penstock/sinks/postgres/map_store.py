@@ -97,8 +97,7 @@ class MapContent:
     broken: tuple[tuple[str, Kind, str], ...] = ()
 
     def over(self, before: TableSinkSettings, backends: Iterable[Any]) -> "MapContent":
-        """The same, where rows that are broken say what they said in these settings of the sink and
-        of backends."""
+        """The same, where rows that are broken say what they said in these settings."""
         tables = {(each.backend, name): options for each in before.map
                   for name, options in each.tables.items()}  # fmt: skip
         known = {(each.name, source.sid): source for each in backends for source in each.sources}
@@ -157,8 +156,7 @@ class MapStore(Closes):
             return _shown(self._one(connection, kind, added.lastrowid or 0))
 
     def change(self, kind: Kind, id: int, values: Mapping[str, Any]) -> MapRow:
-        """Changes what is given of a row. A password `***` stays what it is, where server and user
-        do."""
+        """Changes a row. A password `***` stays what it is, where server and user do."""
         with self._changed() as connection:
             known = self._one(connection, kind, id)
             row = self._validated(connection, kind, {**known, **values}, id, known.get("url"))

@@ -146,8 +146,7 @@ def _changed(source: CompareSide, target: CompareSide, keys: Sequence[str]) -> I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What a comparison found: the keys that differ, and of how many rows (of changing ones) that
-    could not be told."""
+    """The keys that differ; and of how many rows, which change, that could not be told."""
 
     differences: Sequence[Difference]
     unsettled: int = 0

@@ -104,8 +104,7 @@ def binary(values: Iterable[bytes]) -> Column:
 
 
 def hashes_of(column: Column) -> Numbers:
-    """Each row's hash partition, of the column `route`; 0 where none is set. Raises
-    SettingsError."""
+    """Each row's hash partition, by `route`; 0 where none is set. Raises SettingsError."""
     if column.null_count == len(column):
         return np.zeros(len(column), np.int32)
     numbers: Numbers = np.asarray(column.fill_null(0) if column.null_count else column, np.int32)

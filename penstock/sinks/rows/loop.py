@@ -113,8 +113,7 @@ class PublishLatency:
             }
 
     def take(self, *, at_once: bool = False) -> dict[str, Any]:
-        """What was measured since the last call, as `Progress.report` takes it; of tables now and
-        then, unless `at_once`."""
+        """What is new, as `Progress.report` takes it; of tables now and then, or `at_once`."""
         if at_once:
             self.measure()
         found: dict[str, Any] = {}
@@ -162,13 +161,11 @@ class WriteLoop(ABC):
 
     @abstractmethod
     def connect(self) -> None:
-        """Opens what is closed, and goes on after the last change that is durable. Raises
-        Unavailable, SettingsError."""
+        """Opens; goes on after the last durable change. Raises Unavailable, SettingsError."""
 
     @abstractmethod
     def probe(self) -> None:
-        """Sends a little of what is to be sent, and returns when it is durable. Raises
-        Unavailable."""
+        """Sends a little of what is to be sent, until it is durable. Raises Unavailable."""
 
     @abstractmethod
     def close(self) -> None:

@@ -170,8 +170,7 @@ def _exact(batch: pa.RecordBatch) -> pa.RecordBatch:
 def unstored(
     runs: Iterable[OriginRun], stored: Mapping[Origin, Place | None], place: Callable[[int], Place]
 ) -> list[tuple[int, int]]:
-    """The rows that are after the stored place of their origin, as spans (start, before stop).
-    `place` is the place of a row."""
+    """The rows after their origins' stored places, as spans. `place` is that of a row."""
     spans: list[tuple[int, int]] = []
     for run in runs:
         known, start = stored.get(run.origin), run.start

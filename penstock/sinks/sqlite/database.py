@@ -102,8 +102,7 @@ class SqliteDatabase(TableDatabase):
 
 
 class SqliteLedger(TargetLedger):
-    """The ledger as tables of the file itself: `penstock_ledger` and others. The cursor is a
-    `SqliteCursor`."""
+    """The ledger as tables of the file: `penstock_ledger` and others; by a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
     _id, _own, _create = "integer", "main.penstock_", CREATE[1:]

@@ -175,8 +175,7 @@ class Tracker:
         return pending
 
     def stored(self) -> Position:
-        """The places up to which everything is stored, of partitions that advanced since the last
-        call."""
+        """Up to where all is stored, of partitions that advanced since the last call."""
         found: dict[PartitionId, Place] = {}
         for partition, entries in self._entries.items():
             while entries and not entries[0][1]:

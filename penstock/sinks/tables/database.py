@@ -62,8 +62,7 @@ class TableDatabase(ABC):
 
     @abstractmethod
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
-        """Alters a table. Raises SettingsError where that does not come right by being tried
-        again."""
+        """Alters a table. Raises SettingsError where another try would not help."""
 
     @abstractmethod
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
@@ -100,8 +99,7 @@ class TableDatabase(ABC):
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
         periods: HistoryColumns | None = None,
     ) -> StagedRows:  # fmt: skip
-        """How lines of a relation are written to a table; `number` tells those of a session
-        apart."""
+        """How lines of a relation are written to a table; `number` is unique in a session."""
 
     @contextmanager
     def translated(self, doing: str) -> Iterator[None]:

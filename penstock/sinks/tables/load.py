@@ -94,8 +94,7 @@ class LedgerLoad:
 
     @property
     def _keeps(self) -> bool:
-        """Whether rows that are there stay: what is gone at the source, an append and a history
-        have nowhere else."""
+        """Whether rows stay: an append and a history have those that are gone at the source."""
         options, row = self._table.mapped.options, self._row
         if not row.is_ours:
             return options.existing == "keep"

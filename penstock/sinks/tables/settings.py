@@ -196,8 +196,7 @@ def _split(name: str, schema: str) -> tuple[str, str]:
 
 
 def wanted(settings: TableSinkSettings, backend: str) -> Sequence[str]:
-    """The tables that are followed of a backend: `schema.table`, and `schema.~pattern` of those
-    with `partitions`."""
+    """The tables that are followed: `schema.table`, or `schema.~pattern` for `partitions`."""
     return [
         f"{each.schema_name}.~{each.options.partitions}" if each.options.partitions else each.source
         for each in settings.tables(backend)

@@ -36,8 +36,7 @@ BY_HAND = "right by hand, then `penstock tables resume FILE"
 
 
 class Plan(NamedTuple):
-    """What changes of a table come to: steps of `staged`, or with `is_lines` lines that are rows
-    of the target as they are."""
+    """What changes come to: steps of `staged`, or (`is_lines`) lines that are the target's rows."""
 
     changes: Sequence[LineChange]
     staged: StagedRows
@@ -47,8 +46,7 @@ class Plan(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Neighbouring changes of a table, of one relation; `plan`: what all of them come to, if that
-    was prepared."""
+    """Neighbouring changes of a table, of one relation; `plan`: their steps, if prepared."""
 
     relation: SourceRelation
     changes: Sequence[LineChange]
@@ -294,8 +292,7 @@ def relation_of(schema: TableSchema) -> SourceRelation:
 
 
 def unfit(staged: StagedRows) -> SettingsError | None:
-    """What is wrong where the source's key is not one of the target, or a history's columns are
-    missing; None for nothing."""
+    """What is wrong with the target's key, or a history's columns; None for nothing."""
     found, key = staged.destination, staged.unique
     target = f"{found.schema}.{found.table}"
     if isinstance(staged, StagedHistory) and (problem := staged.lacks):

@@ -11,8 +11,7 @@ from penstock.sinks.tables.source_table import SourceTable
 
 
 class TableMap:
-    """Finds tables. Those of a source that comes for the first time get their rows of the
-    ledger."""
+    """Finds tables. Those of a source that is new get their rows of the ledger."""
 
     def __init__(self, database: TableDatabase) -> None:
         self._database = database

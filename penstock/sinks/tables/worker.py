@@ -189,8 +189,7 @@ class Worker:
     def _apply(
         self, cursor: Any, of: tuple[SourceTable, LedgerRow], stretch: Stretch, report: TableReport
     ) -> Sequence[LineChange]:
-        """Applies what can be applied; returns what is to be held, because the table waits, or is
-        to be loaded anew."""
+        """Applies what can be applied; returns what is to be held: the table waits or loads."""
         assert self._applier is not None
         table, row = of
         try:

@@ -214,8 +214,7 @@ class TableWrite:
         return worker
 
     def _chunks(self, partition: PartitionId, batch: pa.RecordBatch) -> Iterator[Chunk]:
-        """Its changes by table, each table's in their order, in stretches of one relation: a row
-        may move between partitions."""
+        """Changes by table, in order, in stretches of a relation: a row may change partitions."""
         batch = self._without_unreadable(batch)
         ids = np.asarray(batch.column("relation_id").fill_null(0))  # null: a message of the source
         numbers, firsts, which = np.unique(ids, return_index=True, return_inverse=True)

@@ -114,8 +114,7 @@ class Queue:
 
 
 def _fitting(messages: Messages, limit: int, size: int, *, first: bool) -> int:
-    """How many of the first messages fit and may end a batch; the first ones of a batch always
-    do, up to where one may end."""
+    """How many of the first fit and may end a batch; the `first` of a batch do, up to an end."""
     count = min(limit, len(messages))
     if count == len(messages) and messages.ends is None and messages.weight <= size:
         return count

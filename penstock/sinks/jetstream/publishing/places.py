@@ -26,8 +26,7 @@ _START = Place("", 0)  # before every place
 
 
 class OtherWriters(SettingsError):
-    """The shard has messages of another origin or of another program, so its last message is no
-    record of the place."""
+    """The shard has messages of others, so its last message is no record of the place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,8 +208,7 @@ class StoredPlaces:
         self.note(runs)
 
     def note(self, runs: Iterable[OriginRun]) -> None:
-        """The stored places of origins of which something was sent or is stored already count as
-        this write's."""
+        """The stored places of origins that were sent or stored already count as this write's."""
         for run in runs:
             place = self.stored.get(run.origin)
             if place is not None and (run.origin in self._sent or run.first <= place):

@@ -71,8 +71,7 @@ class Publisher(ABC):
 
     @abstractmethod
     def probe(self) -> None:
-        """Sends one batch, if anything is queued, and returns when it is answered. Raises as
-        `pump` does."""
+        """Sends a batch, if any is queued, and returns when it is answered. Raises as `pump`."""
 
     @abstractmethod
     def resume(self, connection: Connection, api: JetStream) -> None:
@@ -142,8 +141,7 @@ def edges(
 
 
 def framed(messages: Messages, formatter: Formatter, number: int = 0, **columns: Any) -> memoryview:
-    """The frames of all messages, one after the other, ready for the socket; `number` is what
-    `Count` says in the first."""
+    """The frames of all messages, ready for the socket; `number` is the `Count` of the first."""
     return memoryview(
         formatter.bytes(
             Columns(
