@@ -105,8 +105,7 @@ class PostgresTarget(SqlTarget):
             raise _translation(error) from error
 
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
-        found = find_destination(self._opened(), self._schema, table.target)
-        if found is None:
+        if (found := find_destination(self._opened(), self._schema, table.target)) is None:
             raise SettingsError(
                 f"the target has no table {table.target} any more", code="target-missing"
             )

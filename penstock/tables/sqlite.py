@@ -49,8 +49,7 @@ class SqliteTarget(SqlTarget):
     @classmethod
     def of_url(cls, url: str) -> "SqliteTarget":
         """The target that a URL names. Raises SettingsError."""
-        path = path_of(url)
-        if path is None:
+        if (path := path_of(url)) is None:
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
             raise SettingsError("the target's URL names no SQLite file", hint=hint)
         return cls(path)

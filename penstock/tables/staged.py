@@ -380,8 +380,7 @@ class StagedRows(ABC):
             raise UnsentValue("a row enters the target, and lacks a value", hint=SENDS_ALL)
 
     def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None:
-        fewer = [line for line, count in counts.items() for _ in range(-count)]
-        if fewer:
+        if fewer := [line for line, count in counts.items() for _ in range(-count)]:
             self.stage(cursor, fewer)
             self._remove(cursor)
         if more := [line for line, count in counts.items() for _ in range(count)]:

@@ -65,8 +65,7 @@ def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
     """The table as it is now; None if there is none. Raises psycopg's errors."""
     name = sql.Identifier(schema, table).as_string(None)
-    found = cursor.execute(_TABLE, [name]).fetchone()
-    if found is None:
+    if (found := cursor.execute(_TABLE, [name]).fetchone()) is None:
         return None
     rows = cursor.execute(_COLUMNS, [name]).fetchall()
     unique = cursor.execute(_UNIQUE, [name]).fetchall()

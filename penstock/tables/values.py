@@ -56,8 +56,7 @@ def as_time(value: str) -> str:
     """As PostgreSQL reads it: ISO 8601 has other forms for years before 1 and after 9999."""
     if value[0] not in "+-" and not value.startswith("0000"):
         return value
-    match = _YEAR.fullmatch(value)
-    if match is None:  # -infinity
+    if (match := _YEAR.fullmatch(value)) is None:  # -infinity
         return value
     year, day, clock, zone = match.groups()
     era = " BC" if int(year) < 1 else ""

@@ -26,6 +26,7 @@ from penstock.nats.protocol import HEADERS_START
 from penstock.nats.subjects import escape
 from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.settings import JetStreamSettings
+from penstock.sinks.jetstream.stream import own_stream
 from penstock.sinks.messages.message import POSITION, REPLAYED, read_position
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.quarantine import LetterStore, RecordStore
@@ -167,8 +168,7 @@ def ensure_stream(
 
     Raises SettingsError when another stream takes its subject, Unavailable.
     """
-    info = api.stream(name)
-    if info is not None:
+    if (info := api.stream(name)) is not None:
         if subject not in (info["config"].get("subjects") or ()):
             raise SettingsError(
                 f"the stream {name} exists and does not take {subject}",
@@ -177,17 +177,8 @@ def ensure_stream(
         for problem, remedy in unfit(name, info["config"], subject):
             raise SettingsError(f"the stream {name} {problem}", hint=remedy)
         return dict(info["config"])
-    config = {
-        "name": name,
-        "subjects": [subject],
-        "retention": "limits",
-        "discard": "old",
-        "storage": settings.storage,
-        "num_replicas": settings.replicas,
-        **more,
-    }
     try:
-        return dict(api.create(config)["config"])
+        return dict(api.create(own_stream(name, subject, settings) | more)["config"])
     except SettingsError as error:
         if f"[{_TAKEN}]" in error.message:
             raise SettingsError(
@@ -285,8 +276,7 @@ class Suspensions(RecordStore):
             self._records.clear()
             self._seen = 0
         while last is not None and self._seen < last.sequence:
-            found = self._api.next(self._name, self._subject, self._seen + 1)
-            if found is None:
+            if (found := self._api.next(self._name, self._subject, self._seen + 1)) is None:
                 break
             self._seen = found.sequence
             try:

@@ -23,7 +23,7 @@ from penstock.sinks.jetstream.poison import DeadLetters, headers_with
 from penstock.sinks.jetstream.schemas import SchemaBucket
 from penstock.sinks.jetstream.session import Session, borrowed, limit_of
 from penstock.sinks.jetstream.settings import JetStreamSettings
-from penstock.sinks.jetstream.stream import TargetStream
+from penstock.sinks.jetstream.stream import TargetStream, own_stream
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.server import SinkServer
 
@@ -95,18 +95,9 @@ def _takes(session: Session, stream: str, subject: str) -> bool:
     if stream == settings.stream:
         return False
     try:
-        info = session.api.stream(stream)
-        if info is None:
-            info = session.api.create({
-                "name": stream,
-                "subjects": [_EVENTS],
-                "retention": "limits",
-                "discard": "old",
-                "storage": settings.storage,
-                "num_replicas": settings.replicas,
-                "max_age": 365 * _DAY,
-                "max_msgs": 100_000,
-            })  # fmt: skip
+        if (info := session.api.stream(stream)) is None:
+            limits = {"max_age": 365 * _DAY, "max_msgs": 100_000}
+            info = session.api.create(own_stream(stream, _EVENTS, settings) | limits)
     except Unavailable:
         raise
     except PenstockError:

@@ -73,21 +73,26 @@ def wanted(
     atomic = version >= ATOMIC_SINCE
     exact = atomic and settings.delivery in ("auto", "exactly-once")
     exact = exact and settings.retention == "limits"
-    config: dict[str, Any] = {
-        "name": settings.stream,
-        "subjects": [template.wildcard],
+    config = own_stream(settings.stream, template.wildcard, settings) | {
         "retention": settings.retention,
-        "discard": "old",
-        "storage": settings.storage,
-        "num_replicas": settings.replicas,
         "max_age": int(settings.max_age * _NANOSECONDS),
         "max_bytes": settings.max_bytes or -1,
         "duplicate_window": int(settings.remembers(exact=exact) * _NANOSECONDS),
         "allow_direct": True,  # the places of many partitions in a few requests
     }
-    if atomic:
-        config["allow_atomic"] = True
-    return config
+    return config | {"allow_atomic": True} if atomic else config
+
+
+def own_stream(name: str, subject: str, settings: JetStreamSettings) -> dict[str, Any]:
+    """What all streams have that we make."""
+    return {
+        "name": name,
+        "subjects": [subject],
+        "retention": "limits",
+        "discard": "old",
+        "storage": settings.storage,
+        "num_replicas": settings.replicas,
+    }
 
 
 def ensure(

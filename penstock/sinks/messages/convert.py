@@ -32,10 +32,8 @@ def converted(column: Column, wanted: Images) -> Column:
     column = column.cast(BINARY)
     if column.null_count == len(column):
         return column
-    if wanted == "msgpack":
-        found = _by_kernel(column)
-        if found is not None:
-            return found
+    if wanted == "msgpack" and (found := _by_kernel(column)) is not None:
+        return found
     convert = _to_msgpack if wanted == "msgpack" else _to_json
     images: list[bytes | None] = []
     for row, image in enumerate(column.to_pylist()):
@@ -48,8 +46,7 @@ def converted(column: Column, wanted: Images) -> Column:
 
 def _by_kernel(column: Column) -> Column | None:
     """None without the kernel, and for a column with an image that only Python knows."""
-    kernel = native.kernel()
-    if kernel is None:
+    if (kernel := native.kernel()) is None:
         return None
     given, made = (ctypes.c_byte * ARROW_ARRAY)(), (ctypes.c_byte * ARROW_ARRAY)()
     column._export_to_c(ctypes.addressof(given))

@@ -59,16 +59,14 @@ class Formatter:
 
     def run(self, columns: Columns, first: int = 0) -> Column:
         """A binary column. `Count` is `first` in its first row. Raises LineBreak."""
-        formatted = self._run(columns, first)
-        if formatted is None:
+        if (formatted := self._run(columns, first)) is None:
             return pa.array(plain.lines(self.pieces, columns, first), BINARY)
         ends, data, _ = formatted
         return pa.Array.from_buffers(BINARY, columns.rows, [None, ends, data], 0)
 
     def bytes(self, columns: Columns, first: int = 0) -> pa.Buffer:
         """All rows, one after the other. Raises LineBreak."""
-        formatted = self._run(columns, first)
-        if formatted is None:
+        if (formatted := self._run(columns, first)) is None:
             return pa.py_buffer(b"".join(plain.lines(self.pieces, columns, first)))
         _, data, size = formatted
         return data.slice(0, size)

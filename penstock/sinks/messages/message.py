@@ -254,8 +254,7 @@ _POSITION = re.compile(r"(\S+) (\S+) (.+)")
 
 def read_position(headers: Mapping[str, str]) -> tuple[Origin, Place] | None:
     """What `Penstock-Position` says; None when the message is not one of ours."""
-    match = _POSITION.fullmatch(headers.get(POSITION, ""))
-    if match is None:
+    if (match := _POSITION.fullmatch(headers.get(POSITION, ""))) is None:
         return None
     try:
         place = Place.parse(match[3])
@@ -267,8 +266,7 @@ def read_position(headers: Mapping[str, str]) -> tuple[Origin, Place] | None:
 def read_bookmark(headers: Mapping[str, str]) -> tuple[Origin, Bookmark] | None:
     """What `Penstock-Position` and `Penstock-Mark` say: a bookmark exactly after the message, with
     an empty mark where its change has none. None when the message is not one of ours."""
-    position = read_position(headers)
-    if position is None:
+    if (position := read_position(headers)) is None:
         return None
     try:
         mark = orjson.loads(headers.get(MARK, "{}"))

@@ -250,8 +250,7 @@ class Quarantine(Generic[T]):
         marks: dict[int, Suspension] = {}
         suspensions, first = self._session.suspensions, place_of(batch, 0)
         for table, record in suspensions.all().items():
-            rows = faults.rows_of(batch, record) if _concerns(record, first) else []
-            if rows:
+            if rows := faults.rows_of(batch, record) if _concerns(record, first) else []:
                 fresh = suspensions.all(within=_FRESH).get(table, Suspension.of(table))
                 found = self._count_hidden(batch, rows, fresh)
                 hidden |= found.keys()

@@ -181,8 +181,7 @@ class TableComparison:
             )
         )
         relation = relation_of(schema)
-        found = database.find(target, table.target_schema, table.target)
-        if found is None:
+        if (found := database.find(target, table.target_schema, table.target)) is None:
             raise SettingsError(
                 f"there is no table {table.target_schema}.{table.target} at the destination",
                 hint="start the pipeline first, or create it",

@@ -47,8 +47,7 @@ class Columns:
     def __init__(self, rows: int, batch: pa.RecordBatch | None = None, **extras: Any) -> None:
         self.rows, self.batch, self.extras = rows, batch, extras
         self.native: Any = None
-        kernel = native.kernel()
-        if kernel is None:
+        if (kernel := native.kernel()) is None:
             return
         room = (_FIRST_EXTRA if batch is not None else 0) + len(extras)
         self.native = (NativeColumn * room)()

@@ -228,8 +228,7 @@ class Order:
         part = Part.seen(batch)
         if part is None or _out_of_order(part.runs, {}) is not None:
             part = Part.of(_sorted(batch))
-        late = _out_of_order(part.runs, self._last)
-        if late is not None:
+        if (late := _out_of_order(part.runs, self._last)) is not None:
             origin = late.origin
             raise SettingsError(
                 f"changes of {origin.partition} are out of order: {late.first} after "

@@ -50,8 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 @cache
 def kernel() -> Any:
     """The library with its functions declared, or None."""
-    found = library()
-    if found is None:
+    if (found := library()) is None:
         return None
     for name, (result, arguments) in _FUNCTIONS.items():
         function = getattr(found, f"penstock_{name}", None)

@@ -332,8 +332,7 @@ class WriteLoop(ABC):
 
     def _answers(self) -> dict[str, float]:
         """The longest answer since the last report that had one."""
-        slowest = self.flow.slowest()
-        if slowest is not None:
+        if (slowest := self.flow.slowest()) is not None:
             self._slowest = {"answer_ms": slowest}
         return self._slowest
 

@@ -144,8 +144,7 @@ def _runs(batch: pa.RecordBatch, starts: list[int]) -> tuple[OriginRun, ...]:
 
 def _texts(column: Column, rows: "np.ndarray[Any, np.dtype[np.int64]]") -> list[str]:
     """Some values of a text column without nulls; a fifth of what `take` and `to_pylist` cost."""
-    data = column.buffers()[2]
-    if data is None:
+    if (data := column.buffers()[2]) is None:
         return [""] * len(rows)
     bounds = offsets_of(column)
     view = memoryview(data)

@@ -86,8 +86,7 @@ def _check_target(
     connection: Any, database: TableDatabase, table: MappedTable, *, is_shared: bool
 ) -> Iterator[Finding]:
     subject = f"target {table.target_schema}.{table.target}"
-    found = database.find(connection, table.target_schema, table.target)
-    if found is None:
+    if (found := database.find(connection, table.target_schema, table.target)) is None:
         if not table.options.create:
             yield finding(
                 "error", subject, f"it does not exist, and {table.source} goes there",
@@ -107,8 +106,7 @@ def _check_columns(
     connection: Any, database: TableDatabase, table: MappedTable, schema: TableSchema
 ) -> Iterator[Finding]:
     options, source = table.options, f"table {table.source} of {table.backend}"
-    found = database.find(connection, table.target_schema, table.target)
-    if found is None:
+    if (found := database.find(connection, table.target_schema, table.target)) is None:
         return
     relation = relation_of(schema)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):

@@ -147,8 +147,7 @@ class TableSinkSettings(Settings):
     @classmethod
     def _is_in_a_file(cls, data: Any) -> Any:
         if isinstance(data, dict) and isinstance(url := data.get("map"), str):
-            path = path_of(url)
-            if path is None:
+            if (path := path_of(url)) is None:
                 raise ValueError("map: write a list, or sqlite:///FILE")
             return data | {"map": (), "map_file": str(path)}
         return data

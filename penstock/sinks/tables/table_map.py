@@ -31,8 +31,7 @@ class TableMap:
     ) -> SourceTable | None:
         """The table of the map that a source's table is, or is a partition of; None if there is
         none. Raises Unavailable, SettingsError."""
-        mapped = self.mapped(backend, schema or "", table or "")
-        if mapped is None:
+        if (mapped := self.mapped(backend, schema or "", table or "")) is None:
             return None
         if (backend, sid) not in self._entered:
             self._entered[backend, sid] = self._enter(backend, sid)
@@ -40,8 +39,7 @@ class TableMap:
 
     def mapped(self, backend: str, schema: str, table: str) -> MappedTable | None:
         """What the map says of a source's table."""
-        named = self._named.get((backend, schema, table))
-        if named is not None:
+        if (named := self._named.get((backend, schema, table))) is not None:
             return named
         return next(
             (

@@ -159,8 +159,7 @@ class Worker:
             ledger = self._database.ledger(cursor)
             rows = ledger.lock({table.id for table in commit.tables})
             for table, stretches in commit.tables.items():
-                row = rows.get(table.id)
-                if row is None:
+                if (row := rows.get(table.id)) is None:
                     raise SettingsError(
                         f"the ledger has no row of {table.name} any more",
                         hint="somebody deleted it; restart the pipeline to make it anew",

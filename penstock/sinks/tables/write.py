@@ -136,8 +136,7 @@ class TableWrite:
 
     def _take(self, partition: PartitionId) -> None:
         """Divides what was gathered of a partition."""
-        gathered = self._gathered.pop(partition, None)
-        if gathered is None:
+        if (gathered := self._gathered.pop(partition, None)) is None:
             return
         batch = gathered.together()
         for part in self._order.arrange(batch):
@@ -189,8 +188,7 @@ class TableWrite:
                 self._flush(partition)
 
     def _flush(self, partition: PartitionId) -> None:
-        tail = self._tails.pop(partition, None)
-        if tail is not None:
+        if (tail := self._tails.pop(partition, None)) is not None:
             self._hand(partition, tail.batches, tail.since)
 
     def _hand(

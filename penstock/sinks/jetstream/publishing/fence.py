@@ -73,9 +73,7 @@ class Fence:
     def first(self) -> bytes:
         """The header lines of the first message, where the stream's sequence is expected."""
         stream = _STREAM % self.sequence
-        if self._sole or self._anchor is None:
-            return stream
-        return stream + self._line(*self._anchor)
+        return stream if self._sole or self._anchor is None else stream + self._line(*self._anchor)
 
     def lines(self, pieces: list[Messages]) -> Iterator[tuple[int, bytes]]:
         """(number of a message in the batch, its header lines), where the shards' sequences are

@@ -169,8 +169,7 @@ class Individual(Publisher):
             self._await(connection)
 
     def _send_next(self, connection: Connection) -> bool:
-        piece = self._next_piece()
-        if piece is None:
+        if (piece := self._next_piece()) is None:
             return False
         first, size = self._sent, piece.weight
         data = self._framed(connection, piece, first)

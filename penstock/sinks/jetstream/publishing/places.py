@@ -84,8 +84,7 @@ def read_shards(
 def _state(stream: str, subject: str, origin: Origin, last: Stored | None) -> ShardState:
     if last is None:
         return ShardState()
-    found = read_bookmark(last.headers)
-    if found is None:
+    if (found := read_bookmark(last.headers)) is None:
         raise OtherWriters(
             f"the last message of {stream} under {subject} ({last.subject}, sequence "
             f"{last.sequence}) is not from penstock",
@@ -222,8 +221,7 @@ class StoredPlaces:
         """Nothing of these was stored."""
         for batch in batches:
             for origin in batch.lasts:
-                place = self.stored.get(origin)
-                if place is None:
+                if (place := self.stored.get(origin)) is None:
                     self._sent.pop(origin, None)
                 else:
                     self._sent[origin] = place
