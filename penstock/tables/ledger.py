@@ -118,10 +118,7 @@ class LedgerRow:
         return replace(row, point=point, last_point=last_point, is_ours=self.is_ours or is_ours)
 
 
-_ROW = (
-    "id, state, place, point, last_point, resumes, is_ours, is_again, columns, losses, reason,"
-    " detail"
-)
+_ROW = ", ".join(LedgerRow.__slots__)  # columns
 
 
 class LoadPart(NamedTuple):

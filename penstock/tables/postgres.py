@@ -115,14 +115,10 @@ class PostgresTarget(SqlTarget):
         return name.encode()[:63].decode(errors="ignore")  # longer ones are cut
 
     def _exists(self, name: str) -> bool:
-        return bool(self._run("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [_plain(name)]))
+        return bool(self._run("SELECT 1 WHERE to_regclass(%s) IS NOT NULL", [super().quote(name)]))
 
     def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
-        return self._run(_COLUMNS, [_plain(name)])
-
-
-def _plain(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
+        return self._run(_COLUMNS, [super().quote(name)])
 
 
 def _translation(error: psycopg.Error) -> PenstockError:

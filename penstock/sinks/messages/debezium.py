@@ -13,7 +13,7 @@ import orjson
 
 from penstock.model.version import __version__
 from penstock.sinks.messages.kinds import is_document
-from penstock.sinks.messages.layout import Layout, of_milliseconds
+from penstock.sinks.messages.layout import FIELDS, Layout, of_milliseconds
 
 # What Debezium sends for a column that the source did not send.
 _UNAVAILABLE = "__debezium_unavailable_value"
@@ -115,17 +115,14 @@ def _change(body: Mapping[str, Any]) -> Mapping[str, Any]:
     unchanged = [name for name, value in (data or {}).items() if value == _UNAVAILABLE]
     transaction = source["txId"]
     return {
+        **dict.fromkeys(FIELDS),
         "event_id": f"{source['name']}:{source['sequence']}",
         "backend": source["name"],
-        "tenant": None,
         "database": source["db"],
         "schema": source["schema"] or None,
         "collection": source["table"] or None,
         "operation": _OPERATIONS.get(body["op"], "MESSAGE"),
         "relation_id": source.get("relation_id"),
-        "schema_version": None,
-        "document_id": None,
-        "key": None,
         "data": data and {name: data[name] for name in data if name not in unchanged},
         "before": body["before"],
         "unchanged": unchanged,

@@ -2,6 +2,7 @@
 
 import ctypes
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -172,20 +173,13 @@ def unstored(
     """The rows after their origins' stored places, as spans. `place` is that of a row."""
     spans: list[tuple[int, int]] = []
     for run in runs:
-        known, start = stored.get(run.origin), run.start
+        known, rows = stored.get(run.origin), range(run.start, run.stop)
+        start = run.start
         if known is not None and run.first <= known:
-            start = run.stop if run.last <= known else _first_after(run, known, place)
+            start = run.stop if run.last <= known else rows[bisect_right(rows, known, key=place)]
         if start == run.stop:
             continue
         if spans and spans[-1][1] == start:
             start = spans.pop()[0]
         spans.append((start, run.stop))
     return spans
-
-
-def _first_after(run: OriginRun, known: Place, place: Callable[[int], Place]) -> int:
-    low, high = run.start, run.stop
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (middle + 1, high) if place(middle) <= known else (low, middle)
-    return low
