@@ -68,8 +68,7 @@ class Template:
     def _filled(self, known: Mapping[str, str]) -> str:
         tokens = []
         for token in self.text.split("."):
-            names = set(_FIELD.findall(token))
-            whole = names <= known.keys()
+            whole = set(_FIELD.findall(token)) <= known.keys()
             tokens.append(_FIELD.sub(lambda m: escape(known[m[1]]), token) if whole else "*")
         return ".".join(tokens)
 

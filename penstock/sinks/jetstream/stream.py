@@ -45,9 +45,8 @@ class TargetStream:
 
     def is_ours(self, template: Template) -> bool:
         """True when nothing can be stored but under the subjects of `template`."""
-        subjects = self.config.get("subjects") or ()
         return not self.config.get("sources") and all(
-            covers(template.wildcard, subject) for subject in subjects
+            covers(template.wildcard, subject) for subject in self.config.get("subjects") or ()
         )
 
     @property

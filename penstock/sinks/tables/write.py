@@ -233,8 +233,7 @@ class TableWrite:
         for table, own in found.items():
             rows: np.ndarray[Any, Any] = np.flatnonzero(np.isin(which, own))
             for some in np.split(rows, np.flatnonzero(np.diff(which[rows])) + 1):
-                whole = len(some) == len(batch)
-                chunk = batch if whole else batch.take(pa.array(some))
+                chunk = batch if len(some) == len(batch) else batch.take(pa.array(some))
                 yield Chunk(table, relations[int(which[some[0]])], chunk)
 
     def _without_unreadable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
