@@ -70,7 +70,7 @@ class Taker(Protocol):
     """Something of a host that takes turns: a partition, or what looks for partitions."""
 
     def turn(self, timeout: float) -> float | None:
-        """One step, `timeout` seconds at most; seconds until the next, None: there is none."""
+        """One step, which waits `timeout` seconds at most; seconds until the next; None: none."""
 
 
 class PartitionWork(NamedTuple):

@@ -277,11 +277,10 @@ class Positions(BookmarkRows):
 
     def unsaved(self, durable: Bookmarks) -> str:
         """Which of these bookmarks are not stored, for a log: a few, with their places."""
-        places = {name: each.place for name, each in durable.items() if each.place is not None}
         late = [
-            f"{name} at {place}"
-            for name, place in places.items()
-            if self._stored.get(name, NOTHING).place != place
+            f"{name} at {each.place}"
+            for name, each in durable.items()
+            if each.place not in (None, self._stored.get(name, NOTHING).place)
         ]
         more = [f"{len(late) - 5} more"] if len(late) > 5 else []
         return ", ".join([*late[:5], *more]) or "marks only"

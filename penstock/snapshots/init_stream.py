@@ -144,7 +144,7 @@ class InitStream(Closes):
         return found["config"] if found else None
 
     def end(self, stream: str) -> tuple[int, str | None]:
-        """The next sequence of a stream, and when that was made (text); 1, None without one."""
+        """A stream's next sequence, and when it was made (text); 1, None where there is none."""
         found = self._tried(lambda api: api.stream(stream))
         return (int(found["state"]["last_seq"]) + 1, found["created"]) if found else (1, None)
 

@@ -30,7 +30,7 @@ _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
 
 
 def mode(pipeline: Pipeline) -> Mode:
-    """As tickets in open micro-batches, unless a transform sees rows or the trigger is a time."""
+    """`realtime`: tickets in open micro-batches; `rows` for a transform, or a timed trigger."""
     return "realtime" if pipeline.is_open else "rows"
 
 
