@@ -140,8 +140,7 @@ class CosmosStore(ClientStore[Any]):
 
 
 def _refuse_expiry(properties: Mapping[str, Any]) -> None:
-    seconds = properties.get("defaultTtl")
-    if seconds is not None and seconds > 0:
+    if (seconds := properties.get("defaultTtl")) is not None and seconds > 0:
         raise SettingsError(
             f"the container of the positions deletes its items after {seconds} s",
             hint="switch its time to live off, or to -1",

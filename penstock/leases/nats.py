@@ -80,8 +80,7 @@ class BucketStore(ClientStore[Opened]):
     def delete(self, lease: Lease) -> None:
         with self._bucket() as bucket:
             key = key_of([lease.name])
-            found = bucket.get(key)
-            if found is None and not lease.revision:
+            if (found := bucket.get(key)) is None and not lease.revision:
                 return
             if found is None or str(found.revision) != lease.revision:
                 raise changed(lease.name)

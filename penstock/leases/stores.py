@@ -64,8 +64,7 @@ class ClientStore(ABC, Generic[C]):
 
     def _client(self) -> C:
         with self._lock:
-            kept = self._kept()
-            if kept is None or not self._is_usable(kept):
+            if (kept := self._kept()) is None or not self._is_usable(kept):
                 kept = self._connect()
                 self._made = os.getpid(), kept
             return kept

@@ -76,8 +76,7 @@ class PlannedDraw(Draw):
 
     def next(self, wait: float) -> tuple[Sequence[Page], bool]:
         with self._reservoir.wake:
-            pages = self._pages()
-            if not pages and self._left:
+            if not (pages := self._pages()) and self._left:
                 self._reservoir.wake.wait(wait)
                 pages = self._pages()
             self._reservoir.drawn += sum(page.count for page in pages)

@@ -80,8 +80,7 @@ class GapLog:
         """Partition -> its row, for the status page; see `Gaps.rows`. While the store is away: as
         they were. Never waits long: reader threads call it."""
         with self._lock:
-            looking = self._looking
-            if looking is None or not looking.is_alive():
+            if (looking := self._looking) is None or not looking.is_alive():
                 looking = None
                 if self._clock() - self._read_at >= REREAD:
                     self._read_at = self._clock()

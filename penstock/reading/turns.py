@@ -50,8 +50,7 @@ class Turns(Generic[Job]):
         with self._changed:
             until = None if timeout is None else self._clock() + timeout
             while not self.is_closed:
-                left = self._left()
-                if left is not None and left <= 0:
+                if (left := self._left()) is not None and left <= 0:
                     job = heapq.heappop(self._heap)[2]
                     del self._planned[job]
                     self._running[job] = False

@@ -65,8 +65,7 @@ class Supervised:
     def has_drained(self, *, reported: bool) -> bool:
         """It ended, or `reported` so and no batch is left whose workers a stop would kill."""
         with talking_to_java():
-            query = self._query
-            if query is None or not query.isActive:
+            if (query := self._query) is None or not query.isActive:
                 return True
             return reported and not query.status["isDataAvailable"]
 

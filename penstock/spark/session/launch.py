@@ -70,8 +70,7 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     folder.mkdir(parents=True)
     for part in ("jars", "sbin"):
         (folder / part).symlink_to(package / part)
-    java = _java(os.environ)
-    if java is None or not _understood(conf, os.environ):
+    if (java := _java(os.environ)) is None or not _understood(conf, os.environ):
         (folder / "bin").symlink_to(package / "bin")
         return folder
     (folder / "bin").mkdir()
@@ -95,8 +94,7 @@ def _java(environment: Mapping[str, str]) -> Path | None:
 
 def _package() -> Path:
     """PySpark's folder; finding it does not import it."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+    if (found := find_spec("pyspark")) is None or found.origin is None:
         raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
     return Path(found.origin).resolve().parent
 

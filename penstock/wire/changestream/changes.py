@@ -95,8 +95,7 @@ class Reader:
                 transaction=_transaction(event),
                 committed_at=_committed(event),
             )
-        key = event.get("documentKey")
-        if not key or "_id" not in key:
+        if not (key := event.get("documentKey")) or "_id" not in key:
             raise Malformed("the event has no document key")
         before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
         return Read(

@@ -122,8 +122,7 @@ def events(payload: bytes) -> EventRun:
     begun = at = time = 0
     name = b""
     for at, start, stop in _documents(payload):
-        head = _HEAD.match(payload, start, stop)
-        if head and _is_usual(head[1]):
+        if (head := _HEAD.match(payload, start, stop)) and _is_usual(head[1]):
             token, own = head[1], _TIME(head[2])[0]
         else:
             token, own = _other(payload[start:stop])

@@ -36,8 +36,7 @@ class EventKernel:
     @classmethod
     def of(cls, images: Images, tenant: NameRule | None, *, flatten: bool) -> "EventKernel | None":
         """None without the native library, or for what only Python does."""
-        functions = library()
-        if functions is None or tenant is None or flatten:
+        if (functions := library()) is None or tenant is None or flatten:
             return None
         pointer, number = ctypes.c_void_p, ctypes.c_int32
         functions.penstock_bson_read.argtypes = [

@@ -94,8 +94,7 @@ class PgoutputDecoder:
         return layout
 
     def _checked(self, raw: bytes, context: Context) -> RowLayout:
-        layout = self._layouts.get(raw)
-        if layout is None or not layout.holds(context):
+        if (layout := self._layouts.get(raw)) is None or not layout.holds(context):
             if len(self._layouts) >= _LAYOUTS:
                 self._layouts.clear()
             layout = self._layouts[raw] = RowLayout.of(raw, context, self.settings)

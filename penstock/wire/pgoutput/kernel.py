@@ -194,8 +194,7 @@ class Kernel:
     @classmethod
     def of(cls, settings: DecoderSettings) -> "Kernel | None":
         """None without the native library."""
-        functions = library()
-        if functions is None or COLUMNS != _WRITTEN:
+        if (functions := library()) is None or COLUMNS != _WRITTEN:
             return None
         _declare(functions)
         return cls(functions, settings)

@@ -226,8 +226,7 @@ class RowLayout:
     ) -> tuple[bytes | None, str | None]:
         """The key's image and the document id of a row. Key columns that `row` lacks (an unchanged
         TOASTed key) come from `old`. (None, None) without a key, or if neither has it."""
-        single = self._single
-        if single is not None and single in row:
+        if (single := self._single) is not None and single in row:
             value = row[single]
             key = {single: value}
             if type(value) is int:
