@@ -45,8 +45,7 @@ class FirstStart:
         self._prefix = f"{prefix}/"
         # No pipeline's name has a colon: this is no row of positions.
         self._name = f"start:{prefix}"
-        self._begin = begin
-        self._make = make
+        self._begin, self._make = begin, make
         self._rows = OwnedRows(store, self._name, host)
         self._holder = LeaseHolder(self._rows, clock=clock, term=term, every=every)
 

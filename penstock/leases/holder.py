@@ -110,11 +110,8 @@ class LeaseHolder:
         properties: Callable[[], Mapping[str, Any]] = dict,
         machine: Machine | None = None,
     ) -> None:
-        self._rows = rows
-        self._clock = clock
-        self._every = every
-        self._term = term
-        self._properties = properties
+        self._rows, self._clock, self._every = rows, clock, every
+        self._term, self._properties = term, properties
         self._machine = machine or Machine()
         # Drawn by the first `take`, after forks: no other process takes a row with it.
         self._nonce = ""

@@ -39,14 +39,11 @@ class OwnedRows:
         exact: bool = False,
         stated: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.store = store
-        self.owner = owner
-        self.stated = stated
+        self.store, self.owner, self.stated = store, owner, stated
         self.lock = RLock()
         # Rows that another owner wrote; not written again, until they are adopted or cleared.
         self.lost: set[str] = set()
-        self._prefix = prefix
-        self._exact = exact
+        self._prefix, self._exact = prefix, exact
         # Ours, as the store had them when it answered last.
         self._rows: dict[str, Lease] = {}
         # What a write without an answer sent; empty after `resolve`.

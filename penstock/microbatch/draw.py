@@ -33,8 +33,7 @@ class OpenDraw(Draw):
     def __init__(
         self, reservoir: Reservoir, durable: Callable[[PartitionId], Place | None]
     ) -> None:
-        self._reservoir = reservoir
-        self._durable = durable
+        self._reservoir, self._durable = reservoir, durable
         self._arrivals = Arrivals()
         with reservoir.wake:
             reservoir.listen(self._arrivals, durable)

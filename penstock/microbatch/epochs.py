@@ -49,8 +49,7 @@ class Lengths:
     """How long epochs are, and for how many groups: one, or (`is_spread`) one a task slot."""
 
     def __init__(self, options: SourceOptions, *, is_spread: bool = False) -> None:
-        self._options = options
-        self._is_spread = is_spread
+        self._options, self._is_spread = options, is_spread
         self._groups = 1
         self._had_slots = False
 
@@ -95,8 +94,7 @@ class Epochs(ABC):
         self.reader = reader  # of the partitions: this process, or tasks
         self._keeper = keeper
         self._roster = roster  # finds others
-        self._lengths = lengths
-        self._clock = clock
+        self._lengths, self._clock = lengths, clock
         self._saved_at = clock()
         self._saving = threading.Lock()  # one save at a time
         self._lock = threading.Lock()  # of `_durable`; never held for long
@@ -270,8 +268,7 @@ class AssignedEpochs(Epochs):
         clock: Clock = time.monotonic,
     ) -> None:
         super().__init__(assignments, Keeper(positions), roster, lengths, clock)
-        self._assignments = assignments
-        self._gaps = gaps
+        self._assignments, self._gaps = assignments, gaps
 
     def draw(self, group: int, groups: int) -> AssignmentDraw:
         return AssignmentDraw(self._assignments, group, groups)

@@ -68,9 +68,7 @@ class SideFiles:
     is the number of the task attempt, which names the files."""
 
     def __init__(self, folder: Path, late: Collection[str], task: int) -> None:
-        self._folder = folder
-        self._late = late
-        self._task = task
+        self._folder, self._late, self._task = folder, late, task
         self._written = 0
         # The last file that was opened, and what is in it.
         self._open: tuple[Path, pa.RecordBatch] | None = None
@@ -164,8 +162,7 @@ class ErrorFiles:
     stage merges, which starts when the earlier one is complete."""
 
     def __init__(self, folder: Path, attempt: Attempt) -> None:
-        self._folder = folder
-        self._attempt = attempt
+        self._folder, self._attempt = folder, attempt
         self._written = 0
         # What was read from files and not merged yet: one row each, by partition.
         self._held: dict[str, deque[tuple[_Place, pa.RecordBatch]]] = defaultdict(deque)
@@ -243,8 +240,7 @@ class SideChannel:
     """One task's side of `folder`. Without `late` columns, changes go through the JVM whole."""
 
     def __init__(self, folder: Path, late: Collection[str], attempt: Attempt) -> None:
-        self._folder = folder
-        self._attempt = attempt
+        self._folder, self._attempt = folder, attempt
         self._errors = ErrorFiles(folder, attempt)
         self._files = SideFiles(folder, late, attempt.number) if late else None
 

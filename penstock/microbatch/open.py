@@ -62,8 +62,7 @@ class OpenReading(Pages, Reading):
         buffer: int = 0,
     ) -> None:
         self.reader = epochs.reader  # whose status is reported
-        self._epochs = epochs
-        self._report = report
+        self._epochs, self._report = epochs, report
         self._feed, self._buffer = feed, buffer
         self._runtime, self._query, self._backend = options.runtime, options.query, backend
         self._server = PageServer.of(options, self)

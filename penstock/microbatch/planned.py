@@ -63,8 +63,7 @@ class PlannedReading(Pages, Reading):
         positions: Positions | None = None,
     ) -> None:
         self.reader = self._reservoir = reservoir
-        self._roster = roster
-        self._options = options
+        self._roster, self._options = roster, options
         self._keeper = Keeper(positions, reservoir)
         self._is_record = positions is None  # what offsets are
         self._durable: Bookmarks = {}  # everything up to here is in the sink

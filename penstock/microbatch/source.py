@@ -44,8 +44,7 @@ class Source:
     """One feed under Spark; made by `open`, used by one thread."""
 
     def __init__(self, options: SourceOptions, feed: Feed, positions: Positions | None) -> None:
-        self._feed = feed
-        self._positions = positions
+        self._feed, self._positions = feed, positions
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
         self._runtime, self._query = options.runtime, options.query
         board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None

@@ -43,9 +43,7 @@ class Server:
     ) -> None:
         self.address = address
         self.key = secrets.token_bytes(32)
-        self._attend = attend
-        self._bind = bind
-        self._port = port
+        self._attend, self._bind, self._port = attend, bind, port
         self._listening: socket.socket | None = None
         self._folder: tempfile.TemporaryDirectory[str]  # goes with this object
 

@@ -14,8 +14,7 @@ class Repeated(Closes):
     """Does a step every `interval` seconds in a daemon thread until closed; logs one that fails."""
 
     def __init__(self, step: Callable[[], object], *, interval: float, name: str) -> None:
-        self._step = step
-        self._interval = interval
+        self._step, self._interval = step, interval
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self.run, name=name, daemon=True)
 

@@ -41,9 +41,7 @@ class Retries:
         self.waits: dict[PartitionId, float] = {}
         self.errors = 0
         self.letters = 0
-        self._leases = leases
-        self._processing = processing
-        self._on_error = on_error
+        self._leases, self._processing, self._on_error = leases, processing, on_error
         self._dead_letter = dead_letter
         self.on_fatal = on_fatal
 

@@ -35,9 +35,7 @@ class LeaseSchedule:
 
     def __init__(self, host: "Host", sharing: Sharing, clock: Clock) -> None:
         self.error = ""  # of the store, until the next round succeeds
-        self._host = host
-        self._sharing = sharing
-        self._clock = clock
+        self._host, self._sharing, self._clock = host, sharing, clock
         self._renew_at = clock() + sharing.renew / 2
         self._acquire_at = clock()
         self._lock = Lock()  # of `_acquire_at`, which other threads bring forward
@@ -90,8 +88,7 @@ class Host:
         # Of what both the thread that ticks and those that take turns change.
         self._lock = Lock()
         self.left = Event()  # set when a partition is not held any more
-        self._work = work
-        self._on_hung = on_hung
+        self._work, self._on_hung = work, on_hung
         self.discovery = Discovery(work, at, self.look_soon)
         self.turns.add(self.discovery)
         self.schedule = LeaseSchedule(self, work.processing, work.clock)

@@ -36,9 +36,7 @@ class Changes:
     are asked for. `len()` counts changes as the source does: a feed's own filter may drop some."""
 
     def __init__(self, page: Page, decoder: Decoder, read: RecordReader) -> None:
-        self._page = page
-        self._decoder = decoder
-        self._read = read
+        self._page, self._decoder, self._read = page, decoder, read
 
     def __repr__(self) -> str:
         return f"<{len(self)} changes of {self.partition}, {self.first} to {self.last}>"

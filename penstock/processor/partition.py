@@ -38,8 +38,7 @@ class LeasedGaps(GapRecorder):
 
     def __init__(self, feed: Feed, leases: HostLeases) -> None:
         self.log = GapLog(leases.positions)
-        self._feed = feed
-        self._leases = leases
+        self._feed, self._leases = feed, leases
 
     def verify(self, partition: PartitionId) -> None:
         """Called before a connection is made. Ends the connection of an owner that lost the lease

@@ -21,8 +21,7 @@ class ProcessorReports(Closes):
     asks what remains of the partitions that this host has, of a source that can be asked."""
 
     def __init__(self, processor: Processor, board: Board, *, every: float = EVERY) -> None:
-        self._processor = processor
-        self._board = board
+        self._processor, self._board = processor, board
         self._remaining = Remaining(processor.feed, self, every=every)
         self._saves: Counter[str] = Counter()  # of the store: `saved`, `save_errors`
         processor.positions.on_write = self._saved

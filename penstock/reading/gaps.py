@@ -41,8 +41,7 @@ class GapLog:
     ) -> None:
         self._positions = positions
         self._gaps = positions.gaps if positions else Gaps(MemoryStore(), "library")
-        self._report = report
-        self._clock = clock
+        self._report, self._clock = report, clock
         self._lock = threading.Lock()
         self._rows: dict[str, Any] = {}  # by partition, as the store had them
         self._read_at = -REREAD  # when they were read

@@ -41,8 +41,7 @@ class Saver:
     """
 
     def __init__(self, positions: Store | None, reader: Acknowledger | None = None) -> None:
-        self._positions = positions
-        self._reader = reader
+        self._positions, self._reader = positions, reader
 
     def save(self, durable: Bookmarks, changes: int, *, force: bool = False) -> None:
         """Everything up to `durable` is in the sink, `changes` more than before. Saves it when it

@@ -69,8 +69,7 @@ class PartitionReports:
     """Sends the rows of one backend's partitions to the board. Not thread-safe."""
 
     def __init__(self, board: Reporter, backend: str) -> None:
-        self._board = board
-        self._backend = backend
+        self._board, self._backend = board, backend
         # Partition -> its row as it was sent; those sent longest ago come first.
         self._sent: dict[str, PartitionReport] = {}
 

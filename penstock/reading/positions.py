@@ -173,9 +173,7 @@ class Positions(BookmarkRows):
         super().__init__(store, prefix, owner, "pipeline", exact=True)
         # What of a write without an answer turned out to be written, until `save` returns it.
         self._resolved: dict[PartitionId, Bookmark] = {}
-        self._interval = interval
-        self._event_count = event_count
-        self._clock = clock
+        self._interval, self._event_count, self._clock = interval, event_count, clock
         # Of the saving thread: changes since the last save, when the next is due whatever comes,
         # and when `save` was called last.
         self._changes = 0

@@ -205,8 +205,7 @@ class Roster:
     """The partitions of a feed. One thread at a time looks up."""
 
     def __init__(self, feed: Feed, *, clock: Clock = time.monotonic, every: float = LOOKUP) -> None:
-        self._feed = feed
-        self._clock = clock
+        self._feed, self._clock = feed, clock
         self._every = every  # seconds between look-ups of all partitions
         self._next = self._whole = clock()  # the next look-up, and the next one of all partitions
         self._ended: dict[PartitionId, _Ended] = {}  # that are known to have ended

@@ -48,8 +48,7 @@ class Silences:
     """A backend's partitions whose status has `clock` and `token`. `max_gap`: seconds or none."""
 
     def __init__(self, gaps: GapLog, max_gap: float | None) -> None:
-        self._gaps = gaps
-        self._max_gap = max_gap
+        self._gaps, self._max_gap = gaps, max_gap
         self._seen: dict[str, Silence] = {}
         self._open: dict[str, Gap] = {}  # partitions that were silent, until their next event
 

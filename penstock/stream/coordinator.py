@@ -263,8 +263,7 @@ class _Known:
     ) -> None:
         self.bookmarks: dict[PartitionId, Bookmark] = dict(bookmarks)
         self.superseded: frozenset[PartitionId] = frozenset()  # by the last listing taken in
-        self._roster = roster
-        self._looking = looking
+        self._roster, self._looking = roster, looking
 
     def look_up(self, opened: Collection[PartitionId], stopped: Event) -> LookUp | None:
         """See `Roster.look_up`; None also when `stopped`."""

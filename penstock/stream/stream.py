@@ -64,8 +64,7 @@ class Stream(Drawn, Closes):
             raise SettingsError(f"buffer={buffer} holds nothing", hint="write a number of bytes")
         self._feed = feed
         self._buffer = buffer  # bytes, of each coordinator
-        self._clock = clock
-        self._now = now
+        self._clock, self._now = clock, now
         self._convert: Convert | None = None if model is None else converter(model)
         self._records = record_reader(feed, on_error)
         self._rows = row_reader(feed, on_error)

@@ -47,9 +47,7 @@ class Engine(Closes):
     def __init__(
         self, pipeline: Pipeline, run: Path, is_stopping: Callable[[], bool] = lambda: False
     ) -> None:
-        self._pipeline = pipeline
-        self._run = run
-        self._is_stopping = is_stopping
+        self._pipeline, self._run, self._is_stopping = pipeline, run, is_stopping
         self._spark: SparkSession | None = None
         self._warming = Warming(pipeline, run)
         self._reports: Mapping[str, str] = {}

@@ -51,8 +51,7 @@ class Supervised:
     def __init__(
         self, name: str, start: Callable[[int], StreamingQuery], restarts: int = 0
     ) -> None:
-        self.name = name
-        self.restarts = restarts
+        self.name, self.restarts = name, restarts
         self.last_error = ""
         self.failed: PenstockError | None = None
         self.proven = False

@@ -31,8 +31,7 @@ class Warming:
     """`keep` is called a few times a second on standby, then `end` once; and so on."""
 
     def __init__(self, pipeline: Pipeline, run: Path) -> None:
-        self._pipeline = pipeline
-        self._run = run
+        self._pipeline, self._run = pipeline, run
         self._query: StreamingQuery | None = None
         self._warm = False
         self._at = 0.0
