@@ -21,6 +21,7 @@ from penstock.model.errors import LeaseLost, PenstockError, SettingsError
 from penstock.nats.buckets import Bucket, KeyValue, WrongRevision, key_of
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
+from penstock.process.closing import closing_on_failure
 
 _BUCKET = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
@@ -104,11 +105,8 @@ class BucketStore(ClientStore[Opened]):
     def _connect(self) -> Opened:
         connection = Connection(self._settings)
         connection.open()
-        try:
+        with closing_on_failure(connection):
             return Opened(connection, self._make(connection))
-        except BaseException:
-            connection.close()
-            raise
 
     def _is_usable(self, client: Opened) -> bool:
         try:

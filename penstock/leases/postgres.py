@@ -14,6 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from penstock.leases.stores import RowStore, Work, statements_of
 from penstock.model.errors import SettingsError, Unavailable
+from penstock.process.closing import closing_on_failure
 
 # Read committed: a swap that waited for another one finds the row changed, and fails alone.
 _OPTIONS = (
@@ -83,13 +84,10 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
         options = f"{given.pop('options', '')} {_OPTIONS}".strip()
         made: dict[str, Any] = _PATIENCE | given
         connection = psycopg.connect(**made, options=options, autocommit=True)
-        try:
+        with closing_on_failure(connection):
             if connection.execute("SELECT to_regclass('penstock_lease')").fetchone() == (None,):
                 with suppress(*_MADE_MEANWHILE):
                     connection.execute(self.statements["create"].encode())
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 

@@ -14,6 +14,7 @@ from penstock.leases.stores import RowStore, Work, statements_of
 from penstock.model.errors import SettingsError
 from penstock.process import sqlite_file
 from penstock.process.backoff import delays
+from penstock.process.closing import closing_on_failure
 from penstock.process.sqlite_file import code_of, path_of, translated
 
 _FILE = "positions file"
@@ -53,11 +54,8 @@ class SqliteStore(RowStore[sqlite3.Connection]):
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite_file.connect(self.path)
-        try:
+        with closing_on_failure(connection):
             _set_up(connection)
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 

@@ -12,18 +12,14 @@ from builtins import list as List  # `list` is a method here
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from threading import RLock
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from penstock.leases import Lease, changed
 from penstock.leases.encoding import number_of, packed, unpacked
 from penstock.model.errors import LeaseLost
+from penstock.process.closing import Closable
 
-
-class _Closes(Protocol):
-    def close(self) -> None: ...
-
-
-C = TypeVar("C", bound=_Closes)
+C = TypeVar("C", bound=Closable)
 
 
 class ClientStore(ABC, Generic[C]):

@@ -1,7 +1,23 @@
-"""Leaving a `with` by closing."""
+"""Closing at the end of a `with`, or when what it does fails."""
 
 from abc import ABC, abstractmethod
-from typing import Self
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol, Self
+
+
+class Closable(Protocol):
+    def close(self) -> object: ...
+
+
+@contextmanager
+def closing_on_failure(opened: Closable) -> Iterator[None]:
+    """Closes what was opened if what is done with it fails."""
+    try:
+        yield
+    except BaseException:
+        opened.close()
+        raise
 
 
 class Closes(ABC):

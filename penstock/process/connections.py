@@ -19,6 +19,7 @@ from multiprocessing.context import AuthenticationError
 from pathlib import Path
 
 from penstock.model.errors import SettingsError, Unavailable
+from penstock.process.closing import closing_on_failure
 
 # Seconds that a client may take to connect, and for each answer of the challenge.
 _PATIENCE = 10.0
@@ -110,13 +111,10 @@ def connect(address: str, key: bytes, *, answers_within: float = 0.0) -> Connect
         opened = socket.create_connection((host, int(port)), _PATIENCE)
         opened.settimeout(None)
     connection = _tuned(opened)
-    try:
+    with closing_on_failure(connection):
         answer_challenge(connection, key)
         deliver_challenge(connection, key)
         _limit(connection, answers_within)
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

@@ -17,6 +17,7 @@ import orjson
 from psycopg import sql
 
 from penstock.model.errors import Rejected, SettingsError
+from penstock.process.closing import closing_on_failure
 from penstock.tables.lines import NULL, RelationColumn, SourceRelation
 from penstock.tables.staged import (
     SID,
@@ -80,12 +81,9 @@ def open_file(path: Path, patience: float, session: Sequence[str]) -> SqliteConn
         path, timeout=patience, isolation_level=None, check_same_thread=False,
         detect_types=sqlite3.PARSE_DECLTYPES, factory=SqliteConnection,
     )  # fmt: skip
-    try:
+    with closing_on_failure(connection):
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA cache_size = -65536", *session):
             connection.execute(statement).fetchall()
-    except BaseException:
-        connection.close()
-        raise
     return connection
 
 

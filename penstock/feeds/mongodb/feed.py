@@ -1,7 +1,7 @@
 """MongoDB as a feed: one partition, the change stream of a database or of a whole cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -35,6 +35,7 @@ from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
+from penstock.process.closing import closing_on_failure
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of
@@ -134,7 +135,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             stream = self._open(bookmark.mark)
         except PositionLost as error:  # a token that is none
             raise self._losses.refused(error, bookmark, "", ()) from error
-        with _closing_on_failure(stream):
+        with closing_on_failure(stream):
             found = self._losses.verified(stream.client, bookmark)
             newest, server = stream.cluster_time, address(self.settings)
             self._catching_up.expect(losses.time_in_era(bookmark), newest, server)
@@ -158,7 +159,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         """Follows after gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
-        with _closing_on_failure(stream), translating(f"asking {address(self.settings)}"):
+        with closing_on_failure(stream), translating(f"asking {address(self.settings)}"):
             cluster = identity(stream.client)
         begins = start or stream.time
         era = losses.era_after(gaps, bookmark, begins)
@@ -243,12 +244,3 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
 def _mark_at(time: int) -> dict[str, Any]:
     return {"time": [time >> 32, time & 0xFFFFFFFF]}
-
-
-@contextmanager
-def _closing_on_failure(stream: ChangeStream) -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        stream.close()
-        raise

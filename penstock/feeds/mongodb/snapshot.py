@@ -31,6 +31,7 @@ from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
+from penstock.process.closing import closing_on_failure
 from penstock.wire.changestream.events import RAW, cursor_of, element
 
 _LENGTH = struct.Struct("<i")
@@ -229,11 +230,8 @@ class MongoSnapshot:
             )
         self.schema: TableSchema = found[name]
         self._client = connect(settings)
-        try:
+        with closing_on_failure(self._client):
             pin = self._pinned()
-        except BaseException:
-            self._client.close()
-            raise
         self.lsn = cursor_of(pin.time)
         place = Place(self._era + self.lsn, 0)
         self.position = str(place)

@@ -22,6 +22,7 @@ from penstock.feeds.mongodb.filters import Replay
 from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Mark
+from penstock.process.closing import closing_on_failure
 from penstock.wire.changestream.events import RAW, Reply, read_cursor
 from penstock.wire.changestream.tokens import token_from_mark
 
@@ -113,7 +114,7 @@ class ChangeStream:
         self._subject = f"the change stream of {settings.database} at {address(settings)}"
         # Also for other questions to the server of the stream.
         self.client: Client = connect(settings, limits.seconds)
-        try:
+        with closing_on_failure(self.client):
             self._database = self.client.get_database(scope(settings))
             with translating(self._subject, limits.tolerance):
                 self._session = self.client.start_session(causal_consistency=False)
@@ -121,9 +122,6 @@ class ChangeStream:
             self._open(mark)
             # While a shard has not looked, mongos answers with the token of the opening.
             self._unread = self.reply.token if sharded else None
-        except BaseException:
-            self.client.close()
-            raise
 
     def _open(self, mark: Mark | None) -> None:
         with translating(self._subject, self._limits.tolerance):

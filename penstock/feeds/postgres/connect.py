@@ -17,6 +17,7 @@ from penstock.feeds import SnapshotWait
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.process.closing import closing_on_failure
 from penstock.wire.pgoutput.values import SESSION
 
 Ordinary = psycopg.Connection[tuple[Any, ...]]
@@ -131,11 +132,8 @@ def _connected(
     with translating(f"connecting to {address(settings)}{purpose}"):
         connection = PatientConnection.connect(**parameters, autocommit=True)
         connection.patience, connection.is_stopped = patience, is_stopped
-        try:
+        with closing_on_failure(connection):
             _pin(connection)
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
 

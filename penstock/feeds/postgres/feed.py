@@ -49,6 +49,7 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
+from penstock.process.closing import closing_on_failure
 from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
@@ -148,13 +149,10 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         self, partition: PartitionId, bookmark: Bookmark, despite: Sequence[feeds.Gap]
     ) -> PostgresFollowing:
         replication = connect_replication(self.settings)
-        try:
+        with closing_on_failure(replication):
             begin = self._begin(replication, bookmark, despite)
             settings = self.settings.model_copy(update={"streaming": self._memory.streaming})
             return PostgresFollowing(settings, partition, begin, self._memory)
-        except BaseException:
-            replication.close()
-            raise
 
     def _begin(
         self, replication: Ordinary, bookmark: Bookmark, despite: Sequence[feeds.Gap]

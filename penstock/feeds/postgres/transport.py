@@ -16,6 +16,7 @@ from psycopg.pq import ExecStatus
 from penstock.feeds.postgres.connect import Ordinary, take_any_bytes
 from penstock.feeds.postgres.failures import backend_error, translating
 from penstock.model.errors import Malformed, Unavailable
+from penstock.process.closing import closing_on_failure
 
 CHUNK = 256 * 1024  # bytes that one `receive` takes at most, about
 _HEADER = struct.Struct(">cI")
@@ -120,12 +121,8 @@ class LibpqTransport:
         self._pgconn = connection.pgconn
         self._poll = select.poll()
         self._poll.register(self._pgconn.socket, select.POLLIN)
-        try:
-            with translating("starting replication"):
-                self._start(command)
-        except BaseException:
-            connection.close()
-            raise
+        with closing_on_failure(connection), translating("starting replication"):
+            self._start(command)
 
     def _start(self, command: str) -> None:
         self._pgconn.send_query(command.encode())

@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 from penstock.model.errors import RefusedEdit, SettingsError
 from penstock.model.settings import Settings
 from penstock.process import sqlite_file
-from penstock.process.closing import Closes
+from penstock.process.closing import Closes, closing_on_failure
 from penstock.process.postgres_url import (
     PostgresUrl,
     is_masked,
@@ -283,11 +283,8 @@ class MapStore(Closes):
         with self._lock, translated(_FILE, self.path):
             if self._connection is None:
                 connection = sqlite_file.connect(self.path)
-                try:
+                with closing_on_failure(connection):
                     self._migrate(connection)
-                except BaseException:
-                    connection.close()
-                    raise
                 self._connection = connection
             yield self._connection
 
