@@ -157,9 +157,7 @@ def is_mended(record: Suspension, row: Mapping[str, Any], limit: int) -> bool:
         return True  # dropped, and made again
     if record.reason == NO_KEY:
         return row["key"] is not None or row["before"] not in (None, "{}", b"\x80")
-    if record.reason == BROKEN_RELATION:
-        return True
-    if record.reason == TOO_LARGE and limit > record.limit:
+    if record.reason == BROKEN_RELATION or (record.reason == TOO_LARGE and limit > record.limit):
         return True
     return bool(record.columns) and columns_of(row) not in ((), record.columns)
 

@@ -173,9 +173,7 @@ class StoredPlaces:
         middle: it keeps the beginning and answers nothing (2.15.1).
         """
         known = self.stored.get(origin, place)
-        if place == known:
-            return
-        if (known or _START) < place <= self._sent.get(origin, _START):
+        if place == known or (known or _START) < place <= self._sent.get(origin, _START):
             return
         ends = [run.last for messages in queue for run in messages.runs if run.origin == origin]
         if place not in ends and not (ends and place >= ends[-1]):
