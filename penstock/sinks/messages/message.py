@@ -111,8 +111,7 @@ class Messages:
 
     def after(self, stored: Mapping[Origin, Place | None]) -> "Messages":
         """Those after the stored places of their origins."""
-        spans = unstored(self.runs, stored, self.place)
-        if not spans:
+        if not (spans := unstored(self.runs, stored, self.place)):
             return self.slice(0, 0)
         left = self.slice(*spans[0]) if len(spans) == 1 else self._take(spans)
         if left is self or left.ends is None:

@@ -52,8 +52,7 @@ def lines(pieces: Sequence[Piece], columns: Columns, first: int) -> list[bytes]:
     pattern = b"".join(
         [one.replace(b"%", b"%%") if isinstance(one, bytes) else b"%b" for one in written]
     )
-    values = [one for one in written if not isinstance(one, bytes)]
-    if not values:
+    if not (values := [one for one in written if not isinstance(one, bytes)]):
         return [pattern % ()] * columns.rows
     return list(map(pattern.__mod__, zip(*values, strict=True)))
 
@@ -110,8 +109,7 @@ def _formed(texts: Column, form: Form) -> Iterable[bytes]:
 
 def _sizes(written: Sequence[bytes | Iterable[bytes]], rows: int) -> bytes | list[bytes]:
     size = sum([len(one) for one in written if isinstance(one, bytes)])
-    others = [one for one in written if isinstance(one, list)]
-    if not others:
+    if not (others := [one for one in written if isinstance(one, list)]):
         return b"%d" % size
     sizes = np.full(rows, size)
     for one in others:

@@ -195,8 +195,7 @@ class LedgerLoad:
             yield ledger, self._lock(ledger)
 
     def _lock(self, ledger: TargetLedger) -> LedgerRow:
-        found = ledger.lock([self._row.id])
-        if not found:
+        if not (found := ledger.lock([self._row.id])):
             raise SettingsError(f"the ledger has no row of {self.name} any more")
         return found[self._row.id]
 

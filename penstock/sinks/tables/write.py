@@ -237,8 +237,7 @@ class TableWrite:
                 yield Chunk(table, relations[int(which[some[0]])], chunk)
 
     def _without_unreadable(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        rows = unreadable(batch)
-        if not rows:
+        if not (rows := unreadable(batch)):
             return batch
         found = batch.take(pa.array(rows, pa.int64())).to_pylist()
         letters = [error_letter(values, "json") for values in found]

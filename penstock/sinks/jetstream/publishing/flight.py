@@ -88,8 +88,7 @@ class Queue:
         pieces: list[Messages] = []
         while self._pieces and limit:
             head = self._pieces[0]
-            count = _fitting(head, limit, size, first=not pieces)
-            if not count:
+            if not (count := _fitting(head, limit, size, first=not pieces)):
                 break
             self._pieces.popleft()
             if count < len(head):
