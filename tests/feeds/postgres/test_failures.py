@@ -13,6 +13,7 @@ from penstock.feeds.postgres.failures import (
 )
 from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from tests.servers import Postgres
+from tests.waiting import until
 
 STATES = sorted(
     kind.sqlstate
@@ -180,6 +181,9 @@ def test_a_server_without_a_free_wal_sender_names_the_setting() -> None:
             )
         )
         feed.begin()
+        senders = "SELECT FROM pg_stat_activity WHERE backend_type = 'walsender'"
+        with psycopg.connect(server.url, autocommit=True) as connection:
+            until(lambda: connection.execute(senders).rowcount == 0)  # its own one has ended
         with psycopg.connect(server.url + "?replication=database", autocommit=True):
             with pytest.raises(Unavailable, match="max_wal_senders"):
                 feed.follow(next(iter(feed.partitions())).partition)
