@@ -123,9 +123,9 @@ class Following(Protocol):
 
     def acknowledge(self, bookmark: Bookmark) -> None:
         """Everything up to the bookmark is durable, and the bookmark is stored: the source may
-        forget that much, and no more. Only notes it; the reading thread sends it with its next
-        `read` or `keep_alive`. A bookmark without a mark: nothing stores marks, so that whatever
-        is durable may be acknowledged at once."""
+        forget that much, and no more. Only notes it; the next `read` or `keep_alive` sends it. A
+        bookmark without a mark: nothing stores marks, so that whatever is durable may be
+        acknowledged."""
 
     @property
     def begins(self) -> str:
@@ -198,8 +198,7 @@ class Feed(Protocol):
         also of ended ones until their children are known. From them the feed makes children's first
         bookmarks, and may compute partitions that the source does not list as they are (the halves
         of a key range). The listing may be stale: a partition that is left out twice, some seconds
-        apart, is followed all the same, which says whether it is lost. Does I/O; raises as
-        `Following.read` does."""
+        apart, is followed all the same. Does I/O; raises as `Following.read` does."""
 
     def begin(self, at: At = None) -> Bookmarks:
         """Makes what following needs and may be made (a slot, a publication when asked), and
@@ -237,9 +236,9 @@ class Feed(Protocol):
     # Which numbers of the `details` of a status are series in /metrics: those that change with what
     # is read. A backend shows details if it has one partition.
     detail_series: ClassVar[Sequence[str]] = ()
-    # Of a feed with snapshots: whether the partitions' places have a common order, so that a
-    # position tells whether a change is in a snapshot; and whether snapshots may be of a part of a
-    # table (`RowSelection`).
+    # Of a feed with snapshots: whether places of its partitions have a common order, so that one
+    # tells what is in a snapshot; and whether snapshots may be of a part of a table
+    # (`RowSelection`).
     has_common_order: ClassVar[bool] = True
     selects_rows: ClassVar[bool] = False
     # Bytes, where the source has a limit for one document.
@@ -301,7 +300,7 @@ class Feed(Protocol):
         return ""
 
     def verify(self, history: str) -> None:
-        """Raises InvalidPosition or InvalidStream for a token with another source's history. No
+        """Raises InvalidPosition or InvalidStream for a token of another source's history. No
         I/O."""
         return
 
@@ -385,8 +384,7 @@ class TableSnapshot(Protocol):
 
     @property
     def position(self) -> str:
-        """A place, as text: a change before it is contained; only such ones, where it
-        `is_exact`."""
+        """A place, as text: a change before it is contained; if it `is_exact`, no other is."""
 
     @property
     def is_exact(self) -> bool:
@@ -525,12 +523,12 @@ class HasSources(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedPlugin:
-    """What a feed's entry point names: its settings and how to build it. `has_clock`: the status
-    of its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what
-    Debezium calls the source, if not by the plug-in's name. `share`: the setting, if any, that is a
-    backend's part of what all of this type in one file may do together. `has_lines`: its decoder
-    gives images of the form `text`, and its setting `tables` says what is followed, so that it may
-    flow into a sink of tables."""
+    """What a feed's entry point names: its settings and how to build it. `has_clock`: the status of
+    its followings has `clock` and `token`, so that `max_gap` can be set. `connector`: what Debezium
+    calls the source, if not by the plug-in's name. `share`: the setting, if any, that is a
+    backend's part of what all of this type in one file may do. `has_lines`: its decoder gives
+    images of the form `text`, and its setting `tables` what is followed, so that it may flow into a
+    sink of tables."""
 
     settings: type[Settings]
     build: Callable[[Any], Feed]

@@ -103,7 +103,6 @@ class PolledSettings(BackendSettings):
 
     @property
     def at(self) -> At:
-        """Where a first start begins."""
         return self.begins_at(self.start)
 
 
@@ -209,7 +208,6 @@ def behind_hole(cause: str, detail: str) -> Bookmark:
 
 
 def is_behind_hole(bookmark: Bookmark) -> bool:
-    """Whether it is such a bookmark."""
     return bookmark.place is None and _HOLE in (bookmark.mark or {})
 
 
@@ -218,5 +216,4 @@ def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
     if not is_behind_hole(bookmark):
         return None
     hole = (bookmark.mark or {})[_HOLE]
-    gap = Gap(cause=hole["cause"], after="", detail=hole["detail"], policy=policy)
-    return HistoryLost(gap, hint=_HINT)
+    return lost(hole["cause"], None, hole["detail"], policy=policy, hint=_HINT)

@@ -184,7 +184,6 @@ class JetStream:
         return self._get(stream, {"seq": sequence})
 
     def messages(self, stream: str, sequences: Iterable[int]) -> list[Stored]:
-        """Those that there are, by requests that are sent together."""
         asked = [{"seq": each} for each in sequences]
         return [each for each in self._gets(stream, asked) if each is not None]
 

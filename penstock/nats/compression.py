@@ -116,7 +116,6 @@ class TableDictionary:
 
     @property
     def key(self) -> tuple[str, str, str]:
-        """As the writer knows the table."""
         return self.backend, self.namespace, self.table
 
 

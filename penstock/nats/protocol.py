@@ -60,7 +60,6 @@ Event = Info | Msg | Ok | Err | Ping | Pong
 
 
 def connect(options: Mapping[str, Any]) -> bytes:
-    """CONNECT with its JSON options."""
     return b"CONNECT " + orjson.dumps(options) + b"\r\n"
 
 
@@ -69,7 +68,6 @@ def sub(subject: str, sid: int) -> bytes:
 
 
 def pub(subject: str, reply: str, payload: bytes) -> bytes:
-    """PUB with a reply subject."""
     return b"PUB %b %b %d\r\n%b\r\n" % (subject.encode(), reply.encode(), len(payload), payload)
 
 

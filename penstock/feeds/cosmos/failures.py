@@ -12,6 +12,7 @@ from azure.cosmos import exceptions as cosmos
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 
 _LATER = "penstock tries again by itself"
+_SEE = "see the message"
 _KEY = "correct `key` (an account's key, base64), or remove it to use Microsoft Entra ID"
 _RIGHTS = "give the identity what docs/how-to/cosmos.md lists, or allow this network"
 _START = "begin at `beginning` or `now`: no time can be used after partitions were merged"
@@ -52,12 +53,12 @@ class Refused(Exception):
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the page is larger than an answer may be."""
         return self.status == 413 or (self.status == 400 and TOO_LARGE in self.message)
 
 
 def failure(status: int, sub_status: int, message: str, subject: str) -> PenstockError:
-    kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or _otherwise(status)
+    other = (Unavailable, _LATER) if status >= 500 or not status else (SettingsError, _SEE)
+    kind, hint = _TABLE.get((status, sub_status)) or _TABLE.get((status, 0)) or other
     if status in (401, 403) and "date" in message.lower() and "expired" in message.lower():
         kind, hint = Unavailable, _CLOCK
     if status == 400 and _NO_TIME in message:
@@ -65,12 +66,6 @@ def failure(status: int, sub_status: int, message: str, subject: str) -> Penstoc
     text = message.strip().partition("\n")[0][:300]
     code = f"{status}/{sub_status}" if sub_status else str(status)
     return kind(f"{subject}: {code} {text}".strip(), hint=hint)
-
-
-def _otherwise(status: int) -> tuple[type[PenstockError], str]:
-    if status >= 500 or not status:
-        return Unavailable, _LATER
-    return SettingsError, "see the message"
 
 
 @contextmanager

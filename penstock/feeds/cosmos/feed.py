@@ -1,8 +1,4 @@
-"""Cosmos DB's change feed as a feed: a partition is a key range, named `MIN-MAX`.
-
-A range that the service splits ends, and its pieces begin at its continuation. A merge of physical
-partitions ends nothing: each range goes on as a part of the merged one.
-"""
+"""Cosmos DB's change feed as a feed: a partition is a key range, named `MIN-MAX` (see `ranges`)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime

@@ -1,6 +1,4 @@
-"""One key range, being read: a page after another, each by the continuation of the one before. And
-what the range can have lost after a place, as gaps.
-"""
+"""One key range, being read: pages, each by the continuation before; and lost changes, as gaps."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -297,7 +295,7 @@ class CosmosFollowing:
 
 
 class RangeWalk:
-    """How far a range was read, `last`; the next page is read from `mark`, and is done up to
+    """How far a range was read, `last`; the next page is read from `mark`, and done up to
     `skip`."""
 
     def __init__(self, mark: FeedMark, place: Place | None) -> None:
@@ -318,15 +316,13 @@ class RangeWalk:
 
 
 class _Pace:
-    """When the next page may be asked for, monotonic. `is_idle`: the last call found nothing
-    new."""
+    """When the next page may be asked for, monotonic. `is_idle`: the last had nothing new."""
 
     def __init__(self) -> None:
         self.not_before, self.is_idle = 0.0, False
         self.answered()
 
     def answered(self) -> None:
-        """The service took the call."""
         self.is_throttled, self._waits = False, delays()
         self._gone_since: float | None = None
 

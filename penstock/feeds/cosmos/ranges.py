@@ -15,7 +15,7 @@ of the merged partition.
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
@@ -86,25 +86,20 @@ def mark_of(bookmark: Bookmark, key_range: tuple[str, str]) -> FeedMark | None:
     if not mark or "range" not in mark:
         return None
     try:
-        found = _read(mark)
+        (low, high), since = mark["range"], mark.get("from", "beginning")
+        found = FeedMark(
+            rid=str(mark["rid"]),
+            range=(str(low), str(high)),
+            etag=None if mark.get("etag") is None else str(mark["etag"]),
+            since=None if since == "beginning" else datetime.fromisoformat(since),
+            within=bool(mark.get("within")),
+            done=Place.parse(mark["done"]) if "done" in mark else None,
+        )
     except (KeyError, ValueError, TypeError) as error:
         raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
     if found.range != tuple(key_range):
         raise Malformed(f"the bookmark was made by the range {'-'.join(found.range)}, not this one")
     return found
-
-
-def _read(mark: Mapping[str, Any]) -> FeedMark:
-    low, high = mark["range"]
-    since = mark.get("from", "beginning")
-    return FeedMark(
-        rid=str(mark["rid"]),
-        range=(str(low), str(high)),
-        etag=None if mark.get("etag") is None else str(mark["etag"]),
-        since=None if since == "beginning" else datetime.fromisoformat(since),
-        within=bool(mark.get("within")),
-        done=Place.parse(mark["done"]) if "done" in mark else None,
-    )
 
 
 def child_mark(parent: Bookmark, key_range: tuple[str, str]) -> dict[str, Any] | None:
@@ -234,7 +229,6 @@ class KeyRange(NamedTuple):
 
     @property
     def middle(self) -> str:
-        """A boundary that halves it."""
         width = max(_WIDTH, *map(len, self))
         low, high = (int(each.ljust(width, "0"), 16) for each in self)
         return f"{(low + high) // 2:0{width}X}"

@@ -135,7 +135,6 @@ class _RawParsers(ResponseParserFactory):  # type: ignore[misc]
         self._shape = shape
 
     def create_parser(self, protocol_name: str) -> Any:
-        """See botocore."""
         parser = super().create_parser(protocol_name)
         stock = parser.parse
 
@@ -188,8 +187,7 @@ class StreamsClient:
             more = {"ExclusiveStartStreamArn": answer["LastEvaluatedStreamArn"]}
 
     def describe(self, arn: str, parent: str = "") -> DescribedStream | None:
-        """DescribeStream, with all shards or the children of one; None for a stream that is
-        gone."""
+        """DescribeStream, with all shards or the children of one; None if the stream is gone."""
         shards: list[StreamShard] = []
         more: dict[str, str] = {}
         which: dict[str, Any] = {"StreamArn": arn}

@@ -186,11 +186,9 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         wait: feeds.SnapshotWait,
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> DynamodbSnapshot:
-        """See `feeds.TakesSnapshots`: of the one table."""
         return DynamodbSnapshot(self.settings, known)
 
     def collection(self, name: str) -> DynamodbTable:
-        """See `feeds.ReadsCollections`: the one table."""
         if name != self.settings.table_name:
             raise SettingsError(
                 f"this backend does not follow a table {name!r}",

@@ -49,8 +49,7 @@ class TableStreams:
 
     def trees(self, known: Collection[str] = ()) -> list[tuple[str, ShardTree]]:
         """The tree of each stream that is there, the newest last, at least one; `known`: labels
-        that ListStreams may leave out. Raises InvalidStream if there is none, and none was
-        known."""
+        that ListStreams may leave out. Raises InvalidStream where none is there, or known."""
         listed = [(label, self._tree(label)) for label in sorted({*self._list(), *known})]
         if found := [(label, tree) for label, tree in listed if tree is not None]:
             self._trees = dict(found)

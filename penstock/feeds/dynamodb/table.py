@@ -1,10 +1,9 @@
 """A table as it is now: what DescribeTable says, its items to compare with a stream, and a snapshot
 of them, read by Scan while it is written to.
 
-A stream has no place for all of its shards, and a snapshot needs none: consumers begin where the
-stream of changes ended before the Scan, and each of its reads is consistent. A change that was
-published before is in the items; all others follow. Applied in their order over items that may be
-newer they end with the same items. What a Scan reads goes through the decoder of changes.
+A snapshot has no place: consumers begin where the stream of changes ended before the Scan, whose
+reads are consistent. A change that was published before is in the items; all others follow
+(`TableSnapshot.is_exact`). What a Scan reads goes through the decoder of changes.
 """
 
 import random

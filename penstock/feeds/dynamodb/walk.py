@@ -63,8 +63,7 @@ class _PageAges(NamedTuple):
 
 
 class RecordTimes:
-    """When records were created: after `after`, whose time is `through`; 0 if unknown.
-    Thread-safe."""
+    """When records were created; of `after` at `through`. 0: it is not known. Thread-safe."""
 
     def __init__(self, after: Place | None, through: float) -> None:
         self._lock = threading.Lock()
@@ -177,8 +176,7 @@ class WalkOrigin(NamedTuple):
 
 
 class ShardWalk:
-    """Everything up to the next iterator was read. `now` is the service's time, `clock`
-    monotonic."""
+    """Everything up to the next iterator was read. `now`: the service's; `clock`: monotonic."""
 
     def __init__(self, beginning: ShardBeginning, *, now: float, clock: float) -> None:
         if beginning.after is None and not beginning.asked:
@@ -199,7 +197,6 @@ class ShardWalk:
 
     @property
     def origin(self) -> WalkOrigin:
-        """Where a following that goes on from here begins."""
         if self.after is not None and not self.scans:
             return WalkOrigin(self.after)
         begins = self.beginning
@@ -250,8 +247,7 @@ class ShardWalk:
 
 class KnownShard:
     """A shard that this process reads. `walk` is replaced after each answer; the next following of
-    the same origin goes on with it. `refusals`: calls in a row that did not find what they asked
-    for."""
+    the same origin goes on with it. `refusals`: calls since then that did not find records."""
 
     def __init__(self) -> None:
         self.pace = ShardPace()

@@ -25,7 +25,6 @@ _DENIED = (13, 8000)
 
 @contextmanager
 def asking(settings: MongoSettings) -> Iterator[Client]:
-    """A client for a few questions."""
     with translating(f"asking {address(settings)}"), connect(settings) as client:
         yield client
 
@@ -42,12 +41,10 @@ def time_of(stamp: Any) -> int:
 
 
 def stamp_of(time: int) -> Timestamp:
-    """The inverse."""
     return Timestamp(time >> 32, time & 0xFFFFFFFF)
 
 
 def operation_time(client: Client) -> int:
-    """The newest operation that the server knows."""
     return time_of(asked(client, "ping").get("operationTime"))
 
 
@@ -125,8 +122,8 @@ def lacks(client: Client, time: int) -> bool:
 
 
 def reach(settings: MongoSettings) -> tuple[int, str]:
-    """The cluster time of the oldest entry of the oplog; 0 where there is none that we may read,
-    and why. Raises Unavailable, SettingsError."""
+    """The cluster time of the oldest entry of the oplog; else 0, and why. Raises Unavailable,
+    SettingsError."""
     try:
         with asking(settings) as client:
             if is_sharded(hello_of(client)):

@@ -123,7 +123,6 @@ class Tolerance:
         self._unknown = 0
 
     def judge(self, error: PenstockError, code: int | None) -> PenstockError:
-        """The error, or one that ends the backend."""
         if code is None or code in CODES or not isinstance(error, Unavailable):
             return error
         self._unknown += 1
@@ -200,5 +199,4 @@ def is_timeout(error: PenstockError) -> bool:
 
 
 def is_too_large(error: PenstockError) -> bool:
-    """Whether the driver refused a reply because of its size."""
     return isinstance(error.__cause__, mongo.ProtocolError)

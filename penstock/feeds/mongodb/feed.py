@@ -7,15 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from penstock import feeds
-from penstock.feeds.mongodb import losses
-from penstock.feeds.mongodb.cluster import (
-    asking,
-    collections,
-    completed,
-    identity,
-    operation_time,
-    reach,
-)
+from penstock.feeds.mongodb import cluster, losses
 from penstock.feeds.mongodb.collection import MongoCollection
 from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import is_timeout, translating
@@ -76,9 +68,9 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             return at
         wanted = self.settings.begins_at if at is None else at
         mark = {**self._mark(wanted), **Replay(now=Filter.of(self.settings)).mark()}
-        with asking(self.settings) as client:
-            cluster = identity(client)
-        return {PARTITION: Bookmark(mark={**mark, **history_of("", cluster), "place": None})}
+        with cluster.asking(self.settings) as client:
+            mark |= history_of("", cluster.identity(client))
+        return {PARTITION: Bookmark(mark={**mark, "place": None})}
 
     def _mark(self, at: datetime | str) -> feeds.Mark:
         if at == "now":
@@ -91,7 +83,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         return {"token": {"_data": at}}
 
     def _oldest(self) -> int:
-        found, why = reach(self.settings)
+        found, why = cluster.reach(self.settings)
         if not found:
             raise SettingsError(
                 why,
@@ -102,8 +94,8 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     def _seconds(self, at: datetime) -> int:
         seconds = int(at.astimezone(UTC).timestamp())
-        with asking(self.settings) as client:
-            newest = operation_time(client)
+        with cluster.asking(self.settings) as client:
+            newest = cluster.operation_time(client)
         if seconds > newest >> 32:
             raise SettingsError(
                 f"{at.isoformat()} is in the future of the server",
@@ -146,7 +138,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         beginning = StreamBeginning(
             bookmark=bookmark,
             era=era,
-            cluster=completed(losses.cluster_of(bookmark.mark), found),
+            cluster=cluster.completed(losses.cluster_of(bookmark.mark), found),
             identity=found,
             begins=cursor_of(stream.time),
         )
@@ -160,22 +152,22 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         start = self._losses.after(gaps, bookmark)[0]
         stream = self._open(_mark_at(start) if start else None)
         with closing_on_failure(stream), translating(f"asking {address(self.settings)}"):
-            cluster = identity(stream.client)
+            found = cluster.identity(stream.client)
         begins = start or stream.time
         era = losses.era_after(gaps, bookmark, begins)
         if self.moved(bookmark, None) is not None:  # no place may be taken for one of these
             era = next_era(era)
         if start:  # changes up to the bookmark's place may come again
-            mark = {**_mark_at(start), "place": None, **history_of(era, cluster)}
+            mark = {**_mark_at(start), "place": None, **history_of(era, found)}
         else:
             place = None if bookmark.place is None else str(bookmark.place)
-            mark = mark_of(stream.reply.token, era, cluster) | {"place": place}
+            mark = mark_of(stream.reply.token, era, found) | {"place": place}
         mark |= Replay(now=Filter.of(self.settings)).mark()
         beginning = StreamBeginning(
             bookmark=Bookmark(bookmark.place, mark),
             era=era,
-            cluster=cluster,
-            identity=cluster,
+            cluster=found,
+            identity=found,
             begins=cursor_of(begins),
             gaps=tuple(gaps),
         )
@@ -200,7 +192,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: (database, collection)."""
-        return collections(self.settings)
+        return cluster.collections(self.settings)
 
     def schemas(self) -> Sequence[TableSchema]:
         return schemas_of(self.settings)

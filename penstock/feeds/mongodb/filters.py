@@ -22,8 +22,8 @@ from penstock.wire.eras import era_of, next_era
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """`listed`: only these collections; `left_out`: all but these; neither: all. With `every`
-    database they are DATABASE.COLLECTION."""
+    """Only `listed` collections; or all but those `left_out`. With `every` database:
+    DATABASE.COLLECTION."""
 
     every: bool = False
     listed: tuple[str, ...] = ()

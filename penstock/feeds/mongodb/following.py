@@ -32,10 +32,8 @@ class MongoFollowing(Following):
         beginning: StreamBeginning,
         losses: Losses,
     ) -> None:
-        self._settings = settings
-        self.stream = stream
-        self._beginning = beginning
-        self._losses = losses
+        self._settings, self.stream = settings, stream
+        self._beginning, self._losses = beginning, losses
         # What is made of replies.
         self._pages = StreamPages(settings, partition, beginning)
         # Until the first error, or `close`; never again.

@@ -2,8 +2,7 @@
 reaches back; and a server that is itself behind what was saved.
 
 The clock is the newest operation time of any answer, and the time that has passed since: so the lag
-grows while nothing is read. An idle server writes an entry every ten seconds, by which its
-operation time is late at most.
+grows while nothing is read. While idle a server is late by ten seconds at most, its no-ops' period.
 """
 
 import re
@@ -111,8 +110,7 @@ class CatchingUp:
         self._since: float | None = None
 
     def expect(self, read: int, newest: int, server: str) -> None:
-        """Raises Unavailable if the `newest` time of a server (0: unknown) is before what was
-        `read`."""
+        """Raises Unavailable if the `newest` time of a server (0: unknown) is before `read`."""
         if newest >= read or not newest:
             self._since = None
             return
@@ -141,12 +139,10 @@ class OplogWindow(Closes):
     `open` to `close` or until nothing refers to it."""
 
     def __init__(self, settings: MongoSettings) -> None:
-        self.oldest = 0
-        self.unknown = ""
+        self.oldest, self.unknown = 0, ""
         self._settings = settings
         self._closed = threading.Event()
-        self._is_open = False
-        self._failures = 0
+        self._is_open, self._failures = False, 0
 
     def open(self) -> None:
         if not self._is_open:

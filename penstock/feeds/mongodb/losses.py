@@ -29,7 +29,6 @@ _OF_TOKENS = ("token_unknown", "token_invalid")
 
 
 def era_of_bookmark(place: Place | None, mark: Mark | None) -> str:
-    """The era that a following goes on in."""
     marked = str((mark or {}).get("era", ""))
     return max(marked, "" if place is None else era_of(place.cursor))
 

@@ -133,12 +133,14 @@ class MongoSettings(BackendSettings):
         return value
 
     @model_validator(mode="after")
-    def _are_collections(self) -> "MongoSettings":
+    def _is_complete(self) -> "MongoSettings":
         if self.collections and self.exclude_collections:
             raise ValueError("write `collections` or `exclude_collections`, not both")
         for each in (*self.collections, *self.exclude_collections):
             if self.database == ALL and "." not in each.strip("."):
                 raise ValueError(f'with database "*" write {each!r} as DATABASE.COLLECTION')
+        if self.start == "snapshot" or self.on_gap == "resnapshot":
+            self.refuse_deltas()
         return self
 
     def takes(self, database: str, collection: str) -> bool:
@@ -149,12 +151,6 @@ class MongoSettings(BackendSettings):
         if self.collections:
             return name in self.collections
         return name not in self.exclude_collections
-
-    @model_validator(mode="after")
-    def _can_be_gone_on_with(self) -> "MongoSettings":
-        if self.start == "snapshot" or self.on_gap == "resnapshot":
-            self.refuse_deltas()
-        return self
 
     def refuse_deltas(self) -> None:
         """Raises ValueError where an update may come without its document."""

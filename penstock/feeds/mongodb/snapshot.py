@@ -3,9 +3,8 @@
 MongoDB can't read a large collection as of one moment (`snapshot` reads end after five minutes,
 `minSnapshotHistoryWindowInSeconds`). So the place comes first: a cluster time that the primary has
 reached. Every read waits for that time (`afterClusterTime`): a change from before it is in the
-documents, and the stream gives each later one: applied in their order over documents that may be
-newer they end with the same. The decoder of changes gets each document as the event of its
-insertion.
+documents, and the stream gives each later one (`TableSnapshot.is_exact`). To the decoder of changes
+each document is the event of its insertion.
 """
 
 import struct
@@ -161,7 +160,7 @@ class MongoRowSource:
 
     @contextmanager
     def opened(
-        self, is_stopped: Callable[[], bool] = lambda: False
+        self, is_stopped: Callable[[], bool]
     ) -> Iterator[Callable[[IdRange, int, int], Iterator[Page]]]:
         what = f"reading documents of {self.rows.database}.{self.rows.collection}"
         with closing(connect(self.settings)) as client, self.pin.session(client) as session:

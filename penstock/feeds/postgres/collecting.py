@@ -52,13 +52,11 @@ class OpenPage:
         self._start = BETWEEN
         self._first = Place("", 0)
         self.used: set[bytes] = set()
-        self.size = 0
-        self.count = 0
+        self.size = self.count = 0
 
     def begin(self, transaction: Transaction, first: Place) -> None:
         """The page's first change comes next: in `transaction`, at the place `first`."""
-        self._start = transaction
-        self._first = first
+        self._start, self._first = transaction, first
 
     def put(self, piece: bytes) -> None:
         if piece:
@@ -101,8 +99,7 @@ class PageTimer:
     after the last: a trickle of single rows does not make a page of each. `now` is monotonic."""
 
     def __init__(self, spacing: float, now: float) -> None:
-        self._spacing = spacing
-        self._cut_at = now
+        self._spacing, self._cut_at = spacing, now
 
     def cut(self, now: float) -> None:
         self._cut_at = now
@@ -122,8 +119,7 @@ _NOWHERE = Place("", -1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageLimits:
-    """A page is cut at `rows` changes (a TRUNCATE may exceed it), or `size` bytes (the last
-    may)."""
+    """A page is cut at `rows` changes (a TRUNCATE may exceed it), or after `size` bytes."""
 
     size: int
     rows: int
@@ -151,8 +147,7 @@ class Collector:
         self.page = OpenPage(partition)
         self.limits = limits
         self.relations: Relations = {}
-        self.ordinal = 0
-        self.skip = 0
+        self.ordinal = self.skip = 0
         self.last = _NOWHERE
         # The transaction that is open, or was last, and its cursor.
         self.transaction = BETWEEN
@@ -194,8 +189,7 @@ class Collector:
         return self.transaction is BETWEEN and self._past
 
     def run(self, run: Run, piece: bytes) -> None:
-        """Whole transactions come next; `piece`: them, of an empty page from the first change
-        on."""
+        """Whole transactions come next; `piece`: them, of an empty page from a change on."""
         page = self.page
         if not page.count:
             page.begin(run.first, Place(self.era + run.first.cursor, 0))

@@ -270,7 +270,6 @@ class LockWait:
         return False
 
     def close(self) -> None:
-        """Nothing is waited for any more."""
         self._look_at = None
         self._side.close()
         self._wait.on_wait("")

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock import feeds
 from penstock.feeds.postgres import history
+from penstock.feeds.postgres import slot as slots
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
@@ -27,19 +28,6 @@ from penstock.feeds.postgres.publication import (
 )
 from penstock.feeds.postgres.schemas import schemas_of
 from penstock.feeds.postgres.settings import PostgresSettings, pattern_of
-from penstock.feeds.postgres.slot import (
-    Slot,
-    System,
-    create_slot,
-    drop_slot,
-    find_slot,
-    forks,
-    identify_system,
-    keep_on_failover,
-    log_end,
-    refuse_foreign,
-    refuse_unusable,
-)
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
 from penstock.feeds.shared import SettingsFeed, checked
@@ -90,21 +78,21 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 hint="begin now, or at a bookmark of this slot",
             )
         with connect_ordinary(self.settings) as connection:
-            slot = find_slot(connection, self.settings.slot)
+            slot = slots.find_slot(connection, self.settings.slot)
             if slot is not None and self._lacks_own(connection):
-                refuse_foreign(slot)
+                slots.refuse_foreign(slot)
                 _refuse_taken(slot)
-                drop_slot(connection, slot.name)
+                slots.drop_slot(connection, slot.name)
                 slot = None
             if slot is None:
                 slot = self._made(connection)
             else:
                 ensure_publication(connection, self.settings)
-                refuse_foreign(slot)
+                slots.refuse_foreign(slot)
                 if self.on_gap == "fail":
-                    refuse_unusable(slot)
+                    slots.refuse_unusable(slot)
         with closing(connect_replication(self.settings)) as replication:
-            system = identify_system(replication)
+            system = slots.identify_system(replication)
         known = history.KnownHistory(
             system=system.identifier,
             timeline=system.timeline,
@@ -118,11 +106,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         settings = self.settings
         return settings.is_managed and not publication_exists(connection, settings.publication)
 
-    def _made(self, connection: Ordinary) -> Slot:
+    def _made(self, connection: Ordinary) -> slots.Slot:
         name = self.settings.slot
         ensure_publication(connection, self.settings)
-        create_slot(connection, name, failover=self.settings.failover)
-        slot = find_slot(connection, name)
+        slots.create_slot(connection, name, failover=self.settings.failover)
+        slot = slots.find_slot(connection, name)
         if slot is None:
             raise Unavailable(f"the slot {name} was dropped while we made it")
         return slot
@@ -160,9 +148,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         after, mark = bookmark.place, bookmark.mark
         known, passed = history.known_of(mark, after), {each.cause for each in despite}
         with connect_ordinary(self.settings) as connection:
-            slot = find_slot(connection, self.settings.slot)
+            slot = slots.find_slot(connection, self.settings.slot)
             if slot is not None:
-                refuse_foreign(slot)
+                slots.refuse_foreign(slot)
                 _refuse_taken(slot)
             verdict, system = self._judge(
                 connection, replication, known, after, slot, has_diverged="diverged" in passed
@@ -178,13 +166,13 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                     era=known.era if after is None else history.era_behind(known, verdict.cause)
                 )
                 if slot is not None and (slot.lost or is_bare):
-                    drop_slot(connection, slot.name)
+                    slots.drop_slot(connection, slot.name)
                     slot = None
             if slot is not None and self.settings.is_managed:
                 ensure_publication(connection, self.settings)  # tables joined, or left
             slot = slot or self._made(connection)  # a missing one is a gap
         if self.settings.failover and not slot.failover:
-            keep_on_failover(replication, slot)
+            slots.keep_on_failover(replication, slot)
         position = None if is_lost else history.position_of(known, after)
         return Beginning(
             connection=replication,
@@ -209,12 +197,12 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         replication: Ordinary,
         known: history.KnownHistory,
         after: Place | None,
-        slot: Slot | None,
+        slot: slots.Slot | None,
         *,
         has_diverged: bool,
-    ) -> tuple[history.HistoryVerdict, System]:
-        system = identify_system(replication)
-        in_recovery, current = log_end(connection)
+    ) -> tuple[history.HistoryVerdict, slots.System]:
+        system = slots.identify_system(replication)
+        in_recovery, current = slots.log_end(connection)
         moved = known.timeline not in (0, system.timeline)
         verdict = history.judge(
             known,
@@ -222,7 +210,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             slot=slot,
             system=system,
             current=current,
-            forks=forks(replication, system.timeline) if moved else {},
+            forks=slots.forks(replication, system.timeline) if moved else {},
             has_diverged=has_diverged,
         )
         if verdict.cause == "server_behind" and in_recovery:
@@ -240,7 +228,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def holders(self) -> Sequence[feeds.Holder]:
         with connect_ordinary(self.settings) as connection:
-            slot = find_slot(connection, self.settings.slot)
+            slot = slots.find_slot(connection, self.settings.slot)
         if slot is None or slot.active_pid is None:
             return []
         return [
@@ -310,7 +298,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         return checked(findings(self.settings))
 
 
-def _refuse_taken(slot: Slot) -> None:
+def _refuse_taken(slot: slots.Slot) -> None:
     if slot.active_pid is not None:
         raise Unavailable(
             _taken(slot),
@@ -320,5 +308,5 @@ def _refuse_taken(slot: Slot) -> None:
         )
 
 
-def _taken(slot: Slot) -> str:
+def _taken(slot: slots.Slot) -> str:
     return f"the slot {slot.name} is in use by the process {slot.active_pid} of the server"

@@ -13,22 +13,10 @@ from penstock.feeds.postgres.streams import Streams, TransactionDelivery
 from penstock.feeds.postgres.walk import BETWEEN, PADDING, NativeWalk, Transaction, rows_ahead
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.page import Page
+from penstock.wire.pgoutput import messages
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.frames import from_pg_time
 from penstock.wire.pgoutput.lsn import message_cursor
-from penstock.wire.pgoutput.messages import (
-    LogicalMessage,
-    OriginMessage,
-    Relation,
-    StreamAbort,
-    StreamCommit,
-    StreamStart,
-    StreamStop,
-    Truncate,
-    TwoPhase,
-    Type,
-    decode_message,
-)
 
 _LONGEST = 2**30 + 2**20  # PostgreSQL's own limit is 1 GiB
 _BEGIN = struct.Struct(">QqI")
@@ -52,8 +40,7 @@ class Framer:
         self._streaming: int | None = None  # the xid of the Stream Start block that we are in
         # `_data` from `_position` to `_end` is not framed yet; after it come `_chunks`.
         self._data = PADDING
-        self._position = 0
-        self._end = 0
+        self._position = self._end = 0
         self._chunks: list[bytes] = []
         self._lacking = 0  # bytes until the next message is whole
         self._waiting = False  # whole messages may be in `_data`
@@ -73,7 +60,6 @@ class Framer:
         return self._delivery is not None or self._waiting
 
     def feed(self, data: bytes) -> None:
-        """Takes bytes of the stream, cut anywhere."""
         self._chunks.append(data)
         self._lacking -= len(data)
 
@@ -238,30 +224,30 @@ class Framer:
     def _other(self, piece: bytes, now: float) -> list[Page]:
         collector = self.collector
         # A name that is not UTF-8 is for the decoder to judge.
-        match message := decode_message(piece[MESSAGE:], lenient=True):
-            case Relation():
+        match message := messages.decode_message(piece[MESSAGE:], lenient=True):
+            case messages.Relation():
                 self._streams.outdated(piece[MESSAGE + 1 : MESSAGE + 5])
                 return collector.relation(piece[MESSAGE:], piece, now)
-            case Type():
+            case messages.Type():
                 collector.type(message, piece)
-            case OriginMessage():
+            case messages.OriginMessage():
                 collector.keep(piece)
-            case Truncate():
+            case messages.Truncate():
                 self._progress.opened(collector.transaction.committed_at)
                 collector.truncate(message, piece)
-            case LogicalMessage():
+            case messages.LogicalMessage():
                 self._logical(message, piece)
-            case StreamStart():
+            case messages.StreamStart():
                 self._streaming = message.xid
-            case StreamStop():
+            case messages.StreamStop():
                 self._streaming = None
-            case StreamAbort():
+            case messages.StreamAbort():
                 self._streams.abort(message.xid, message.subxid)
-            case StreamCommit():
+            case messages.StreamCommit():
                 pages = self.flush(now)
                 self._stream_commit(message)
                 return pages
-            case TwoPhase(name):
+            case messages.TwoPhase(name):
                 raise SettingsError(
                     f"the slot sends transactions in two phases ({name})",
                     code="slot-two-phase",
@@ -271,7 +257,7 @@ class Framer:
                 raise Malformed(f"{type(message).__name__} came outside of a transaction")
         return []
 
-    def _logical(self, message: LogicalMessage, piece: bytes) -> None:
+    def _logical(self, message: messages.LogicalMessage, piece: bytes) -> None:
         if message.transactional:
             self._progress.opened(self.collector.transaction.committed_at)
             self.collector.logical(message, piece)
@@ -282,7 +268,7 @@ class Framer:
             self.collector.logical(message, piece)
             self._ended(message.lsn)
 
-    def _stream_commit(self, message: StreamCommit) -> None:
+    def _stream_commit(self, message: messages.StreamCommit) -> None:
         collector = self.collector
         transaction = Transaction(message.commit_lsn, message.committed_at, message.xid, True)
         collector.start(transaction, transaction.cursor)

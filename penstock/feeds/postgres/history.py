@@ -55,7 +55,6 @@ class KnownHistory:
     era: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """The mark: what `known_of` reads."""
         return {**asdict(self), "flushed": format_lsn(self.flushed)}
 
 

@@ -56,11 +56,9 @@ class LogProgress:
         patience: float = 30.0,
         now: float = 0.0,
     ) -> None:
-        self.received = durable
-        self.durable = durable
-        self.reported = 0
+        self.received = self.durable = durable
+        self.reported = self.keepalives = 0
         self.allowed = allowed
-        self.keepalives = 0
         self.clock: float | None = None  # the server's, in its last keepalive: seconds since 1970
         self._patience = patience
         self._sent: deque[_Sent] = deque()

@@ -84,7 +84,6 @@ def _listed(tables: Iterable[tuple[str, str]]) -> sql.Composable:
 
 
 def publication_exists(connection: Ordinary, name: str) -> bool:
-    """Whether there is a publication of that name in this database."""
     query = "SELECT 1 FROM pg_catalog.pg_publication WHERE pubname = %s"
     with translating("reading the publications"):
         return connection.execute(query, (name,)).fetchone() is not None

@@ -105,7 +105,6 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         self.of(holder.partition).evict(holder)
 
     def tables(self) -> Sequence[tuple[str, str]]:
-        """See `feeds.Feed`: those of any source."""
         return sorted({one for each in self._ask(PostgresFeed.tables).values() for one in each})
 
     def schemas(self) -> Sequence[TableSchema]:

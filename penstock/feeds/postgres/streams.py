@@ -84,11 +84,9 @@ class Streams:
     """All transactions in progress: about `memory` bytes at most, and `spilled` ever in files."""
 
     def __init__(self, *, memory: int, folder: Path | None = None) -> None:
-        self._memory = memory
-        self._folder = folder
+        self._memory, self._folder = memory, folder
         self._streams: dict[int, StreamedTransaction] = {}
-        self.held = 0
-        self.spilled = 0
+        self.held = self.spilled = 0
 
     def __len__(self) -> int:
         return len(self._streams)

@@ -159,7 +159,6 @@ class NativeWalk:
     def rows(  # noqa: PLR0917 - as `rows_ahead`
         self, data: bytes, position: int, end: int, most: int, full: int, used: set[bytes]
     ) -> tuple[int, int]:
-        """As `rows_ahead`."""
         walk, total = self._walk, 0
         walk.end = end
         while True:
