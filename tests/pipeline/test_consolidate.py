@@ -199,7 +199,8 @@ def test_a_sqlite_file_has_each_change_once_also_after_a_kill(
         expected = [database.execute(query) for query in queries]
         eventually(lambda: [*map(sorted, rows())] == [*map(sorted, expected)], run=run)
         eventually(lambda: {each["state"] for each in run.status()["tables"]} == {"live"}, run=run)
-        assert 'penstock_sink_commits_total{sink="sqlite",worker="0"}' in run.get("/metrics")[1]
+        commits = 'penstock_sink_commits_total{sink="sqlite",worker="0"}'
+        eventually(lambda: commits in run.get("/metrics")[1], run=run)  # reported after the commit
         assert "Traceback" not in run.log
     found = CliRunner().invoke(command, [str(tmp_path / "pipeline.yaml")])
     assert "a sink of type sqlite" in str(found.exception)

@@ -327,10 +327,11 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
             ("rooted", "SUSPEND", None), ("t", "INSERT", 4),
         ]  # fmt: skip
         eventually(lambda: run.status()["tables"], run=run)
+        letters = {"not-utf8": 1, "too-large": 1, "no-key": 1}
+        eventually(lambda: run.status()["sinks"][0]["dead_letters"] == letters, run=run)
         status = run.status()
         assert status["health"] == "degraded"
         assert "table public.rooted is suspended since" in str(status["reasons"])
-        assert status["sinks"][0]["dead_letters"] == {"not-utf8": 1, "too-large": 1, "no-key": 1}
         metrics = run.get("/metrics")[1]
         assert 'penstock_dead_letters_total{reason="no-key",sink="jetstream"} 1.0' in metrics
         assert 'penstock_suspended_tables{backend="default"} 1.0' in metrics
