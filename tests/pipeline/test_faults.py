@@ -5,7 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import psutil
 import psycopg
@@ -93,32 +92,26 @@ def processes(run: Run, what: str) -> list[psutil.Process]:
     return found
 
 
+def kill_the_parts(run: Run, nats: Nats, stream: str) -> None:
+    """Of a pipeline under load: its readers, then its workers."""
+    for victim in ("source_runner", "worker"):
+        # There may be none for a moment: the last victim's query is being started anew.
+        found = eventually(lambda v=victim: processes(run, v), run=run)
+        send(found, signal.SIGKILL)
+        before = count(nats, stream)
+        eventually(lambda n=before: count(nats, stream) > n + 200, run=run)
+
+
+@pytest.mark.thorough  # with it, `test_two_instances.py` kills the same
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(
-    "spark",
-    [
-        {"trigger": "100ms"},  # chaos has the default
-        pytest.param({"fork_server": False}, marks=pytest.mark.thorough),
-    ],
-    ids=["an interval", "without the fork server"],
-)
-def test_kill_9_of_the_parts_of_a_pipeline(
-    database: Database,
-    nats: Nats,
-    stream: str,
-    tmp_path: Path,
-    spark: dict[str, Any],
+def test_kill_9_of_the_parts_of_a_pipeline_without_the_fork_server(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
 ) -> None:
     truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream, spark=spark)
+    pipeline = document(tmp_path, database, nats, stream, spark={"fork_server": False})
     with load(database) as writer, running(tmp_path, pipeline) as run:
         eventually(lambda: run.status()["last_batch"], run=run)
-        for victim in ("source_runner", "worker"):
-            # There may be none for a moment: the last victim's query is being started anew.
-            found = eventually(lambda v=victim: processes(run, v), run=run)
-            send(found, signal.SIGKILL)
-            before = count(nats, stream)
-            eventually(lambda n=before: count(nats, stream) > n + 200, run=run)
+        kill_the_parts(run, nats, stream)
         changes = writer.stop()
         eventually(lambda: stored_all(nats, stream, changes), run=run)
         assert run.stop() == 0

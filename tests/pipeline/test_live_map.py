@@ -264,7 +264,8 @@ def _drop_slots(run: Run, source: Database) -> None:
 
 def _table(run: Run, backend: str, name: str) -> Any:
     rows = run.status()["tables"]
-    return next(row for row in rows if (row["backend"], row["table"]) == (backend, name))
+    found = [row for row in rows if (row["backend"], row["table"]) == (backend, name)]
+    return found[0]
 
 
 # Table, its DDL, what is cloned, the row that comes after the clone, and the target.

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from tests.pipeline.running import Run, document, eventually, running, send, tree
-from tests.pipeline.test_faults import assert_exact, load, prepared, stored_all
+from tests.pipeline.test_faults import assert_exact, kill_the_parts, load, prepared, stored_all
 from tests.servers import Database, Nats, free_port
 
 pytestmark = pytest.mark.fault
@@ -127,9 +127,10 @@ def test_two_take_over_from_each_other(
 ) -> None:
     """A cold standby takes over from one that is frozen for longer than its lease, whole or its
     service alone (the server's own timeout for its reader is ten minutes), and from a killed one.
-    Who wakes is on standby, like any other."""
+    Who wakes is on standby, like any other. In the end parts of the last one are killed."""
     truth = prepared(database)
-    pipeline = document(tmp_path, database, nats, stream)
+    # Chaos has the default trigger.
+    pipeline = document(tmp_path, database, nats, stream, spark={"trigger": "100ms"})
     with load(database) as writer, two(tmp_path, pipeline) as (first, second):
         assert_waits(second)
         freeze_until_replaced(first, second, tree(first))
@@ -142,6 +143,10 @@ def test_two_take_over_from_each_other(
         eventually(lambda: stored_all(nats, stream, changes), run=second)
         assert second.status()["standby"] is None
         assert by_first + published(second) <= changes, "both published"
+        with load(database) as again:
+            kill_the_parts(second, nats, stream)
+            changes += again.stop()
+        eventually(lambda: stored_all(nats, stream, changes), run=second)
         assert second.stop() == 0
     assert_exact(truth, nats, stream, changes)
 
