@@ -57,7 +57,7 @@ def kept(database: Database) -> int:
         " FROM pg_replication_slots WHERE slot_name = %s",
         (f"slot_{database.name}",),
     )
-    assert rows, "the slot is not made yet"
+    assert rows and rows[0][0] is not None, "the slot is not made yet"
     return int(rows[0][0])
 
 
