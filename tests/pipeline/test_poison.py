@@ -327,8 +327,8 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
             ("rooted", "SUSPEND", None), ("t", "INSERT", 4),
         ]  # fmt: skip
         eventually(lambda: run.status()["tables"], run=run)
-        letters = {"not-utf8": 1, "too-large": 1, "no-key": 1}
-        eventually(lambda: run.status()["sinks"][0]["dead_letters"] == letters, run=run)
+        counted = {"not-utf8": 1, "too-large": 1, "no-key": 1}
+        eventually(lambda: run.status()["sinks"][0]["dead_letters"] == counted, run=run)
         status = run.status()
         assert status["health"] == "degraded"
         assert "table public.rooted is suspended since" in str(status["reasons"])
