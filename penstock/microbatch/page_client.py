@@ -121,7 +121,7 @@ class PageClient:
     def finish(self) -> None:
         """All is stored: returns when the reader process knows. Raises Malformed if it is not."""
         self._handed.expect_none()
-        with reaching(), self._sending:  # nothing is sent after this: the next task has the line
+        with reaching(), self._sending:  # the next task has the connection then
             if self._connection is None:
                 return
             self._connection.send(Signal.DONE)

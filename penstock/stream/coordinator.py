@@ -1,4 +1,5 @@
-"""All partitions of an iterator: which may be read, and their records as one sequence.
+"""All partitions of an iterator: which may be read (parents before children), and their records as
+one sequence.
 
 Polling happens only when the buffer is empty, and then reads every active partition once, as far as
 the buffer has room; the others come first the next time. A child is opened when its parents have
