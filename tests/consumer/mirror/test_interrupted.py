@@ -1,5 +1,6 @@
 """A mirror of a table whose snapshot is interrupted, beside a writer that changes keys."""
 
+import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
@@ -10,6 +11,7 @@ import pytest
 
 from penstock.consumer.mirror.snapshot_messages import body_of
 from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.range_progress import HEADER, read_header
 from tests.consumer.mirror.world import World, same
 from tests.servers import Database
 from tests.snapshots.test_interrupted import CREATE, ENDED, Writer
@@ -17,14 +19,18 @@ from tests.waiting import until
 
 # Keys that the writer does not have, in the first and in the last range.
 MORE = "INSERT INTO t SELECT n, 0, repeat('m', 3000) || n FROM unnest('{-3,-2,-1,9000}'::int[]) n"
-# Before which message of the snapshot, whose first ranges are read by then.
-MOVES = {
+# From which message of the snapshot on, whose first ranges are read by then; the second one in a
+# chunk of another point than the first.
+MOVES = (
     # To a range that is read later, and another row comes under the old key.
-    60: "UPDATE t SET id = 9001 WHERE id = -3; INSERT INTO t VALUES (-3, 0, repeat('y', 3000))",
+    (60, "UPDATE t SET id = 9001 WHERE id = -3; INSERT INTO t VALUES (-3, 0, repeat('y', 3000))"),
     # From a range that is read later, to where another row was.
-    110: "DELETE FROM t WHERE id IN (-2, -1);"
-    "UPDATE t SET id = -2 WHERE id = 9000; UPDATE t SET id = -1 WHERE id = 9001",
-}
+    (
+        100,
+        "DELETE FROM t WHERE id IN (-2, -1);"
+        "UPDATE t SET id = -2 WHERE id = 9000; UPDATE t SET id = -1 WHERE id = 9001",
+    ),
+)
 
 
 def test_a_snapshot_of_several_points_and_the_changes_between_them_are_the_table(
@@ -36,13 +42,17 @@ def test_a_snapshot_of_several_points_and_the_changes_between_them_are_the_table
     """Rows whose key changes take large values along that are not sent: they are not lost, and the
     table is not loaded a second time."""
     database.execute(f"{CREATE}; {MORE}")
-    counted, publish = count(1), InitStream.publish
+    counted, moves, points, lock = count(1), list(MOVES), set[str](), threading.Lock()
+    publish = InitStream.publish
 
     def interrupted(stream: InitStream, *given: Any) -> int:
-        number = next(counted)
-        if number in MOVES:
-            database.execute(MOVES[number])
-            database.execute(ENDED)
+        with lock:
+            number, header = next(counted), given[2].get(HEADER)
+            lsn = read_header(header)["lsn"] if header else None
+            if lsn and lsn not in points and moves and number >= moves[0][0]:
+                points.add(lsn)
+                database.execute(moves.pop(0)[1])
+                database.execute(ENDED)
         return publish(stream, *given)
 
     monkeypatch.setattr(InitStream, "publish", interrupted)
@@ -56,6 +66,7 @@ def test_a_snapshot_of_several_points_and_the_changes_between_them_are_the_table
         meta = world.api.last("INIT", "init.meta.t")
         assert meta is not None
         chunks = body_of(meta.headers, meta.payload)["chunks"]
+        assert not moves
         assert len({one["lsn"] for one in chunks}) == 3
         writer.stop()
         database.execute("INSERT INTO t VALUES (0, 0, 'after all points')")
