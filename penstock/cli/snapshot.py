@@ -12,8 +12,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.cli.options import columns, file_argument, overrides, state_option
 from penstock.config import Pipeline, load_pipeline
-from penstock.model.errors import SettingsError, Unavailable
-from penstock.snapshots.asking import cancel_snapshot, request_snapshot
+from penstock.model.errors import Unavailable
+from penstock.snapshots.asking import cancel_snapshot, init_stream, request_snapshot
 from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.records import Records, RunRecord
@@ -59,13 +59,7 @@ def command(
     if "columns" in wanted:
         wanted["columns"] = [name.strip() for name in wanted["columns"].split(",")]
     pipeline = load_pipeline(file, overrides=overrides(state))
-    if (server := pipeline.sink.server()) is None:
-        raise SettingsError(
-            f"the sink {pipeline.sink.type} takes no snapshots",
-            code="no-snapshots",
-            hint="they are chunks in a stream of NATS: use sink.type: jetstream",
-        )
-    with InitStream(server.nats, pipeline.snapshot.stream) as stream:
+    with init_stream(pipeline) as stream:
         match words:
             case () | ("list",):
                 _list(Records(stream.connection, pipeline.name).all(), as_json=as_json)

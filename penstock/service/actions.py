@@ -30,8 +30,7 @@ from penstock.model.settings import Duration, Settings
 from penstock.process.closing import Closes
 from penstock.service.pauses import Pauses
 from penstock.sinks import KeepsLetters, LoadsTables
-from penstock.snapshots.asking import cancel_snapshot, request_snapshot
-from penstock.snapshots.init_stream import InitStream
+from penstock.snapshots.asking import cancel_snapshot, init_stream, request_snapshot
 from penstock.wire.hash_partitions import hashing
 
 _RECENT = 100  # actions that are remembered
@@ -283,16 +282,6 @@ ACTIONS: Mapping[str, type[Action]] = {
         ShutdownAction,
     )
 }  # fmt: skip
-
-
-def init_stream(pipeline: Pipeline) -> InitStream:
-    """Where snapshots are, to be opened. Raises SettingsError where the sink takes none."""
-    if (server := pipeline.sink.server()) is None:
-        raise SettingsError(
-            f"the sink {pipeline.sink.type} takes no snapshots",
-            hint="they are chunks in a stream of NATS: use sink.type: jetstream",
-        )
-    return InitStream(server.nats, pipeline.snapshot.stream)
 
 
 def replay(on: Operated, id: str) -> Mapping[str, Any]:

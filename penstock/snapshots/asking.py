@@ -15,6 +15,17 @@ from penstock.snapshots.records import is_id
 _TIMEOUT = 90.0  # seconds for an answer
 
 
+def init_stream(pipeline: Pipeline) -> InitStream:
+    """Where snapshots are, to be opened. Raises SettingsError where the sink takes none."""
+    if (server := pipeline.sink.server()) is None:
+        raise SettingsError(
+            f"the sink {pipeline.sink.type} takes no snapshots",
+            code="cli.no-snapshots",
+            hint="they are chunks in a stream of NATS: use sink.type: jetstream",
+        )
+    return InitStream(server.nats, pipeline.snapshot.stream)
+
+
 def request_snapshot(
     stream: InitStream, pipeline: Pipeline, table: str, options: Mapping[str, Any]
 ) -> str:
