@@ -61,7 +61,8 @@ def overrides(state: Path | None) -> dict[str, str]:
 
 
 def load_deployment(file: Path, state: Path | None) -> Deployment:
-    """The pipeline in FILE, or the processor where it has neither a sink nor Spark."""
+    """The pipeline in FILE, or the processor where it has neither a sink nor Spark. `state`
+    replaces the file's. Raises SettingsError."""
     keys = keys_of(file)
     is_processor = "processor" in keys or ("backends" in keys and not keys & {"sink", "spark"})
     model: type[Deployment] = ProcessorFile if is_processor else Pipeline

@@ -48,7 +48,8 @@ class NameCheck:
         self._revision = ""  # of the pipeline's lease, at the last call
 
     def attempt(self) -> bool:
-        """Whether it may; False: not known yet, call again after a second. Raises SettingsError."""
+        """Whether it may; False: not known yet, call again after a second. Raises SettingsError,
+        Unavailable."""
         verify_kind(self._store.list(f"{self._name}/"), "processor")
         row = self._store.get(f"owner:{self._name}")
         if row is None or kind_of(row) == "processor" or self._holder.free([row]):

@@ -56,6 +56,8 @@ class Follower(PageClient):
         self._looked_at = time.monotonic()  # when status was reported last
 
     def pages(self) -> Iterator[Page]:
+        """Of each partition in order, until the ticket ends. Raises Unavailable when the reader
+        process is gone, and what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
         threading.Thread(target=self._listen, args=(connection,), daemon=True).start()
         self._send(self._ticket.request)

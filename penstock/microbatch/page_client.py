@@ -100,7 +100,8 @@ class PageClient:
         self._sending = threading.Lock()  # one message at a time
 
     def pages(self) -> Iterator[Page]:
-        """As they come, until the ticket ends. Raises Unavailable, and what reading failed with."""
+        """In order, until the ticket ends. Raises Unavailable when the reader process is gone, and
+        what reading the source failed with."""
         connection = self._connection = connected(self._ticket)
         with reaching():
             connection.send(self._ticket.request)

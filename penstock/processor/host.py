@@ -94,7 +94,8 @@ class Host:
         self.schedule = LeaseSchedule(self, work.processing, work.clock)
 
     def tick(self) -> float:
-        """Does what is due; seconds until the next call. One thread calls it."""
+        """Does what is due; seconds until the next call. One thread calls it. Raises nothing that
+        passes."""
         acquires = self.discovery.begun and not self.is_leaving
         self.schedule.tick(acquires=acquires)
         self._let_go()

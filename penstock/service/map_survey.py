@@ -206,7 +206,8 @@ class MapSurvey:
         return found
 
     def create(self, mapped: MappedTable, there: InventoriedTable, *, has_sid: bool) -> bool:
-        """Makes the target as the source's table is; False if it is there."""
+        """Makes the target as the source's table is; False if it is there. Raises Unavailable,
+        SettingsError."""
         relation = SourceRelation(schema=there.schema, table=there.name, columns=there.columns)
         database, name = PostgresDatabase(self.settings), (mapped.target_schema, mapped.target)
         with database.transaction(f"making {mapped.full_target}") as cursor:

@@ -19,7 +19,8 @@ from penstock.snapshots.statements import RowTransform
 
 
 class OwnedPipeline:
-    """A `PipelineState`, and a `Progress` of its tables, until `end` or the loss of a lease."""
+    """A `PipelineState`, and a `Progress` of its tables, until `end` or the loss of a lease. Used
+    by any thread."""
 
     def __init__(self, pipeline: Pipeline, instance: str, standby: Standby, board: Board) -> None:
         self.name = pipeline.name

@@ -63,6 +63,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
 
 
 def tables_of(source: SnapshotSource) -> list[FollowedTable]:
+    """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
     return [FollowedTable(source=source, schema=schema) for schema in source.feed.schemas()]
 
 

@@ -57,7 +57,8 @@ def history_lost(
 
 
 class PostgresFollowing(Following):
-    """The implementation of `feeds.Following` for a replication slot."""
+    """The implementation of `feeds.Following` for a replication slot. One thread reads; any may
+    call `acknowledge` and `status`."""
 
     def __init__(
         self,
