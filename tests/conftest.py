@@ -176,6 +176,7 @@ def stream() -> Iterator[str]:
 
 _DURATIONS = Path(__file__).with_name("durations.txt")
 _LONG = 5.0  # seconds from which a test is listed there
+_SHORT = (0.03, 0.7)  # seconds that another takes, on average: without a server, and with one
 _spent = Counter[str]()
 # Files whose tests each start a Spark of their own, and share nothing.
 _ALONE = (
@@ -194,22 +195,28 @@ _TOGETHER = (
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The longest first, as tests/durations.txt has them, so that workers end together: tests with
-    a Spark, which compute, and spread among them the others that are listed or kill servers, which
-    mostly wait. A few of these come first, beside the test that makes the archive of Spark's
-    classes."""
+    a Spark, which compute, and as much time of others at any time, which mostly wait. Some minutes
+    of those come first, beside the test that makes the archive of Spark's classes."""
     for item in items:
         _mark(item)
-    places: dict[str, float] = {}
+    lines = _DURATIONS.read_text().splitlines() if _DURATIONS.exists() else ()
+    listed = {
+        nodeid: int(text) for text, _, nodeid in (line.strip().partition(" ") for line in lines)
+    }
     spent = Counter[str]()
-    for line in _DURATIONS.read_text().splitlines() if _DURATIONS.exists() else ():
-        seconds, _, nodeid = line.strip().partition(" ")
-        spent[_scope(nodeid)] += int(seconds)
-    for mark, listed, first in (("spark", set[str](), 0), ("fault", {*spent}, 3)):
-        marked = {_scope(i.nodeid) for i in items if i.get_closest_marker(mark)}
-        scopes = sorted((marked | listed) - {*places}, key=lambda scope: (-spent[scope], scope))
-        places |= {scope: (n - first) / len(scopes) for n, scope in enumerate(scopes)}
+    for item in items:
+        spent[_scope(item.nodeid)] += listed.get(
+            item.nodeid, _SHORT[any(item.iter_markers("live"))]
+        )
+    computing = {_scope(item.nodeid) for item in items if item.get_closest_marker("spark")}
+    places: dict[str, float] = {}
+    for scopes, begun in ((computing, 0.0), ({*spent} - computing, -300.0)):
+        total = sum(spent[scope] for scope in scopes)
+        for scope in sorted(scopes, key=lambda scope: (-spent[scope], scope)):
+            places[scope] = begun / total
+            begun += spent[scope]
     places |= {scope: -1.0 for scope in places if "/test_class_archive.py" in scope}
-    items.sort(key=lambda item: places.get(_scope(item.nodeid), 1.0))
+    items.sort(key=lambda item: places[_scope(item.nodeid)])
 
 
 @cache
