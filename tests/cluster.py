@@ -155,6 +155,7 @@ class Cluster:
             **known,
             "SPARK_HOME": str(_HOME),
             "SPARK_SCALA_VERSION": "2.13",
+            "JDK_JAVA_OPTIONS": " ".join(_JAVA[1:]),  # of executors, too
             **environment,
         }
         with self._log(name).open("wb") as log:
