@@ -80,11 +80,18 @@ def test_an_action_runs_and_is_remembered(ask: Asked) -> None:
         assert pauses.all()["a"]["until"]
 
 
-def test_one_that_fails_says_why(ask: Asked) -> None:
-    assert ask("/actions/replay", {})[0] == 202
+@pytest.mark.parametrize(
+    ("name", "given", "error"),
+    [
+        ("replay", {}, "keeps no dead letters"),
+        ("snapshot", {"table": "t"}, "takes no snapshots"),
+    ],
+)
+def test_one_that_fails_says_why(ask: Asked, name: str, given: Any, error: str) -> None:
+    assert ask(f"/actions/{name}", given)[0] == 202
     found = ask.ended()
     assert found["state"] == "failed"
-    assert "keeps no dead letters" in found["error"]
+    assert error in found["error"]
     assert found["hint"]
 
 
