@@ -113,6 +113,25 @@ def test_every_suite_that_holds_a_promise_exists() -> None:
     assert len(named) > 40
 
 
+def test_every_decision_is_where_its_page_says_and_is_held_by_a_test() -> None:
+    lines = (DOCS / "explanation" / "decisions.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in line.split("|")[2:4]] for line in lines if line[:2] == "| "]
+    found = [
+        (root / file, name)
+        for row in rows
+        for root, cell in zip((ROOT / "penstock", ROOT), row, strict=True)
+        for file, name in re.findall(r"`([\w/]+\.py)`(?:: `(\w+)`)?", cell)
+    ]
+    assert len(found) > 50
+    missing = [
+        f"{file}: {name}"
+        for file, name in found
+        if not file.exists()
+        or (name and not re.search(rf"(?m)^ *(def|class) {name}\b", file.read_text()))
+    ]
+    assert missing == []
+
+
 def test_every_page_is_in_the_index() -> None:
     others = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.name != "README.md"]
     assert [str(page) for page in others if f"({page})" not in INDEX] == []
