@@ -1,4 +1,5 @@
-"""Sources whose columns change while their rows do, read from a real slot; without Spark."""
+"""Sources whose columns change while their rows do, read from a real slot; without Spark. Which
+change comes to which statement is a table in tables/test_drift.py."""
 
 import random
 from collections import Counter
@@ -368,7 +369,7 @@ class RandomSource:
 
 
 @pytest.mark.parametrize("kind", ["clone", "history", "sid"])
-@pytest.mark.parametrize("lag", [1, 4, 12])
+@pytest.mark.parametrize("lag", [1, pytest.param(4, marks=pytest.mark.thorough), 12])
 def test_any_changes_of_columns_beside_changes_of_rows_come_out_as_at_the_source(
     flow_of: FlowOf, kind: str, lag: int
 ) -> None:
@@ -432,7 +433,9 @@ def plain(value: str | None) -> str | None:
     return str(Decimal(value or 0).normalize()) if is_number else value
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(each, marks=pytest.mark.thorough) for each in (2, 3))]
+)
 def test_a_history_is_its_source_s_log_whatever_becomes_of_the_columns(seed: int) -> None:
     with (
         Postgres(settings=FAST | {"track_commit_timestamp": True}) as server,
