@@ -1,5 +1,5 @@
 """What becomes of a target when its source has other columns: a relation before, one now, and a
-policy come to statements, or the table waits. Pure; sinks/postgres/test_drift.py has the servers."""
+policy come to statements, or the table waits. Pure; sinks/postgres/test_drift.py has servers."""
 
 from collections.abc import Mapping
 from dataclasses import replace
