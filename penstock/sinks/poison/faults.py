@@ -1,7 +1,7 @@
 """Which rows of a batch are poison, and the batch without them. No I/O of its own."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
@@ -10,7 +10,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.change import Operation, images_of
-from penstock.model.errors import Rejected
 from penstock.sinks.poison.suspension import BY_HAND, Suspension, Table
 
 TOO_LARGE = "too-large"
@@ -35,45 +34,6 @@ class Fault(NamedTuple):
     row: int
     reason: str
     error: str
-
-
-class Divisible(Protocol):
-    """Changes in their order: a `Part`, a list."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: slice, /) -> Self: ...
-
-
-R = TypeVar("R", bound=Divisible)
-T = TypeVar("T")
-
-
-def _middle(rows: Divisible) -> int:
-    return len(rows) // 2
-
-
-def sift(
-    rows: R,
-    write: Callable[[R], Sequence[T]],
-    middle: Callable[[R], int] = _middle,
-    *,
-    first: bool = False,
-) -> tuple[Sequence[T], list[tuple[R, Rejected]]]:
-    """Writes what `write` takes, in order, divided in the `middle` where it has to be; what it made
-    of that, and each row that it refused alone. With `first` nothing after the first such row is
-    written."""
-    try:
-        return write(rows), []
-    except Rejected as error:
-        if len(rows) == 1:
-            return [], [(rows, error)]
-    at = middle(rows)
-    left, refused = sift(rows[:at], write, middle, first=first)
-    if first and refused:
-        return left, refused
-    right, more = sift(rows[at:], write, middle, first=first)
-    return [*left, *right], [*refused, *more]
 
 
 def keyless(batch: pa.RecordBatch) -> list[Fault]:

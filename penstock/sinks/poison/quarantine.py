@@ -19,10 +19,11 @@ from penstock.model.position import PartitionId, Place
 from penstock.sinks import Notify
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.dead_letter import Letter, error_letter, row_letter
-from penstock.sinks.poison.faults import Fault, sift
+from penstock.sinks.poison.faults import Fault
 from penstock.sinks.poison.suspension import Event, Suspension, SuspensionState, Table
 from penstock.sinks.rows.part import Part, place_of
 from penstock.sinks.settings import SinkSettings
+from penstock.tables.sift import sift
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -8,12 +8,12 @@ from typing import Any
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
-from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.sift import sift
 from penstock.tables.staged import StagedRows
 
 

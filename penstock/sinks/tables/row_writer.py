@@ -11,12 +11,12 @@ from typing import Any
 from penstock.model.change import OnError
 from penstock.model.errors import Rejected, Unavailable
 from penstock.sinks import Part, Progress
-from penstock.sinks.poison.faults import sift
 from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.sift import sift
 from penstock.tables.staged import StagedRows
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
