@@ -66,7 +66,7 @@ class Lengths:
             for group in range(self._groups)
         ]
 
-    def is_cut_short(self) -> bool:
+    def ends_early(self) -> bool:
         """Whether the open epoch was planned as a long one, and slots are gone since then: it must
         end, so that groups and queries without a slot have their turn. Or whether there are more by
         now, and tasks that read by themselves may be more."""
@@ -116,8 +116,8 @@ class Epochs(ABC):
         self._look_up()
         return self._lengths.next(number)
 
-    def is_cut_short(self) -> bool:
-        return self._lengths.is_cut_short()
+    def ends_early(self) -> bool:
+        return self._lengths.ends_early()
 
     @abstractmethod
     def draw(self, group: int, groups: int) -> Draw:

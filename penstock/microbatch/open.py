@@ -80,7 +80,7 @@ class OpenReading(Pages, Reading):
     def is_over(self) -> bool:
         self._check()
         ends = is_stopping(self._runtime, self._query) or is_paused(self._runtime, self._backend)
-        return ends or self._epochs.is_cut_short()
+        return ends or self._epochs.ends_early()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():

@@ -128,7 +128,7 @@ class _Totals:
         item = [*key, dict(fields), self._sums.get(key, {}), self.sender]
         data = orjson.dumps(item, str, _OPTIONS)
         if len(data) > LIMIT:
-            item[2] = _cut(fields)
+            item[2] = _fitted(fields)
             data = orjson.dumps(item, str, _OPTIONS)
         return data
 
@@ -222,7 +222,7 @@ def _chunks(rows: Mapping[str, StatusReport]) -> Iterator[tuple[str, Mapping[str
     chunk: dict[str, Any] = {}
     room, kind = LIMIT - 1000, ""
     for key, row in rows.items():
-        kept, kind = _cut(row.named), row.kind
+        kept, kind = _fitted(row.named), row.kind
         size = len(key.encode()) + len(orjson.dumps(kept, str, _OPTIONS)) + 10
         if chunk and size > room:
             yield kind, chunk
@@ -233,16 +233,16 @@ def _chunks(rows: Mapping[str, StatusReport]) -> Iterator[tuple[str, Mapping[str
         yield kind, chunk
 
 
-def _cut(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields that fit: long texts are cut, then the largest fields are left out."""
-    cut = {
+def _fitted(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that fit: long texts are shortened, then the largest fields are left out."""
+    fitted = {
         key: f"{value[:_LONGEST_TEXT]}…"
         if isinstance(value, str) and len(value) > _LONGEST_TEXT
         else value
         for key, value in fields.items()
     }
-    sizes = {key: len(orjson.dumps(value, str, _OPTIONS)) for key, value in cut.items()}
+    sizes = {key: len(orjson.dumps(value, str, _OPTIONS)) for key, value in fitted.items()}
     while sizes and sum(sizes.values()) > LIMIT - 1000:
         largest = max(sizes, key=lambda key: sizes[key])
-        del sizes[largest], cut[largest]
-    return cut
+        del sizes[largest], fitted[largest]
+    return fitted

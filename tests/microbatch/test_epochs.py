@@ -60,11 +60,11 @@ def test_without_a_slot_epochs_are_short_so_that_all_have_their_turn(
     for slots, planned in ((0, [(SHORT, SHORT)]), (2, [(30.0, 60.0)] * (1 + is_spread))):
         write_task_slots(tmp_path, slots)
         assert tickets(lengths, WARM_UP + 2) == planned
-        assert not lengths.is_cut_short(), "it was planned so"
+        assert not lengths.ends_early(), "it was planned so"
     write_task_slots(tmp_path, int(is_spread))  # one less than there are groups
-    assert lengths.is_cut_short()
+    assert lengths.ends_early()
     write_task_slots(tmp_path, 3)
-    assert lengths.is_cut_short() == is_spread, "there may be more tasks"
+    assert lengths.ends_early() == is_spread, "there may be more tasks"
 
 
 def drawn(draw: OpenDraw, count: int) -> list[str]:

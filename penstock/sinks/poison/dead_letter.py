@@ -33,7 +33,7 @@ _LONGEST_TEXT = 600
 class Letter:
     """What is known of the change. `reason` is machine-readable; `error` has no row data.
 
-    `raw` is what `kind` says, and `raw_bytes` its size before it was cut to fit. `context` is what
+    `raw` is what `kind` says, and `raw_bytes` its size before it was truncated. `context` is what
     a page that holds only this change has as context; `images` how the images of a change are
     encoded. Times are ISO 8601.
     """
@@ -73,14 +73,14 @@ class Letter:
         return len(self.raw) < self.raw_bytes
 
     def body(self, limit: int) -> bytes:
-        """The message's body, of at most `limit` bytes: `raw` is cut if need be."""
+        """The message's body, of at most `limit` bytes: `raw` is truncated if need be."""
         context = self.context if 4 * len(self.context) // 3 + _ROOM < limit else b""
         room = max(0, limit - _ROOM - 4 * len(context) // 3 - 4)
         raw = self.raw[: room // 4 * 3]
         fields = {name: getattr(self, name) for name in self.__slots__}
         texts = {k: v[:_LONGEST_TEXT] for k, v in fields.items() if isinstance(v, str)}
-        cut = len(raw) < self.raw_bytes
-        more = {"raw": base64_of(raw), "context": base64_of(context), "truncated": cut}
+        is_truncated = len(raw) < self.raw_bytes
+        more = {"raw": base64_of(raw), "context": base64_of(context), "truncated": is_truncated}
         return orjson.dumps({**fields, **texts, **more})
 
     @classmethod

@@ -236,7 +236,7 @@ class Order:
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )
-        yield from _cut(part, self._rows)
+        yield from _divided(part, self._rows)
 
 
 def _out_of_order(runs: tuple[OriginRun, ...], last: dict[Origin, Place]) -> OriginRun | None:
@@ -260,7 +260,7 @@ def _sorted(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array(np.concatenate(([True], np.logical_or.reduce(differ)))))
 
 
-def _cut(part: Part, most: int) -> Iterator[Part]:
+def _divided(part: Part, most: int) -> Iterator[Part]:
     start, total = 0, len(part)
     while start < total:
         rows = min(most, total - start)

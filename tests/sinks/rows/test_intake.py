@@ -256,7 +256,7 @@ def test_a_tidy_batch_stays_as_it_is() -> None:
     assert arranged(Order(), batch) == [batch]
 
 
-def test_a_large_batch_is_cut() -> None:
+def test_a_large_batch_is_divided() -> None:
     batch = batch_of(2500)
     parts = arranged(Order(), batch)
     assert [len(part) for part in parts] == [1000, 1000, 500]
