@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.consumer.mirror.differences import difference
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.consumer.tail.bodies import is_json
@@ -17,6 +16,7 @@ from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
 from penstock.nats.compression import ENCODING
 from penstock.nats.consumers import Delivered
+from penstock.tables.difference import difference
 from penstock.tables.plan import TablePlan
 from penstock.tables.target_table import TargetTable
 from penstock.tables.targets import AlterColumns, ForgetLate, Step, Target, encoders

@@ -58,7 +58,9 @@ WHERE pubname = %s AND tablename = %s
 # schema's entry in a publication is found by its dependencies: before PostgreSQL 15 there is no
 # such catalogue. Functions of the catalogue see what was committed after the statement began: a
 # partition counts once its entries in pg_inherits are seen, too. OFFSET: the view makes the list of
-# a table's columns (not before PostgreSQL 15) once, and not for each of them.
+# a table's columns (not before PostgreSQL 15) once, and not for each of them. A table's row type is
+# written anew for another name or schema alone. A rewrite (also SET UNLOGGED) makes another TOAST
+# table, where there is one; TRUNCATE does not.
 _RELATIONS = f"""
 SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
        a.attname, a.atttypid, a.atttypmod,
@@ -74,6 +76,15 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
             THEN jsonb_build_object(
     'last_number', c.relnatts, 'file', pg_catalog.pg_relation_filenode(c.oid)::bigint,
     'key_index', k.index::bigint,
+    'named', (SELECT t.xmin::text FROM pg_catalog.pg_type t WHERE t.oid = c.reltype),
+    'toast', c.reltoastrelid::bigint,
+    'attached', CASE WHEN c.relispartition THEN (
+        SELECT string_agg(i.xmin::text, ' ' ORDER BY i.inhrelid)
+        FROM pg_catalog.pg_partition_ancestors(c.oid) a
+        JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid) END,
+    'is_listed', EXISTS (
+        SELECT FROM pg_catalog.pg_publication_rel r
+        WHERE r.prpubid = pub.oid AND r.prrelid = c.oid),
     'publication', jsonb_build_object(
         'oid', pub.oid::bigint, 'written', pub.xmin::text,
         'all_tables', pub.puballtables, 'via_root', pub.pubviaroot,
@@ -164,6 +175,31 @@ WHERE (a.attgenerated = '' OR current_setting('server_version_num')::int >= 1800
 ORDER BY a.attnum
 """
 
+# What the texts of values depend on: attributes and labels of these types, and of their parts.
+_SHAPES = """
+WITH RECURSIVE needed (root, oid) AS (
+    SELECT u, u FROM unnest(%s::oid[]) u
+    UNION
+    SELECT n.root, p.part FROM needed n JOIN pg_catalog.pg_type t ON t.oid = n.oid,
+    LATERAL (
+        SELECT t.typbasetype UNION ALL SELECT t.typelem
+        UNION ALL SELECT r.rngsubtype FROM pg_catalog.pg_range r WHERE r.rngtypid = t.oid
+        UNION ALL SELECT a.atttypid FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped) p (part)
+    WHERE p.part >= %s)
+SELECT n.root::bigint, n.oid::text, jsonb_build_object(
+    'attributes', (
+        SELECT jsonb_agg(jsonb_build_array(a.attnum, a.attname, a.atttypid::bigint, a.atttypmod)
+                         ORDER BY a.attnum)
+        FROM pg_catalog.pg_attribute a
+        WHERE a.attrelid = t.typrelid AND a.attnum > 0 AND NOT a.attisdropped),
+    'labels', (
+        SELECT jsonb_object_agg(e.oid::text, e.enumlabel)
+        FROM pg_catalog.pg_enum e WHERE e.enumtypid = t.oid))
+FROM needed n JOIN pg_catalog.pg_type t ON t.oid = n.oid
+WHERE t.typrelid <> 0 OR t.typtype = 'e'
+"""
+
 
 class _Row(NamedTuple):
     """A column of a published table; null from `name` on where the table has no columns."""
@@ -187,6 +223,24 @@ class _Row(NamedTuple):
     state: Mapping[str, Any] | None
 
 
+class _OwnTypes(NamedTuple):
+    """Types that are not built in. `shapes`: a type, a part of it, and how values of that look."""
+
+    entries: Mapping[int, TypeEntry]
+    shapes: Sequence[tuple[int, str, Mapping[str, Any]]]
+
+    def of(self, oids: Collection[int]) -> dict[str, Any]:
+        """What documents of a table have of these."""
+        own = needed(oids, self.entries)
+        return {
+            "types": {str(oid): asdict(entry) for oid, entry in own.items()},
+            "shapes": {part: shape for root, part, shape in self.shapes if root in oids},
+        }
+
+
+_NO_TYPES = _OwnTypes({}, ())
+
+
 def relation_of(
     ask: Ask, publication: str, schema: str, table: str, columns: Collection[str] = ()
 ) -> bytes:
@@ -198,7 +252,7 @@ def relation_of(
 
 
 def schemas_of(ask: Ask, settings: PostgresSettings, oid: int | None = None) -> list[TableSchema]:
-    """Those of all followed tables, or of one, as they are now; by one question, or two."""
+    """Those of all followed tables, or of one, as they are now; by one question, or three."""
     return [_schema(settings, *one) for one in _followed(ask, settings, oid)]
 
 
@@ -234,7 +288,7 @@ def announced(ask: Ask, settings: PostgresSettings, known: KnownRelation) -> lis
 
 def _followed(
     ask: Ask, settings: PostgresSettings, oid: int | None
-) -> Iterator[tuple[list[_Row], TableName, Mapping[int, TypeEntry]]]:
+) -> Iterator[tuple[list[_Row], TableName, "_OwnTypes"]]:
     """Each table's columns, its name in messages and buckets, and types that are not built in."""
     found = map(_Row._make, ask(_RELATIONS, settings.publication, None, None, None, oid, oid))
     tables = {key: list(some) for key, some in groupby(found, key=itemgetter(0, 1))}
@@ -243,7 +297,7 @@ def _followed(
     count = Counter(table for _, table in ours)
     own = {row.type for rows in tables.values() for row in _columns(rows)
            if row.type >= FIRST_OWN}  # fmt: skip
-    types = types_of(ask, own) if own else {}
+    types = _OwnTypes(types_of(ask, own), ask(_SHAPES, [*own], FIRST_OWN)) if own else _NO_TYPES
     for (schema, table), rows in tables.items():
         if oid is not None and not is_narrow:
             count[table] = ask(_NAMESAKES, settings.publication, table)[0][0]
@@ -279,16 +333,13 @@ def _schema(
     settings: PostgresSettings,
     rows: Sequence[_Row],
     name: TableName,
-    types: Mapping[int, TypeEntry],
+    types: _OwnTypes,
 ) -> TableSchema:
     first, columns = rows[0], _columns(rows)
     names = {row.number: row.name for row in columns}
     keys = first.keys or []
     key = tuple(names[number] for number in keys) if names.keys() >= set(keys) else ()
-    own = needed((row.type for row in columns), types)
-    state = dict(first.state or {}) | {
-        "key": list(key), "types": {str(oid): asdict(entry) for oid, entry in own.items()},
-    }  # fmt: skip
+    state = {**(first.state or {}), "key": list(key), **types.of({row.type for row in columns})}
     if not state["publication"]["via_root"]:
         state["partitions"] = None  # each leaf is a table
     return TableSchema(

@@ -7,11 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from penstock.consumer.mirror.differences import difference, difference_since
+from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.published_tables import Catalog, Revision
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.snapshots.records import Records
+from penstock.tables.difference import difference
 from tests.consumer.mirror.world import World, rows_of, same
 from tests.servers import Database
 from tests.waiting import until
@@ -102,6 +103,43 @@ NOTICED = {
         "DROP TYPE mood; ALTER TYPE new_mood RENAME TO mood", CHANGE,
     ),
     "dropped and made again": (PLAIN, f"DROP TABLE t; {PLAIN.replace('6', '4')}", CHANGE),
+    "rewritten by an expression of the same type": (
+        PLAIN, "ALTER TABLE t ALTER a TYPE text USING upper(a)", CHANGE,
+    ),
+    "unlogged for a while": (
+        PLAIN, "ALTER TABLE t SET UNLOGGED", "UPDATE t SET a = 'unseen' WHERE id < 3",
+        "ALTER TABLE t SET LOGGED", CHANGE,
+    ),
+    "unlogged for a while, without large values": (
+        "CREATE TABLE t (id int PRIMARY KEY, n int); INSERT INTO t VALUES (1, 1), (3, 3)",
+        "ALTER TABLE t SET UNLOGGED", "UPDATE t SET n = 7", "ALTER TABLE t SET LOGGED",
+        "UPDATE t SET n = 8 WHERE id = 3",
+    ),
+    "another schema and back, published by schemas": (
+        f"{PLAIN}; CREATE SCHEMA other; CREATE PUBLICATION p FOR TABLES IN SCHEMA public",
+        "ALTER TABLE t SET SCHEMA other; UPDATE other.t SET a = 'unseen' WHERE id < 3;"
+        "ALTER TABLE other.t SET SCHEMA public", CHANGE,
+    ),
+    "a leaf is no partition for a while": (
+        "CREATE TABLE r (id int PRIMARY KEY, a text) PARTITION BY RANGE (id);"
+        "CREATE TABLE t PARTITION OF r FOR VALUES FROM (0) TO (100);"
+        "INSERT INTO r SELECT n, 'a' FROM generate_series(1, 6) n;"
+        "CREATE PUBLICATION p FOR TABLE r",
+        "ALTER TABLE r DETACH PARTITION t", "UPDATE t SET a = 'unseen' WHERE id < 3",
+        "ALTER TABLE r ATTACH PARTITION t FOR VALUES FROM (0) TO (100)", CHANGE,
+    ),
+    "a composite type gets an attribute": (
+        f"CREATE TYPE c AS (x int, y text); {PLAIN}; ALTER TABLE t ADD c c[];"
+        "UPDATE t SET c = ARRAY[ROW(id, 'y')::c]", "ALTER TYPE c ADD ATTRIBUTE z int", CHANGE,
+    ),
+    "a composite type within another one loses an attribute": (
+        f"CREATE TYPE i AS (x int, y text); CREATE TYPE c AS (i i); {PLAIN}; ALTER TABLE t ADD c c;"
+        "UPDATE t SET c = ROW(ROW(id, 'y')::i)::c", "ALTER TYPE i DROP ATTRIBUTE y", CHANGE,
+    ),
+    "a label of an enum gets another name": (
+        f"CREATE TYPE e AS ENUM ('x', 'y'); {PLAIN}; ALTER TABLE t ADD e e; UPDATE t SET e = 'x'",
+        "ALTER TYPE e RENAME VALUE 'x' TO 'z'", CHANGE,
+    ),
 }  # fmt: skip
 
 
@@ -218,10 +256,11 @@ def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
     database: Database, world_of: MakeWorld, file: str
 ) -> None:
     """Also by a mirror that ran only after another snapshot; and no snapshot but that one is."""
-    database.execute(PLAIN)
+    database.execute(f"CREATE TABLE t (id int PRIMARY KEY, n int); {PUBLISHED}")
+    database.execute("INSERT INTO t VALUES (1, 1), (2, 2)")
     world, target = world_of().start(), file
     world.mirror(target)
-    database.execute("ALTER TABLE t ALTER a TYPE text USING upper(a)")
+    database.execute("ALTER TABLE t ALTER n TYPE int USING n + 1")
     take(world)
     assert world.mirror(target).status.snapshots == 0
     take(world, reload=True)
@@ -257,6 +296,31 @@ def test_a_table_in_another_schema_is_loaded_under_its_new_name(
         assert world.mirror(target).status.snapshots == 0
         source = f"{database.url}?options=-csearch_path%3D{schema}"
         assert rows_of(source, "t") == rows_of(target, name)
+
+
+HARMLESS = (
+    "ALTER TYPE e ADD VALUE 'z'", "ALTER TABLE t ADD s text", "CREATE INDEX ON t (a)",
+    "GRANT SELECT ON t TO public", "ALTER TABLE t ADD CHECK (n < 100)", "ANALYZE t", "VACUUM t",
+    "CREATE TABLE fk (id int REFERENCES t)", "VACUUM FREEZE",
+)  # fmt: skip
+
+
+def test_what_does_not_touch_rows_loads_nothing(
+    database: Database, looking: MakeWorld, file: str
+) -> None:
+    database.execute(f"CREATE TYPE e AS ENUM ('x', 'y'); {PLAIN}; ALTER TABLE t ADD e e")
+    world, target = looking().start(), file
+    world.mirror(target, tables=["t"])
+    for statement in HARMLESS:
+        database.execute(statement)
+    execute_and_look(world, "ALTER TABLE t ADD last text")
+    database.execute("UPDATE t SET a = 'x', last = 'x'")
+    assert world.mirror(target, tables=["t"]).status.snapshots == 0
+    same(database, target, "t")
+    execute_and_look(world, "TRUNCATE t CASCADE")
+    database.execute("INSERT INTO t VALUES (90, 'a', 1, 'x')")
+    assert world.mirror(target, tables=["t"]).status.snapshots == 0
+    same(database, target, "t")
 
 
 def document(**columns: int) -> dict[str, Any]:
@@ -297,6 +361,10 @@ def test_only_a_new_highest_column_and_one_that_goes_are_harmless(
     assert (difference(old, new) == "") is is_harmless
 
 
+CALCULATED = document(id=1, a=2)
+CALCULATED["columns"][1] |= {"is_generated": True, "column_default": "(id * 2)"}
+
+
 @pytest.mark.parametrize(
     ("old", "changed", "why"),
     [
@@ -304,8 +372,13 @@ def test_only_a_new_highest_column_and_one_that_goes_are_harmless(
         (document(id=1), {"is_generated": True}, "a new column has values in old rows"),
         (document(id=1, a=2), {"data_type": "bigint"}, "its columns changed"),
         (document(id=1, a=2), {"key": True}, "its key changed"),
+        (
+            CALCULATED,
+            {"is_generated": True, "column_default": "(id * 3)"},
+            "a generated column has another expression",
+        ),
     ],
-    ids=["default", "generated", "type", "key"],
+    ids=["default", "generated", "type", "key", "expression"],
 )
 def test_what_changes_old_rows_is_named(
     old: dict[str, Any], changed: dict[str, Any], why: str
