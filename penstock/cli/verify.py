@@ -17,7 +17,6 @@ from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.verify import TableComparison, Verdict
 from penstock.sinks.tables.settings import MappedTable
@@ -91,7 +90,7 @@ class _Pair:
 def _chosen(
     pipeline: Pipeline, settings: PostgresSinkSettings, names: tuple[str, ...], sid: str | None
 ) -> Iterator[_Pair]:
-    table_map = TableMap(PostgresDatabase(settings))
+    table_map = TableMap(settings)
     wanted = {name if "." in name else f"public.{name}" for name in names}
     for backend in pipeline.backends:
         for each in cast(PostgresSettings, backend.settings).each:
@@ -112,7 +111,7 @@ def _chosen(
 
 
 def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:
-    database = PostgresDatabase(settings)
+    database = settings.database()
     with (
         closing(connect_reading(pair.feed.settings, lambda: False)) as source,
         closing(database.connect()) as target,

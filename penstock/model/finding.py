@@ -31,7 +31,8 @@ def finding(
     """One finding, in a line. Its code begins with the part of penstock that calls this, and ends
     with `code`; the default is the subject, which then must not have a name in it."""
     part = part_of(sys._getframe(1).f_globals["__name__"])
-    full = f"{part}.{code or re.sub('[^a-z]+', '-', subject.lower())}" if level != "ok" else ""
+    name = code or re.sub("[^a-z]+", "-", subject.lower())
+    full = "" if level == "ok" else name if "." in name else f"{part}.{name}"
     return Finding(level=level, subject=subject, message=message, remedy=remedy, code=full)
 
 

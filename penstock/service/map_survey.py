@@ -25,7 +25,6 @@ from penstock.model.errors import PenstockError, RefusedEdit
 from penstock.ops.reports import TableStatus
 from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
-from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions
@@ -182,7 +181,7 @@ class MapSurvey:
         """All tables, in the order of their names. The sources are asked again if `anew`. Raises
         Unavailable, SettingsError where the destination does not answer."""
         there = self._ask(anew=anew)
-        with PostgresDatabase(self.settings).transaction("reading the catalogue") as cursor:
+        with self.settings.database().transaction("reading the catalogue") as cursor:
             targets = inventory(cursor)
         dbs = {row["name"]: row["id"] for row in self.rows.rows("db")}
         mapped: defaultdict[str, dict[tuple[str, str], MapRow]] = defaultdict(dict)
@@ -209,7 +208,7 @@ class MapSurvey:
         """Makes the target as the source's table is; False if it is there. Raises Unavailable,
         SettingsError."""
         relation = SourceRelation(schema=there.schema, table=there.name, columns=there.columns)
-        database, name = PostgresDatabase(self.settings), (mapped.target_schema, mapped.target)
+        database, name = self.settings.database(), (mapped.target_schema, mapped.target)
         with database.transaction(f"making {mapped.full_target}") as cursor:
             if database.find(cursor, *name) is not None:
                 return False

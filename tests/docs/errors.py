@@ -92,7 +92,7 @@ def _finding(part: str, call: ast.Call, names: Mapping[str, ast.expr]) -> tuple[
     given = {each.arg: text(each.value) for each in call.keywords}
     code = given.get("code") or re.sub("[^a-z]+", "-", text(subject).lower())
     message, remedy, *_ = *(text(each, names) for each in words), "", ""
-    return f"{part}.{code}", text(level), message, remedy
+    return code if "." in code else f"{part}.{code}", text(level), message, remedy
 
 
 def page() -> str:

@@ -5,7 +5,6 @@ thread with a connection that applies them (`penstock/tables`), each commit with
 """
 
 from penstock.sinks import SinkPlugin
-from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.map_store import map_store
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.settings import wanted
@@ -13,8 +12,7 @@ from penstock.sinks.tables.sink import TableSink
 
 
 class PostgresSink(TableSink):
-    def __init__(self, settings: PostgresSinkSettings) -> None:
-        super().__init__(PostgresDatabase(settings))
+    """See `TableSink`."""
 
 
 PLUGIN = SinkPlugin(

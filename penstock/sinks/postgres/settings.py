@@ -8,6 +8,7 @@ from pydantic import Field
 from penstock.process.postgres_url import PostgresUrl
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableSinkSettings
 from penstock.tables.history import HistoryColumns
+from penstock.tables.postgres_database import PostgresDatabase
 
 
 class PostgresSinkSettings(TableSinkSettings):
@@ -24,6 +25,11 @@ class PostgresSinkSettings(TableSinkSettings):
     """What the columns are called that tables of the type `history` have besides."""
     replica_role: bool = False
     """Set `session_replication_role`, so that triggers and foreign keys of targets do not run."""
+
+    def database(self) -> PostgresDatabase:
+        return PostgresDatabase(
+            self.connection.get_secret_value(), ledger=self.ledger, replica_role=self.replica_role
+        )
 
     @property
     def default_schema(self) -> str:

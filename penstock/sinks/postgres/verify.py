@@ -17,11 +17,11 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
+from penstock.tables.postgres_database import PostgresDatabase
 from penstock.tables.staged import META, SID
 from penstock.tables.staging import set_session
 

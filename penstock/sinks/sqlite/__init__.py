@@ -2,15 +2,13 @@
 `penstock/sinks/tables`."""
 
 from penstock.sinks import SinkPlugin
-from penstock.sinks.sqlite.database import SqliteDatabase
 from penstock.sinks.sqlite.settings import SqliteSinkSettings
 from penstock.sinks.tables.settings import wanted
 from penstock.sinks.tables.sink import TableSink
 
 
 class SqliteSink(TableSink):
-    def __init__(self, settings: SqliteSinkSettings) -> None:
-        super().__init__(SqliteDatabase(settings))
+    """See `TableSink`."""
 
 
 PLUGIN = SinkPlugin(settings=SqliteSinkSettings, build=SqliteSink, tables=wanted)

@@ -6,6 +6,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.tables.sqlite_database import SqliteDatabase
 
 
 class SqliteSinkSettings(TableSinkSettings):
@@ -16,6 +17,9 @@ class SqliteSinkSettings(TableSinkSettings):
     """The file, which is made if it is missing; its folder must exist."""
     workers: int = 1
     """SQLite has one writer."""
+
+    def database(self) -> SqliteDatabase:
+        return SqliteDatabase(self.file)
 
     @property
     def default_schema(self) -> str:

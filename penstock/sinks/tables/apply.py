@@ -8,9 +8,9 @@ from typing import Any
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
-from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
+from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.sift import sift

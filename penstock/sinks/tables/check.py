@@ -12,18 +12,18 @@ from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
-from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
+from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import SourceRelation
 from penstock.tables.staged import META, OWN_SID, SID, Destination, StagedRows, mentions
 
 
-def check(database: TableDatabase) -> Iterator[Finding]:
+def check(settings: TableSinkSettings) -> Iterator[Finding]:
     """Findings about the destination, without its sources."""
-    settings = database.settings
+    database = settings.database()
     try:
         with closing(database.connect()) as connection, database.translated("checking"):
             yield finding("ok", f"sink {settings.type}", "the destination answers")
@@ -37,11 +37,11 @@ def check(database: TableDatabase) -> Iterator[Finding]:
 
 
 def check_tables(
-    database: TableDatabase, backend: str, schemas: Sequence[TableSchema],
+    settings: TableSinkSettings, backend: str, schemas: Sequence[TableSchema],
     partitions: Sequence[PartitionId],
 ) -> Iterator[Finding]:  # fmt: skip
     """Findings about tables of a backend, as its source has them, and their targets."""
-    settings, table_map = database.settings, TableMap(database)
+    database, table_map = settings.database(), TableMap(settings)
     try:
         with closing(database.connect()) as connection, database.translated("checking"):
             for schema in schemas:

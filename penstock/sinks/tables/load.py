@@ -19,9 +19,8 @@ from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.sinks import Part, Progress, RowsPoint, ignore
 from penstock.sinks.tables.apply import Applier
-from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.row_writer import TableRowWriter
-from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
@@ -32,10 +31,12 @@ class LedgerLoad:
     """See `TableLoad`."""
 
     def __init__(
-        self, database: TableDatabase, table_map: TableMap, mapped: MappedTable, record: TableRecord
-    ) -> None:
+        self, settings: TableSinkSettings, table_map: TableMap, mapped: MappedTable,
+        record: TableRecord,
+    ) -> None:  # fmt: skip
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
-        self._database, self._row, self._map = database, record.row, table_map
+        self._settings, self._database = settings, settings.database()
+        self._row, self._map = record.row, table_map
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
         self.described, self.loaded = record.described(), 0
@@ -154,7 +155,7 @@ class LedgerLoad:
             row = self._lock(ledger)
             if row.state == "live" or not row.has_rows:
                 return False
-            held, has_more = ledger.take_held(row, self._database.settings.commit.rows)
+            held, has_more = ledger.take_held(row, self._settings.commit.rows)
             for relation, changes in held:
                 done = applier.apply(cursor, self._table, row, Stretch(relation, changes))
                 if done.error is not None:

@@ -11,9 +11,9 @@ from typing import Any
 from penstock.model.change import OnError
 from penstock.model.errors import Rejected, Unavailable
 from penstock.sinks import Part, Progress
-from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
+from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.sift import sift

@@ -17,7 +17,7 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.sinks import Decode
 from penstock.sinks.poison.dead_letter import Letter
 from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find_suspended
-from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.ledger import TargetLedger
@@ -51,8 +51,8 @@ class LedgerLetters:
 class TableLetters:
     """A sink of tables as one that `KeepsLetters`."""
 
-    def __init__(self, database: TableDatabase) -> None:
-        self.settings, self._database = database.settings, database
+    def __init__(self, settings: TableSinkSettings) -> None:
+        self.settings, self._database = settings, settings.database()
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         with self._ledger() as (ledger, _):
@@ -67,7 +67,7 @@ class TableLetters:
         with self._ledger() as (ledger, cursor):
             kept = find_letter(LedgerLetters(ledger), id)
             batch, letter = kept.change(decode).batch, kept.letter
-            mapped = TableMap(self._database).mapped(
+            mapped = TableMap(self.settings).mapped(
                 letter.backend, letter.schema or "", letter.collection or ""
             )
             document = batch.column("delta")[0].as_py()

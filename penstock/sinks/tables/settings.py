@@ -11,6 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from penstock.model.change import Images, OnError
 from penstock.model.settings import Duration, Settings
 from penstock.process.sqlite_file import path_of
+from penstock.tables.database import TableDatabase
 from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import LedgerRow, State, TargetLedger
@@ -172,6 +173,10 @@ class TableSinkSettings(Settings):
             table for entry in self.map if backend in (None, entry.backend)
             for table in self._mapped(entry)
         ]  # fmt: skip
+
+    @abstractmethod
+    def database(self) -> TableDatabase:
+        """The destination; does no I/O."""
 
     @property
     @abstractmethod

@@ -24,7 +24,7 @@ class TableSink(TableLetters):
 
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
-        return TableWrite(self._database, progress).run(changes)
+        return TableWrite(self.settings, progress).run(changes)
 
     def prepare(self) -> None:
         """Makes the ledger. Raises SettingsError, Unavailable."""
@@ -47,7 +47,7 @@ class TableSink(TableLetters):
         """See `ReportsPositions`: databases do not come and go."""
 
     def check(self) -> Sequence[Finding]:
-        return list(check(self._database))
+        return list(check(self.settings))
 
     def check_tables(
         self,
@@ -55,7 +55,7 @@ class TableSink(TableLetters):
         schemas: Sequence[TableSchema],
         partitions: Sequence[PartitionId] = (),
     ) -> Sequence[Finding]:
-        return list(check_tables(self._database, backend, schemas, partitions))
+        return list(check_tables(self.settings, backend, schemas, partitions))
 
     def left(self, backend: str) -> Collection[str]:
         return left_sources(self._database, backend)
@@ -94,10 +94,10 @@ class TableSink(TableLetters):
 
     def unfinished(self) -> Sequence[LedgerLoad]:
         tables = {(each.backend, each.source): each for each in self.settings.tables()}
-        table_map = TableMap(self._database)
+        table_map = TableMap(self.settings)
         with self._ledger() as (ledger, _):
             return [
-                LedgerLoad(self._database, table_map, mapped, record)
+                LedgerLoad(self.settings, table_map, mapped, record)
                 for record in ledger.tables()
                 if record.row.state not in ("live", "left")
                 and (mapped := tables.get((record.backend, record.table))) is not None

@@ -13,8 +13,8 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
-from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.settings import MappedTable
+from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Move
 from penstock.tables.history import LAST, StagedHistory

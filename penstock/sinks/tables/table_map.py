@@ -5,20 +5,19 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from penstock.model.position import PartitionId
-from penstock.sinks.tables.database import TableDatabase
-from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable
 
 
 class TableMap:
     """Finds tables. Those of a source that is new get their rows of the ledger."""
 
-    def __init__(self, database: TableDatabase) -> None:
-        self._database = database
+    def __init__(self, settings: TableSinkSettings) -> None:
+        self._settings = settings
         self._named: dict[tuple[str, str, str], MappedTable] = {}
         self._patterns: defaultdict[str, list[tuple[re.Pattern[str], MappedTable]]]
         self._patterns = defaultdict(list)
-        for table in database.settings.tables():
+        for table in settings.tables():
             if table.options.partitions:
                 self._patterns[table.backend].append((re.compile(table.options.partitions), table))
             else:
@@ -50,9 +49,9 @@ class TableMap:
         )  # fmt: skip
 
     def _enter(self, backend: str, sid: PartitionId) -> Mapping[str, SourceTable]:
-        settings = self._database.settings
-        with self._database.transaction("reading the ledger") as cursor:
-            ledger = self._database.ledger(cursor)
+        settings, database = self._settings, self._settings.database()
+        with database.transaction("reading the ledger") as cursor:
+            ledger = database.ledger(cursor)
             ledger.make()
             rows = {
                 each.source: (each, each.enter(ledger, sid, initial=settings.initial))

@@ -19,7 +19,7 @@ from penstock.model.position import Place
 from penstock.process.backoff import delays
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
-from penstock.sinks.tables.database import TableDatabase
+from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import LedgerRow
@@ -76,9 +76,9 @@ class Worker:
     """Prepares and writes the work that is added to its `commits`, in two threads, which end with
     these; `take_report` says what was done."""
 
-    def __init__(self, database: TableDatabase, number: int) -> None:
-        self.commits = Commits(database.settings.commit, number)
-        self._database, self._settings = database, database.settings
+    def __init__(self, settings: TableSinkSettings, number: int) -> None:
+        self.commits = Commits(settings.commit, number)
+        self._database, self._settings = settings.database(), settings
         self._report, self._reporting = WorkerReport(), threading.Lock()
         self._applier: Applier | None = None
         for name, run in (("prepare", self._prepare), ("apply", self._apply_all)):

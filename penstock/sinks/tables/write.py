@@ -21,8 +21,8 @@ from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
 from penstock.sinks.tables.commits import Chunk, Tracker, Work
-from penstock.sinks.tables.database import TableDatabase
 from penstock.sinks.tables.set_aside import keep_letters
+from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.worker import Worker
@@ -68,10 +68,11 @@ class TableWrite:
     by their table's number. `_gathered`: what is divided together, as what a small batch costs is
     not its rows; `_tails`: the last changes of a partition, whose transaction may go on."""
 
-    def __init__(self, database: TableDatabase, progress: Progress) -> None:
-        self._database, self._progress = database, progress
-        self._workers = [Worker(database, number) for number in range(database.settings.workers)]
-        self._map = TableMap(database)
+    def __init__(self, settings: TableSinkSettings, progress: Progress) -> None:
+        self._settings, self._database = settings, settings.database()
+        self._progress = progress
+        self._workers = [Worker(settings, number) for number in range(settings.workers)]
+        self._map = TableMap(settings)
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._gathered: dict[PartitionId, _Batches] = {}
@@ -110,10 +111,7 @@ class TableWrite:
     def _until(self) -> float | None:
         """How long to wait for the source at most."""
         if self._gathered:
-            due = (
-                min(each.since for each in self._gathered.values())
-                + self._database.settings.commit.wait
-            )
+            due = min(each.since for each in self._gathered.values()) + self._settings.commit.wait
             return min(max(due - time.monotonic(), 0.0), _LOOK)
         if not self._tracker.is_idle or self._tails:
             return _LOOK
@@ -175,13 +173,13 @@ class TableWrite:
         if tail is None:
             tail = self._tails[partition] = _Batches(now)
         tail.add(rows.slice(first))
-        if tail.rows >= self._database.settings.commit.rows:
+        if tail.rows >= self._settings.commit.rows:
             self._flush(partition)
 
     def _release(self, now: float) -> None:
         """Hands over what has waited, and transactions whose end comes without a change."""
         for partition, gathered in list(self._gathered.items()):
-            if now - gathered.since >= self._database.settings.commit.wait:
+            if now - gathered.since >= self._settings.commit.wait:
                 self._take(partition)
         for partition, tail in list(self._tails.items()):
             if now - tail.since >= _PATIENCE:
@@ -241,7 +239,7 @@ class TableWrite:
             return batch
         found = batch.take(pa.array(rows, pa.int64())).to_pylist()
         letters = [error_letter(values, "json") for values in found]
-        if self._database.settings.on_error == "stop":
+        if self._settings.on_error == "stop":
             first = letters[0]
             raise Rejected(
                 f"the change at {first.position} of {first.partition} cannot be read:"

@@ -13,7 +13,6 @@ from penstock.cli import main
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres import PostgresSink
-from penstock.sinks.postgres.database import PostgresDatabase
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.postgres.verify import Difference, TableComparison, Verdict
 from tests.servers import Database, Postgres
@@ -55,7 +54,7 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
                 map=[{"backend": "shop", "tables": {"items": options}}],  # type: ignore[list-item]
             )
             PostgresSink(settings).prepare()
-            database = PostgresDatabase(settings)
+            database = settings.database()
             opened.append(database.connect())
             (table,) = settings.tables()
             return TableComparison(

@@ -9,8 +9,7 @@ from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.model.finding import Finding, finding
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.tables.database import TableDatabase
+from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
@@ -52,21 +51,25 @@ WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
 
 
 class PostgresDatabase(TableDatabase):
-    settings: PostgresSinkSettings
+    """See `TableDatabase`. `ledger`: the schema of its ledger; a `replica_role` leaves triggers and
+    foreign keys of targets out."""
+
     error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
 
-    def ledger(self, cursor: Any) -> TargetLedger:
-        return TargetLedger(self.settings.ledger, cursor)
+    def __init__(self, url: str, *, ledger: str = "penstock", replica_role: bool = False) -> None:
+        self._url, self._ledger, self._replica_role = url, ledger, replica_role
 
-    def connect(self) -> Any:
-        settings = self.settings
+    def ledger(self, cursor: Any) -> TargetLedger:
+        return TargetLedger(self._ledger, cursor)
+
+    def connect(self, owner: Owner = "sink") -> Any:
         session = {**READS, **SESSION}
-        if settings.replica_role:
+        if self._replica_role:
             session["session_replication_role"] = "replica"
         with self.translated("connecting"):
             connection = psycopg.connect(
-                settings.connection.get_secret_value(), autocommit=True, connect_timeout=_PATIENCE,
-                application_name="penstock sink", keepalives_idle=10, keepalives_interval=5,
+                self._url, autocommit=True, connect_timeout=_PATIENCE,
+                application_name=f"penstock {owner}", keepalives_idle=10, keepalives_interval=5,
                 keepalives_count=3, tcp_user_timeout=30_000,
             )  # fmt: skip
             try:
@@ -75,7 +78,7 @@ class PostgresDatabase(TableDatabase):
                 connection.close()
                 raise SettingsError(
                     "the role may not set session_replication_role at the destination",
-                    code="replica-role",
+                    code="postgres.replica-role",
                     hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL"
                     " 15 and later), or leave sink.replica_role out",
                 ) from error
@@ -93,14 +96,15 @@ class PostgresDatabase(TableDatabase):
             ]  # fmt: skip
             return Rejected(
                 f"the destination refuses a row: {', '.join([said, *about])} ({state})",
-                code="row-refused",
+                code="postgres.row-refused",
             )
         message = f"{doing} at the destination: {_first_line(error)} ({state or 'no connection'})"
         if _OF_SETUP.fullmatch(state):
             return SettingsError(
-                message, hint="look at the target, its columns and the role's rights"
-            )
-        return Unavailable(message)
+                message, code="postgres.settings",
+                hint="look at the target, its columns and the role's rights",
+            )  # fmt: skip
+        return Unavailable(message, code="postgres.unavailable")
 
     def is_conflict(self, error: Any) -> bool:
         return error.sqlstate in _CONFLICTS
@@ -127,12 +131,12 @@ class PostgresDatabase(TableDatabase):
 
     def check(self, connection: Any, found: Destination | None) -> Iterator[Finding]:
         if found is None:
-            schema = self.settings.ledger
+            schema = self._ledger
             name = sql.Identifier(schema).as_string(None)
             if not connection.execute(_LEDGER, [name, schema, f"{name}.ledger"]).fetchone()[0]:
                 yield finding(
                     "error", f"schema {schema}", "the role may not make the ledger",
-                    f"CREATE SCHEMA {name} AUTHORIZATION <role>;", code="ledger-denied",
+                    f"CREATE SCHEMA {name} AUTHORIZATION <role>;", code="postgres.ledger-denied",
                 )  # fmt: skip
             return
         subject = f"target {found.schema}.{found.table}"
@@ -141,13 +145,14 @@ class PostgresDatabase(TableDatabase):
             remedy = f"GRANT {', '.join(lacking)} ON {name} TO <role>;"
             yield finding(
                 "error", subject, f"the role may not {', '.join(lacking)}", remedy,
-                code="target-denied",
+                code="postgres.target-denied",
             )  # fmt: skip
         runs = connection.execute(_RUNS, [name]).fetchone()[0]
-        if runs and not self.settings.replica_role:
+        if runs and not self._replica_role:
             yield finding(
                 "warning", subject, f"changes run {runs}",
-                "sink.replica_role: true leaves triggers and foreign keys out", code="triggers-run",
+                "sink.replica_role: true leaves triggers and foreign keys out",
+                code="postgres.triggers-run",
             )  # fmt: skip
 
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
@@ -163,7 +168,7 @@ class PostgresDatabase(TableDatabase):
                 what = type(error).__name__  # its message may have a row's values
                 raise SettingsError(
                     f"{target} cannot be altered: {what} ({state})",
-                    code="target-unaltered",
+                    code="postgres.target-unaltered",
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
         cursor.execute("SET LOCAL lock_timeout TO DEFAULT")

@@ -2,17 +2,17 @@
 
 import re
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import PenstockError, Rejected, SettingsError
+from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.process.sqlite_file import ERRORS, code_of
-from penstock.sinks.sqlite.settings import SqliteSinkSettings
-from penstock.sinks.tables.database import TableDatabase
+from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import CREATE, TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
@@ -26,10 +26,14 @@ from penstock.tables.sqlite_staging import (
 )
 from penstock.tables.staged import Destination, RowMapping
 
-# Seconds that a transaction waits for another one: a part of a load is one.
-_BUSY = 60.0
-# A commit outlives a power failure, as the source is acknowledged what was committed.
-_SESSION = ("PRAGMA synchronous = FULL",)
+# Seconds that a transaction waits for another one (a part of a load is one), and settings.
+_SESSIONS: Mapping[Owner, tuple[float, Sequence[str]]] = {
+    # A commit outlives a power failure, as the source is acknowledged what was committed.
+    "sink": (60.0, ["PRAGMA synchronous = FULL"]),
+    # What a power failure takes away comes again, rows and positions together. Views do not stand
+    # in the way of tables whose columns change.
+    "mirror": (10.0, ["PRAGMA synchronous = NORMAL", "PRAGMA legacy_alter_table = ON"]),
+}
 _OF_ROWS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
 _CONFLICTS = (
     sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
@@ -52,24 +56,30 @@ _OTHERWISE = (
 
 
 class SqliteDatabase(TableDatabase):
-    settings: SqliteSinkSettings
+    """See `TableDatabase`. One file, which is made if missing; its folder must exist."""
+
     error, alters_columns = sqlite3.Error, False
     find = staticmethod(find_destination)
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
 
     def ledger(self, cursor: Any) -> TargetLedger:
         return SqliteLedger(cursor)
 
-    def connect(self) -> Any:
+    def connect(self, owner: Owner = "sink") -> Any:
         with self.translated("opening"):
-            return open_file(self.settings.file, _BUSY, _SESSION)
+            return open_file(self.path, *_SESSIONS[owner])
 
     def translation(self, error: Exception, doing: str) -> PenstockError:
         """See `TableDatabase`. SQLite's messages have names and no values."""
         code = code_of(error) if isinstance(error, sqlite3.Error) else 0
         if code in _OF_ROWS:
-            return Rejected(f"the destination refuses a row: {error}", code="row-refused")
+            return Rejected(f"the destination refuses a row: {error}", code="sqlite.row-refused")
         kind, hint = ERRORS.get(code, (SettingsError, "look at the target and its columns"))
-        return kind(f"{doing} at the destination {self.settings.file}: {error}", hint=hint)
+        message = f"{doing} at the destination {self.path}: {error}"
+        name = "unavailable" if kind is Unavailable else "settings"
+        return kind(message, hint=hint, code=f"sqlite.{name}")
 
     def is_conflict(self, error: Exception) -> bool:
         return getattr(error, "sqlite_errorcode", 0) in _CONFLICTS
@@ -95,7 +105,7 @@ class SqliteDatabase(TableDatabase):
             except sqlite3.OperationalError as error:
                 raise SettingsError(
                     f"{target} cannot be altered as its source was: {error}",
-                    code="target-unaltered",
+                    code="sqlite.target-unaltered",
                     hint="do it by hand; or DROP TABLE, if the map says `create: true`, and"
                     " `penstock reload`",
                 ) from None

@@ -1,15 +1,14 @@
-"""What a sink of tables asks of its database; there is one class for each kind of database."""
+"""A database of tables, for sinks and mirrors; there is one class for each kind of database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any
+from typing import Any, Literal
 
 from psycopg import sql
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
-from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
@@ -22,6 +21,9 @@ from penstock.tables.staged import (
     kinds_listed,
 )
 
+# Whose session it is.
+Owner = Literal["sink", "mirror"]
+
 
 class TableDatabase(ABC):
     """One destination. Constructing it does no I/O, and it pickles. What takes a cursor is part of
@@ -32,15 +34,12 @@ class TableDatabase(ABC):
     alters_columns = True
     """Whether the default and the type of a column can be changed."""
 
-    def __init__(self, settings: TableSinkSettings) -> None:
-        self.settings = settings
-
     @abstractmethod
     def ledger(self, cursor: Any) -> TargetLedger:
         """The ledger, in the cursor's transaction."""
 
     @abstractmethod
-    def connect(self) -> Any:
+    def connect(self, owner: Owner = "sink") -> Any:
         """A connection in autocommit mode: with `cursor()`, `transaction()` (inside of another one
         a savepoint), `close()` and `closed`. Raises Unavailable, SettingsError."""
 
