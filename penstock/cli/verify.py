@@ -48,7 +48,8 @@ def command(
 
     Both sides count and hash their rows; keys and columns that differ are named, never values. The
     pipeline may run meanwhile: a change that is on its way is no difference. Exit code 0: equal;
-    1: something differs, or a source does not send a table of the map.
+    1: something differs, or a source does not send a table of the map; 3: rows changed at each of
+    five looks, so that nobody can tell.
 
     \b
     penstock verify FILE
@@ -75,6 +76,8 @@ def command(
         raise SettingsError("nothing was compared", hint="no table of the map has that name or sid")
     if any(one["missing"] or (one["different"] and not one["repaired"]) for one in found):
         raise SystemExit(1)
+    if any(one["unsettled"] for one in found):
+        raise SystemExit(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +169,11 @@ def _print(report: dict[str, Any]) -> None:
     if report["missing"]:
         click.echo(f"missing    {name} (the source does not send it)")
         return
-    if not report["different"]:
-        more = f" ({report['unsettled']} rows changed all the time)" if report["unsettled"] else ""
-        click.echo(f"equal      {name}{more}")
-        return
-    click.echo(f"{'repaired ' if report['repaired'] else 'different'}  {name}")
+    word = "unsettled" if report["unsettled"] else "equal"
+    if report["different"]:
+        word = "repaired" if report["repaired"] else "different"
+    more = f" ({report['unsettled']} rows changed all the time)" if report["unsettled"] else ""
+    click.echo(f"{word:10} {name}{more}")
     for each in report["differences"][:_SHOWN]:
         columns = f": {', '.join(each['columns'])}" if each["columns"] else ""
         click.echo(f"           {each['kind']} {each['key']}{columns}")

@@ -77,7 +77,8 @@ def refused(
     return as_json(status, {"code": code, "error": error, "info": info, **which}, **more)
 
 
-# Who gave so many wrong tokens within so many seconds is not asked for one until they are over.
+# After so many wrong tokens within so many seconds others are refused as too many, and later. The
+# right one is not: behind a proxy its owner has the address of everybody.
 _WRONG, _PERIOD = 5, 60.0
 _REMEMBERED = 10_000  # addresses
 # What everybody may read, and files of pages, which hold no data.
@@ -132,7 +133,7 @@ class Access:
         return None if is_open else self.refusal_to_read(request)
 
     def refusal_to_read(self, request: OpsRequest) -> Response | None:
-        """401 without a token, 403 with a wrong one, 429 after five wrong ones in a minute; None
+        """401 without a token, 403 with a wrong one, 429 with one after five in a minute; None
         where everybody may read."""
         if self.read_token is None:
             return None
@@ -150,14 +151,14 @@ class Access:
             ask = {"WWW-Authenticate": "Bearer"}
             how = f"Authorization: Bearer TOKEN, the one of ops.{min(keys, key=len)}"
             return refused(401, "unauthorized", f"{what} needs a token", how, headers=ask)
-        if wait := self.wrong.wait(request.client):
-            after = {"Retry-After": f"{wait:.0f}"}
-            return refused(429, "too_many", "too many wrong tokens", "wait", headers=after)
         known = {"token": self.token, "read_token": self.read_token}
         matching = {
             key for key, secret in known.items() if secret is not None and _same(given, secret)
         }
         if not matching:
+            if wait := self.wrong.wait(request.client):
+                after = {"Retry-After": f"{wait:.0f}"}
+                return refused(429, "too_many", "too many wrong tokens", "wait", headers=after)
             self.wrong.add(request.client)
         if matching.isdisjoint(keys):
             return refused(403, "forbidden", "the token is another one")

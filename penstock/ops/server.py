@@ -24,6 +24,7 @@ from penstock.process.closing import Closes
 
 _LONGEST = 2**20  # bytes of a request's body
 _PATIENCE = 1  # seconds that requests have to end in when the server closes
+_DELAY = 1.0  # seconds after which one of too many wrong tokens is answered
 
 log = structlog.get_logger("penstock.ops")
 
@@ -115,6 +116,8 @@ class OpsServer(Closes):
             except Exception:
                 log.exception("an ops request failed", path=request.path)
                 found = refused(500, "internal", "internal error; see the log")
+        if found.status_code == 429:
+            await asyncio.sleep(_DELAY)
         found.headers.setdefault("Cache-Control", "no-store")
         if asked.method == "HEAD" and isinstance(found, StreamingResponse):
             found = Response(headers=found.headers)

@@ -14,9 +14,11 @@ from pydantic import AfterValidator
 from penstock.model.settings import Secret
 
 _SCHEMES = ("postgresql://", "postgres://")
-# Where libpq finds a password: before the first @, and among the parameters.
+# Where libpq finds a secret: before the first @, and among the parameters.
 _PASSWORD = re.compile(
-    r"(^\w+://[^@/:]*:(?=[^@/]*@)|[?&](?:ssl)?password=)((?<=:)[^@/]*|(?<==)[^&]*)"
+    r"(^\w+://[^@/:]*:(?=[^@/]*@)"
+    r"|[?&](?:(?:ssl)?password|oauth_client_secret|scram_(?:client|server)_key)=)"
+    r"((?<=:)[^@/]*|(?<==)[^&]*)"
 )
 _MASK = "***"
 

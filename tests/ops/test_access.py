@@ -38,17 +38,26 @@ def test_acting_needs_the_operators() -> None:
     assert code(Access().refusal_to_write(asked("/x", "x"))) == 403
 
 
-def test_after_five_wrong_ones_nobody_there_is_asked_for_a_minute() -> None:
+def test_after_five_wrong_ones_others_are_too_many_for_a_minute() -> None:
     now = [0.0]
     access = Access(**BOTH, wrong=WrongTokens(clock=lambda: now[0]))
     for _ in range(5):
         assert code(access.refusal_to_write(asked("/x", "wrong"))) == 403
-    denied = access.refusal_to_write(asked("/x", "operator"))
+    denied = access.refusal_to_write(asked("/x", "another"))
     assert denied is not None
     assert (denied.status_code, denied.headers["Retry-After"]) == (429, "60")
-    assert access.refusal_to_write(asked("/x", "operator", client="b")) is None
+    assert code(access.refusal_to_write(asked("/x", "another", client="b"))) == 403
     now[0] = 60.0
+    assert code(access.refusal_to_write(asked("/x", "another"))) == 403
+
+
+def test_wrong_tokens_from_an_address_do_not_keep_the_right_ones_out() -> None:
+    access = Access(**BOTH)
+    for _ in range(6):
+        access.refusal_to_write(asked("/x", "wrong"))
     assert access.refusal_to_write(asked("/x", "operator")) is None
+    assert access.refusal(asked("/status", "reader")) is None
+    assert code(access.refusal_to_write(asked("/x", "reader"))) == 403
 
 
 def test_a_readers_token_that_may_not_act_is_no_wrong_one() -> None:

@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli import main
+from penstock.config import load_pipeline
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres import PostgresSink
@@ -174,22 +175,48 @@ def test_of_a_history_the_current_versions_are_compared(
         compared(type="history").repair(found)
 
 
-def test_a_table_that_the_source_does_not_send_is_named(
-    database: Database, target: Database, tmp_path: Path
-) -> None:
+def pipeline(database: Database, target: Database, folder: Path, tables: str) -> Path:
     database.execute("CREATE TABLE items (id int PRIMARY KEY, name text)")
     database.execute(ROWS)
     database.execute("CREATE PUBLICATION p FOR TABLE items")
-    file = tmp_path / "pipeline.yaml"
+    file = folder / "pipeline.yaml"
     file.write_text(f"""
 name: p
-state: {tmp_path}
+state: {folder}
 backends: [{{name: shop, type: postgres, connection: "{database.url}", publication: p, slot: s}}]
 sink:
   type: postgres
   connection: "{target.url}"
-  map: [{{backend: shop, tables: {{items: null, lost: {{target: items_too}}}}}}]
+  map: [{{backend: shop, tables: {{{tables}}}}}]
 """)
+    return file
+
+
+def test_a_row_that_changes_at_each_look_is_not_called_equal(
+    database: Database, target: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = pipeline(database, target, tmp_path, "items: null")
+    change = "UPDATE items SET name = name || '!' WHERE id = 1"
+    database.execute(change)
+    monkeypatch.setattr("penstock.cli.verify._settle", lambda *_: database.execute(change))
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert found.exit_code == 3, found.output
+    assert found.output.split()[0] == "unsettled"
+    target.execute("DELETE FROM items WHERE id = 2")
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert found.exit_code == 1, found.output
+    assert found.output.startswith("different ")
+    assert "(1 rows changed all the time)" in found.output
+    load_pipeline(file).sink.sink().prepare()
+    found = CliRunner().invoke(main, ["verify", str(file), "--repair"])
+    assert found.exit_code == 3, found.output
+    assert found.output.startswith("repaired ")
+
+
+def test_a_table_that_the_source_does_not_send_is_named(
+    database: Database, target: Database, tmp_path: Path
+) -> None:
+    file = pipeline(database, target, tmp_path, "items: null, lost: {target: items_too}")
     found = CliRunner().invoke(main, ["verify", str(file)])
     assert found.exit_code == 1, found.output
     assert [line.split()[0] for line in found.output.splitlines()] == ["equal", "missing"]
