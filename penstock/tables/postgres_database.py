@@ -41,12 +41,14 @@ _MAY_BE_LARGE = "SELECT typstorage <> 'p' FROM pg_catalog.pg_type WHERE oid = to
 _LACKING = """
 SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
 """
-# Foreign keys are triggers of the system's.
+# Foreign keys are triggers of the system's, and so are unique constraints that are deferrable.
 _RUNS = """
 SELECT coalesce(string_agg(DISTINCT CASE WHEN t.tgisinternal THEN 'a foreign key'
                                          ELSE 'the trigger ' || t.tgname END, ', '), '')
 FROM pg_catalog.pg_trigger t
+LEFT JOIN pg_catalog.pg_constraint c ON c.oid = t.tgconstraint AND t.tgisinternal
 WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
+  AND (c.contype = 'f' OR NOT t.tgisinternal)
 """
 
 

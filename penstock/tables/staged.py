@@ -28,7 +28,8 @@ MADE = "made by penstock"
 class Destination:
     """A table of the target's database, as it is: the types of its `columns`, those that are
     `generated`, those that are `required` (not null, without a default), its `primary` key, and
-    the sets of columns that are unique (`keys`). `is_made`: its comment says `MADE`."""
+    the sets of columns that are unique (`keys`), or are so when a constraint that is `deferrable`
+    says so. `is_made`: its comment says `MADE`."""
 
     schema: str
     table: str
@@ -37,6 +38,7 @@ class Destination:
     required: frozenset[str] = frozenset()
     primary: frozenset[str] = frozenset()
     keys: frozenset[frozenset[str]] = frozenset()
+    deferrable: frozenset[frozenset[str]] = frozenset()
     is_made: bool = False
 
 

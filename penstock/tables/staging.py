@@ -45,13 +45,13 @@ SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerate
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
-# Those that ON CONFLICT may name.
+# Those that ON CONFLICT may name, but for those that are deferrable.
 _UNIQUE = """
 SELECT ARRAY(SELECT a.attname::text FROM pg_catalog.pg_attribute a
              WHERE a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
-             ORDER BY a.attname), i.indisprimary
+             ORDER BY a.attname), i.indisprimary, i.indimmediate
 FROM pg_catalog.pg_index i
-WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid AND i.indimmediate
+WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid
   AND i.indpred IS NULL AND i.indexprs IS NULL AND i.indnkeyatts = i.indnatts
 """
 
@@ -68,15 +68,18 @@ def find_destination(cursor: Any, schema: str, table: str) -> Destination | None
     if (found := cursor.execute(_TABLE, [name]).fetchone()) is None:
         return None
     rows = cursor.execute(_COLUMNS, [name]).fetchall()
-    unique = cursor.execute(_UNIQUE, [name]).fetchall()
+    unique = [(frozenset(names), *rest) for names, *rest in cursor.execute(_UNIQUE, [name])]
+    deferrable = frozenset(names for names, _, is_immediate in unique if not is_immediate)
     return Destination(
         schema=schema,
         table=table,
         columns={column: kind for column, kind, *_ in rows},
         generated=frozenset(column for column, _, is_generated, _ in rows if is_generated),
         required=frozenset(column for column, *_, is_required in rows if is_required),
-        primary=frozenset().union(*(columns for columns, is_primary in unique if is_primary)),
-        keys=frozenset(frozenset(columns) for columns, _ in unique),
+        primary=frozenset().union(*(names for names, is_primary, _ in unique if is_primary)),
+        # Another index of the same columns would not help: ON CONFLICT takes both, and fails.
+        keys=frozenset(names for names, *_ in unique) - deferrable,
+        deferrable=deferrable,
         is_made=found[0] == MADE,
     )
 

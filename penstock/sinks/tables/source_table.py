@@ -312,6 +312,12 @@ def unfit(staged: StagedRows) -> SettingsError | None:
     if frozenset(key) in found.keys:
         return None
     names = ", ".join(key)
+    if frozenset(key) in found.deferrable:
+        return SettingsError(
+            f"the key ({names}) of {target} is DEFERRABLE, and ON CONFLICT cannot use it",
+            code="key-deferrable",
+            hint=f"ALTER TABLE {target} DROP CONSTRAINT <its name>, ADD PRIMARY KEY ({names});",
+        )
     return SettingsError(
         f"no unique index of {target} has exactly ({names})",
         code="no-unique-index",

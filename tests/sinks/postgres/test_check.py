@@ -21,6 +21,7 @@ ITEMS = TableSchema(
     ),
 )  # fmt: skip
 NOT_SQL = "is not SQL over its columns: reading at the destination:"
+DEFERRABLE = "the key (id) of public.items is DEFERRABLE, and ON CONFLICT cannot use it"
 GOOD = "CREATE TABLE items (id int PRIMARY KEY, name text)"
 
 
@@ -61,6 +62,11 @@ def test_a_target_that_is_missing_is_an_error_unless_it_is_made(database: Databa
          "public.items has no column id, which is in the key"),
         ("CREATE TABLE items (sid text, id int PRIMARY KEY)", {},
          "no unique index of public.items has exactly (id, sid)"),
+        ("CREATE TABLE items (id int PRIMARY KEY DEFERRABLE, name text)", {}, DEFERRABLE),
+        ("CREATE TABLE items (id int PRIMARY KEY DEFERRABLE, name text)",
+         {"set": {"id": "id", "name": "name"}}, DEFERRABLE),
+        ("CREATE TABLE items (id int PRIMARY KEY, name text, UNIQUE (id) DEFERRABLE)", {},
+         DEFERRABLE),
         ("CREATE TABLE items (other int)", {}, "public.items has none of its columns"),
         (GOOD, {"columns": ["id", "size"]}, "it has no column size"),
         (GOOD, {"set": {"size": "1"}}, "public.items has no column size"),
