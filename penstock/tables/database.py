@@ -67,6 +67,10 @@ class TableDatabase(ABC):
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         """Whether values of a source's column may be so large that they are not always sent."""
 
+    def execute_one(self, cursor: Any, statement: sql.Composed) -> None:
+        """Runs a text that is one statement, else fails."""
+        cursor.execute(statement)
+
     def check(self, connection: Any, found: Destination | None) -> Iterator[Finding]:
         """What would keep rows out of a table, or make them different; without one, what would keep
         the ledger from being made."""

@@ -131,6 +131,9 @@ class PostgresDatabase(TableDatabase):
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         return bool(cursor.execute(_MAY_BE_LARGE, [type_at(cursor, column)]).fetchone()[0])
 
+    def execute_one(self, cursor: Any, statement: sql.Composed) -> None:
+        cursor.execute(statement, binary=True)  # the extended protocol: it takes one
+
     def check(self, connection: Any, found: Destination | None) -> Iterator[Finding]:
         if found is None:
             schema = self._ledger

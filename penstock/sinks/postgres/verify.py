@@ -17,6 +17,7 @@ from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
+from penstock.sinks.tables.expressions import refuse_wrong_expressions
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.fold import Merge
@@ -189,6 +190,7 @@ class TableComparison:
         self._staged = database.staged(
             relation, found, table.mapping(sid, found), periods=table.periods
         )
+        refuse_wrong_expressions(target.cursor(), database, self._staged, table.source)
         self._mapping = self._staged.mapping
         order = found.columns if self._mapping.computed else relation.names
         self._names = [name for name in order if name in self._staged.written]

@@ -12,13 +12,14 @@ from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
+from penstock.sinks.tables.expressions import wrong_expressions
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import SourceRelation
-from penstock.tables.staged import META, OWN_SID, SID, Destination, StagedRows, mentions
+from penstock.tables.staged import SID, Destination, StagedRows, mentions
 
 
 def check(settings: TableSinkSettings) -> Iterator[Finding]:
@@ -137,8 +138,9 @@ def _check_columns(
         )  # fmt: skip
     if problem is None:
         yield from _check_left_out(connection, database, table, relation, found)
-    wrong = list(_check_expressions(connection, database, source, relation, staged))
-    yield from wrong
+    wrong = [*wrong_expressions(connection.cursor(), database, staged)]
+    for message in wrong:
+        yield finding("error", source, message, code="expression")
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):
         yield finding(
             "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"
@@ -193,33 +195,3 @@ def _check_left_out(
         f"{found.schema}.{found.table} lacks columns, and {waits} {names}",
         f"{statement.as_string(None)} or `schema_changes: add`", code="columns-left-out",
     )  # fmt: skip
-
-
-def _check_expressions(
-    connection: Any, database: TableDatabase, source: str, relation: SourceRelation,
-    staged: StagedRows,
-) -> Iterator[Finding]:  # fmt: skip
-    """`set` and `filter` are SQL over a row of the source."""
-    cursor, mapping = connection.cursor(), staged.mapping
-    columns = sql.SQL(", ").join(
-        sql.SQL("CAST(NULL AS {}) AS {}").format(
-            sql.SQL(database.type_at(cursor, each)), sql.Identifier(each.name)
-        )
-        for each in (OWN_SID, *META, *relation.columns)
-    )  # fmt: skip
-    for name, expression in [*mapping.computed.items(), ("filter", mapping.filter)]:
-        if not expression:
-            continue
-        kind = staged.destination.columns[name] if name in mapping.computed else "boolean"
-        try:
-            cursor.execute(
-                sql.SQL("SELECT CAST(({}) AS {}) FROM (SELECT {}) AS source LIMIT 0").format(
-                    sql.SQL(expression), sql.SQL(kind), columns
-                )
-            )
-        except database.error as error:
-            what = "`filter`" if name == "filter" else f"`set` of {name}"
-            said = database.translation(error, "reading").message
-            yield finding(
-                "error", source, f"{what} is not SQL over its columns: {said}", code="expression"
-            )

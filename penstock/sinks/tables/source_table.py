@@ -13,6 +13,7 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
+from penstock.sinks.tables.expressions import refuse_wrong_expressions
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
@@ -141,6 +142,7 @@ class SourceTable:
         staged = database.staged(relation, found, mapping, number, mapped.periods)
         if problem := unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
+        refuse_wrong_expressions(cursor, database, staged, self.name)
         return staged
 
     def _follow(
@@ -302,15 +304,13 @@ def unfit(staged: StagedRows) -> SettingsError | None:
             f"{target} has none of its columns",
             hint="add them to the target, or write `set` in the map",
         )
-    if not key:
+    if not key or frozenset(key) in found.keys:
         return None
     if missing := [name for name in key if name not in found.columns]:
         return SettingsError(
             f"{target} has no column {missing[0]}, which is in the key",
             hint="add it to the target, or map the table with `set`",
         )
-    if frozenset(key) in found.keys:
-        return None
     names = ", ".join(key)
     if frozenset(key) in found.deferrable:
         return SettingsError(

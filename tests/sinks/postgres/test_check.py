@@ -84,6 +84,30 @@ def test_tables_that_do_not_fit_are_errors(
     assert problems(database, options) == [f"error table public.items of b0: {problem}"]
 
 
+# Texts that would be more than an expression, or leave something out after them.
+NOT_ONE = (
+    "true); CREATE TABLE pwned (i int); SELECT (true", "true; CREATE TABLE pwned (i int)",
+    "true) OR (true", "true), (true", "true) FROM (SELECT true", "true, true", "SELECT true",
+    "true) --", "true --", "true /*", "true END, CASE WHEN true THEN true",
+    "true) AS boolean), CAST((true", "'true",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NOT_ONE)
+def test_an_expression_is_one_expression(database: Database, text: str) -> None:
+    database.execute(GOOD)
+    for options in ({"filter": text}, {"set": {"id": "id", "name": text}}):
+        (found,) = problems(database, options)
+        assert NOT_SQL in found
+    assert not database.execute("SELECT 1 FROM pg_class WHERE relname = 'pwned'")
+
+
+@pytest.mark.parametrize("text", ["id % 2 = 0", "(SELECT true) -- all\n AND true", "'%s;' <> '{}'"])
+def test_an_expression_may_be_any(database: Database, text: str) -> None:
+    database.execute(GOOD)
+    assert problems(database, {"filter": text}) == []
+
+
 @pytest.mark.parametrize(
     ("policy", "what"),
     [(None, "left out are name"), ("ignore", "left out are name"), ("ask", "it waits for name")],

@@ -17,6 +17,7 @@ from penstock.sinks.postgres.settings import PostgresSinkSettings
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.changes import COMMITTED, batch_of
+from tests.sinks.postgres.test_check import NOT_ONE
 
 ITEMS: dict[str, Any] = {
     "schema": "public", "table": "items", "relation_id": 16385, "version": "1",
@@ -82,6 +83,20 @@ def test_changes_become_rows_once(database: Database, sink_of: SinkOf) -> None:
     again = sink_of().write([first, second], Noted())
     assert items(database) == [(1, "mine"), (2, "mine")], "a stored change was applied again"
     assert (again.published, again.duplicates) == (0, 7)
+
+
+@pytest.mark.parametrize("text", NOT_ONE)
+def test_an_expression_that_is_not_one_is_not_run(
+    database: Database, sink_of: SinkOf, text: str
+) -> None:
+    database.execute(TARGET)
+    for options in ({"filter": text}, {"set": {"id": "id", "name": text}}):
+        sink = sink_of(**options)
+        sink.write(iter([rows_of("INSERT 1 one")]), Noted())
+        ((state, error),) = [(each["state"], each["error"]) for each in sink.tables()]
+        assert (state, "is not SQL over its columns" in error) == ("waiting", True)
+    assert not database.execute("SELECT 1 FROM pg_class WHERE relname = 'pwned'")
+    assert not items(database)
 
 
 def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_of: SinkOf) -> None:

@@ -16,6 +16,7 @@ from penstock.model.position import PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.sqlite import PLUGIN, SqliteSink, SqliteSinkSettings
 from tests.progress import Noted
+from tests.sinks.postgres.test_check import NOT_ONE
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
 from tests.sinks.postgres.test_write import ITEMS, applied_of, moved_row, rows_of
 
@@ -44,6 +45,16 @@ def file(tmp_path: Path) -> File:
 
 
 SinkOf = Callable[..., SqliteSink]
+
+
+@pytest.mark.parametrize("text", NOT_ONE)
+def test_an_expression_that_is_not_one_is_not_run(file: File, sink_of: "SinkOf", text: str) -> None:
+    file.execute(TARGET)
+    sink = sink_of(filter=text)
+    sink.write(iter([rows_of("INSERT 1 one")]), Noted())
+    ((state, error),) = [(each["state"], each["error"]) for each in sink.tables()]
+    assert (state, "is not SQL over its columns" in error) == ("waiting", True)
+    assert not file.items
 
 
 @pytest.fixture
