@@ -229,8 +229,8 @@ class Feed(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What is wrong with the source as a whole, by what the last calls found; does no I/O.
-        Plain JSON: `state` ("disabled", "throttled", "unknown_types", or "" for nothing), `message`
-        for people, and `at_risk` (why history may soon be lost)."""
+        Plain JSON: `state` ("disabled", "throttled", "unknown_types", "tables_left_out", or "" for
+        nothing), `message` for people, and `at_risk` (why history may soon be lost)."""
         return {}
 
     # Which numbers of the `details` of a status are series in /metrics: those that change with what
@@ -260,6 +260,11 @@ class Feed(Protocol):
         """(schema, table) of what it follows, as they are now, by name; None where it does not
         know. Does I/O; raises Unavailable, SettingsError."""
         return None
+
+    def left_out(self) -> Mapping[tuple[str, str], SettingsError]:
+        """Tables that it should follow and cannot, as the source would suffer, and why; they are
+        followed once that is over. Does I/O; raises as `tables` does."""
+        return {}
 
     def schemas(self) -> Sequence[TableSchema]:
         """Those of all tables or collections that are followed, as they are now, where it knows

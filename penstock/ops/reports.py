@@ -177,7 +177,7 @@ class SourceReport(ReadingReport):
     )  # fmt: skip
     source_state: str = told(
         "", "What is wrong with the source as a whole: disabled, throttled, behind, unknown_types,"
-        " or nothing.",
+        " tables_left_out, or nothing.",
     )  # fmt: skip
     source_message: str = told("", "The same for people.")
     detail_series: Sequence[str] = told(tuple, "Numbers of `details` that are series.")

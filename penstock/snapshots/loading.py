@@ -194,6 +194,9 @@ class TableLoader(Closes):
         feed: Any = backend
         if isinstance(feed, HasSources):
             feed = feed.of(load.partition)
+        for table, error in feed.left_out().items():
+            if load.covers(*table):  # one that has several of the source's is not loaded in part
+                raise error
         tables = [table for table in feed.tables() or () if load.covers(*table)]
         if not tables:
             # Penstock's own publications are altered when queries begin.

@@ -178,6 +178,12 @@ def _parameters(settings: PostgresSettings, session: dict[str, str]) -> dict[str
     return defaults | {k: v for k, v in given.items() if v is not None} | fixed
 
 
+def rows_of(connection: Ordinary, query: str, *parameters: object) -> list[tuple[Any, ...]]:
+    """The rows of one statement, if it has any. Raises psycopg's errors."""
+    found = connection.execute(query.encode(), parameters or None)
+    return found.fetchall() if found.description else []
+
+
 def address(settings: PostgresSettings) -> str:
     """`host:port/database`, for messages: nothing secret."""
     given = conninfo_to_dict(settings.connection.get_secret_value())
@@ -207,7 +213,7 @@ class SideConnection:
             with translating(_CATALOGUE):
                 if is_new:  # defaults of a table that somebody has locked are not waited for
                     connection.execute("SET lock_timeout = '1s'")
-                return connection.execute(query.encode(), parameters).fetchall()
+                return rows_of(connection, query, *parameters)
         except Unavailable:
             if is_new or not connection.closed:
                 raise

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.feeds.postgres.connect import (
     connect_ordinary,
     connect_replication,
     database_name,
+    rows_of,
 )
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.following import Beginning, PostgresFollowing, history_lost
@@ -24,6 +26,7 @@ from penstock.feeds.postgres.preflight import findings
 from penstock.feeds.postgres.publication import (
     ensure_publication,
     followed_tables,
+    left_out,
     publication_exists,
 )
 from penstock.feeds.postgres.schemas import schemas_of
@@ -223,6 +226,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
     def status(self) -> Mapping[str, Any]:
         """See `feeds.Feed`: what else there is to say is the slot's, of its following."""
+        if left := self._memory.left_out:
+            said = [f"{'.'.join(name)}: {error.message}" for name, error in left.items()]
+            return {"state": "tables_left_out", "message": "; ".join(said)}
         unknown = list(self._memory.unknown.values())
         return {"state": "unknown_types", "message": "; ".join(unknown)} if unknown else {}
 
@@ -267,7 +273,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def tables(self) -> Sequence[tuple[str, str]]:
         """See `feeds.Feed`: what the publication covers, narrowed by our settings."""
         with connect_ordinary(self.settings) as connection, translating("reading the tables"):
-            return followed_tables(connection, self.settings)
+            return followed_tables(partial(rows_of, connection), self.settings)
+
+    def left_out(self) -> Mapping[tuple[str, str], SettingsError]:
+        with connect_ordinary(self.settings) as connection, translating("reading the tables"):
+            return left_out(partial(rows_of, connection), self.settings)
 
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)

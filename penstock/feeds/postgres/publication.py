@@ -1,15 +1,18 @@
 """The publication: which tables the server sends. A user's is made only when asked, and never
-altered; penstock's own follows the settings. And its preflight: coverage, keys, replica identity.
+altered; penstock's own follows the settings, but for tables without a replica identity, whose
+UPDATE and DELETE the server would refuse. And its preflight: coverage, keys, replica identity.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from typing import NamedTuple
 
 from psycopg import sql
 
-from penstock.feeds.postgres.connect import Ordinary
+from penstock.feeds.postgres.connect import Ordinary, rows_of
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.system_catalog import Ask
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding, finding
 
@@ -18,24 +21,52 @@ SELECT pubinsert, pubupdate, pubdelete, pubtruncate
 FROM pg_catalog.pg_publication WHERE pubname = %s
 """
 
-_TABLES = """
-SELECT n.nspname, c.relname, c.relreplident::text,
+# Itself and its leaves, on which the server refuses UPDATE and DELETE once they are published: a
+# deferrable key is no replica identity, and from PostgreSQL 18 on a column in it that is generated
+# must be published.
+_UNIDENTIFIED = """
+SELECT format('%%I.%%I', s.nspname, o.relname) FROM pg_catalog.pg_class o
+JOIN pg_catalog.pg_namespace s ON s.oid = o.relnamespace, LATERAL (SELECT ARRAY(
+    SELECT a.attnum FROM pg_catalog.pg_attribute a
+    WHERE a.attrelid = o.oid AND NOT a.attisdropped AND a.attgenerated <> ''
+      AND current_setting('server_version_num')::int >= 180000
+      AND NOT (a.attgenerated = 's' AND coalesce(to_jsonb(p) ->> 'pubgencols' = 's', false))
+)) AS unsent (numbers)
+WHERE o.oid IN (SELECT c.oid UNION ALL
+                SELECT t.relid FROM pg_catalog.pg_partition_tree(c.oid) t WHERE t.isleaf)
+  AND CASE WHEN o.relreplident = 'f' THEN unsent.numbers <> '{}' ELSE NOT EXISTS (
+      SELECT FROM pg_catalog.pg_index i
+      WHERE i.indrelid = o.oid AND i.indisvalid AND i.indimmediate
+        AND CASE o.relreplident WHEN 'd' THEN i.indisprimary
+                                WHEN 'i' THEN i.indisreplident ELSE false END
+        AND NOT i.indkey::int2[] && unsent.numbers) END
+ORDER BY 1
+"""
+
+_TABLES = f"""
+SELECT n.nspname::text, c.relname::text, c.relreplident::text, ARRAY({_UNIDENTIFIED}),
        EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisprimary),
-       EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
        has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT'),
        ARRAY(SELECT t.relid::regclass::text FROM pg_catalog.pg_partition_tree(c.oid) t
              WHERE c.relkind = 'p' AND t.isleaf AND NOT has_table_privilege(t.relid, 'SELECT')
                AND NOT has_any_column_privilege(t.relid, 'SELECT') ORDER BY 1)
+FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_publication p ON p.pubname = %s
+WHERE c.oid = ANY (%s) ORDER BY n.nspname, c.relname
+"""
+
+# What is published, and what can be.
+_PUBLISHED = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
 FROM pg_catalog.pg_publication_tables p
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 WHERE p.pubname = %s
-ORDER BY n.nspname, c.relname
 """
 
-# What can be published, and what is.
 _HAS = """
-SELECT n.nspname::text, c.relname::text
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
@@ -61,14 +92,27 @@ class _Table(NamedTuple):
     schema: str
     name: str
     identity: str
+    unidentified: list[str]  # quoted
     primary_key: bool
-    identity_index: bool
     readable: bool
     unreadable: list[str]  # partitions, quoted
 
     @property
     def quoted(self) -> str:
         return sql.Identifier(self.schema, self.name).as_string(None)
+
+    @property
+    def refusal(self) -> SettingsError | None:
+        """What the server would refuse of the source's application; None for nothing."""
+        if not self.unidentified:
+            return None
+        full = " ".join(f"ALTER TABLE {name} REPLICA IDENTITY FULL;" for name in self.unidentified)
+        return SettingsError(
+            "no replica identity that is published: the server refuses UPDATE and DELETE on"
+            f" {', '.join(self.unidentified)}",
+            code="postgres.identity-missing",
+            hint=f"give it a primary key, not deferrable, without generated columns; or {full}",
+        )
 
 
 def create_statement(settings: PostgresSettings) -> str:
@@ -80,7 +124,9 @@ def create_statement(settings: PostgresSettings) -> str:
 
 
 def _listed(tables: Iterable[tuple[str, str]]) -> sql.Composable:
-    return sql.SQL(", ").join(sql.Identifier(*table) for table in sorted(tables))
+    """Without tables that inherit from them; partitions come with their root all the same."""
+    return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table))
+                              for table in sorted(tables))  # fmt: skip
 
 
 def publication_exists(connection: Ordinary, name: str) -> bool:
@@ -92,72 +138,111 @@ def publication_exists(connection: Ordinary, name: str) -> bool:
 def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None:
     """Creates it if it is missing and may be created, and alters penstock's own where its tables
     are not those of the settings; raises SettingsError if it may not."""
-    if settings.is_managed and settings.tables:
-        _keep(connection, settings)
-        return
     if publication_exists(connection, settings.publication):
+        with translating(f"altering the publication {settings.publication}"):
+            keep_publication(partial(rows_of, connection), settings)
         return
     statement = create_statement(settings)
-    if not settings.create_publication:
+    if not settings.keeps_publication and not settings.create_publication:
         raise SettingsError(
             f"there is no publication {settings.publication!r}",
             code="publication-missing",
             hint=f"as the tables' owner: {statement}; or set `create_publication: true`",
         )
     with translating(f"creating the publication {settings.publication}"):
+        there = _followable(partial(rows_of, connection), settings) if settings.tables else ()
+        if settings.keeps_publication:
+            named = [(each.schema, each.name) for each in there if not each.unidentified]
+            statement = (
+                sql.SQL("CREATE PUBLICATION {} {} {} WITH (publish_via_partition_root = true)")
+                .format(
+                    sql.Identifier(settings.publication), sql.SQL("FOR TABLE" if named else ""),
+                    _listed(named),
+                ).as_string(connection)
+            )  # fmt: skip
+        elif refusals := [refusal for each in there if (refusal := each.refusal)]:
+            raise refusals[0]  # it is never altered: what is left out would not come later
         connection.execute(statement.encode())
 
 
-def _keep(connection: Ordinary, settings: PostgresSettings) -> None:
-    """Penstock's own publication: of the tables of the settings that the database has."""
-    name = sql.Identifier(settings.publication)
-    with translating(f"making the publication {settings.publication}"):
-        there = [table for table in connection.execute(_HAS) if settings.follows(*table)]
-        if not publication_exists(connection, settings.publication):
-            what = sql.SQL("FOR TABLE {}").format(_listed(there)) if there else sql.SQL("")
-            connection.execute(
-                sql.SQL("CREATE PUBLICATION {} {} WITH (publish_via_partition_root = true)").format(
-                    name, what
-                )
-            )
-            return
-        now = connection.execute(_MEMBERS, (settings.publication,)).fetchall()
-        if set(now) == set(there):
-            return
-        verb, tables = ("SET TABLE", there) if there else ("DROP TABLE", now)
-        connection.execute(
-            sql.SQL("ALTER PUBLICATION {} {} {}").format(name, sql.SQL(verb), _listed(tables))
-        )
+def keep_publication(
+    ask: Ask, settings: PostgresSettings
+) -> Mapping[tuple[str, str], SettingsError]:
+    """Has penstock's own publication, if it is there, send the tables of the settings that the
+    database has; returns what is wrong with those that are left out. Raises the driver's errors."""
+    if not settings.keeps_publication:
+        return {}
+    there = {(each.schema, each.name): each.refusal for each in _followable(ask, settings)}
+    left = {name: refusal for name, refusal in there.items() if refusal is not None}
+    tables = there.keys() - left.keys()
+    now = {(schema, name) for schema, name in ask(_MEMBERS, settings.publication)}
+    if now != tables and ask(_PUBLICATION, settings.publication):
+        statement = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
+            sql.Identifier(settings.publication), sql.SQL("SET" if tables else "DROP"),
+            _listed(tables or now),
+        )  # fmt: skip
+        ask(statement.as_string(None))
+    return left
 
 
-def followed_tables(connection: Ordinary, settings: PostgresSettings) -> list[tuple[str, str]]:
+def left_out(ask: Ask, settings: PostgresSettings) -> Mapping[tuple[str, str], SettingsError]:
+    """What is wrong with the tables that penstock's own publication leaves out."""
+    there = _followable(ask, settings) if settings.keeps_publication else ()
+    return {(e.schema, e.name): refusal for e in there if (refusal := e.refusal) is not None}
+
+
+def followed_tables(ask: Ask, settings: PostgresSettings) -> list[tuple[str, str]]:
     """(schema, table) of all that the publication covers and the settings do not leave out."""
-    covered = [(each.schema, each.name) for each in _published(connection, settings.publication)]
-    return [table for table in covered if settings.follows(*table)]
+    covered = [(schema, name) for _, schema, name in ask(_PUBLISHED, settings.publication)]
+    return sorted(table for table in covered if settings.follows(*table))
 
 
-def _published(connection: Ordinary, name: str) -> list[_Table]:
-    return list(map(_Table._make, connection.execute(_TABLES, (name,)).fetchall()))
+def _followable(
+    ask: Ask, settings: PostgresSettings, *, is_published: bool = False
+) -> list[_Table]:
+    """The tables of the settings that can be published, or are."""
+    found = ask(_PUBLISHED, settings.publication) if is_published else ask(_HAS)
+    oids = [oid for oid, *table in found if settings.follows(*table)]
+    return list(map(_Table._make, ask(_TABLES, settings.publication, oids)))
 
 
 def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:
     """Findings about the publication, and one for each table that is not as it should be."""
-    name = settings.publication
-    subject = f"publication {name}"
-    if not publication_exists(connection, name):
-        if settings.create_publication or (settings.is_managed and settings.tables):
-            yield finding("ok", subject, "it does not exist yet, and will be made")
-            there = set(connection.execute(_HAS))
-            for schema, table in sorted(settings.table_names - there):
-                yield _uncovered(connection, sql.Identifier(name).as_string(None), schema, table)
-        else:
-            yield finding(
-                "error", subject, "it does not exist", f"{create_statement(settings)};",
-                code="publication-missing",
-            )  # fmt: skip
+    name, ask = settings.publication, partial(rows_of, connection)
+    subject, quoted = f"publication {name}", sql.Identifier(name).as_string(None)
+    is_there, is_kept = publication_exists(connection, name), settings.keeps_publication
+    if is_there:
+        yield from _silent(ask, settings, subject, quoted)
+    elif settings.create_publication or is_kept:
+        yield finding("ok", subject, "it does not exist yet, and will be made")
+    else:
+        yield finding(
+            "error", subject, "it does not exist", f"{create_statement(settings)};",
+            code="publication-missing",
+        )  # fmt: skip
         return
-    quoted = sql.Identifier(name).as_string(None)
-    row = connection.execute(_PUBLICATION, (name,)).fetchone() or ()
+    tables = _followable(ask, settings, is_published=is_there and not is_kept)
+    missing = sorted(settings.table_names - {(each.schema, each.name) for each in tables})
+    for schema, table in missing:
+        yield _uncovered(connection, quoted, schema, table)
+    is_published = is_there and not is_kept
+    troubles = [
+        trouble for each in tables
+        for trouble in _troubles(each, is_kept=is_kept, is_published=is_published)
+    ]  # fmt: skip
+    yield from troubles
+    if not is_there or missing:
+        return
+    if tables:
+        covered = f"it covers {len(tables)} table{'' if len(tables) == 1 else 's'}"
+        yield finding("ok", subject, covered + ("" if troubles else ", each with a key"))
+    else:
+        remedy = f"ALTER PUBLICATION {quoted} ADD TABLE <table>;"
+        yield finding("warning", subject, "it has no tables yet", remedy, code="publication-empty")
+
+
+def _silent(ask: Ask, settings: PostgresSettings, subject: str, quoted: str) -> Iterator[Finding]:
+    (row,) = ask(_PUBLICATION, settings.publication)
     operations = ("insert", "update", "delete", "truncate")
     if silent := [each for each, sent in zip(operations, row, strict=False) if not sent]:
         remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
@@ -165,19 +250,6 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
             "warning", subject, f"it does not publish: {', '.join(silent)}", remedy,
             code="publication-silent",
         )  # fmt: skip
-    tables = _published(connection, name)
-    missing = sorted(settings.table_names - {(each.schema, each.name) for each in tables})
-    for schema, table in missing:
-        yield _uncovered(connection, quoted, schema, table)
-    ours = [each for each in tables if settings.follows(each.schema, each.name)]
-    troubles = [trouble for each in ours for trouble in _troubles(each)]
-    yield from troubles
-    if ours and not missing:
-        covered = f"it covers {len(ours)} table{'' if len(ours) == 1 else 's'}"
-        yield finding("ok", subject, covered + ("" if troubles else ", each with a key"))
-    elif not missing:
-        remedy = f"ALTER PUBLICATION {quoted} ADD TABLE <table>;"
-        yield finding("warning", subject, "it has no tables yet", remedy, code="publication-empty")
 
 
 def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) -> Finding:
@@ -189,7 +261,7 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
             code="table-missing",
         )  # fmt: skip
     quoted = sql.Identifier(schema, table).as_string(None)
-    remedy = f"ALTER PUBLICATION {publication} ADD TABLE {quoted};"
+    remedy = f"ALTER PUBLICATION {publication} ADD TABLE ONLY {quoted};"
     if row[0] == "p":
         remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
     return finding(
@@ -198,18 +270,14 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
     )  # fmt: skip
 
 
-def _troubles(table: _Table) -> Iterator[Finding]:
+def _troubles(table: _Table, *, is_kept: bool, is_published: bool) -> Iterator[Finding]:
     subject = f"table {table.schema}.{table.name}"
-    identified = {"d": table.primary_key, "i": table.identity_index, "f": True}
-    if not identified.get(table.identity, False):
+    if refusal := table.refusal:
+        then = ": it is left out, and waits" if is_kept else ""
         yield finding(
-            "warning",
-            subject,
-            "it has no replica identity: the server refuses UPDATE and DELETE on it",
-            f"give it a primary key and ALTER TABLE {table.quoted} REPLICA IDENTITY DEFAULT;"
-            f" or ALTER TABLE {table.quoted} REPLICA IDENTITY FULL;",
+            "warning" if is_published else "error", subject, refusal.message + then, refusal.hint,
             code="identity-missing",
-        )
+        )  # fmt: skip
     elif table.identity == "f" and not table.primary_key:
         yield finding(
             "warning", subject, "it has no primary key: its changes have no document id",

@@ -111,6 +111,11 @@ class PostgresSettings(BackendSettings):
         return self.publication == server_name(self.name, self.sid)
 
     @property
+    def keeps_publication(self) -> bool:
+        """Whether the publication is penstock's own, and altered as the tables are."""
+        return self.is_managed and bool(self.tables)
+
+    @property
     def table_names(self) -> frozenset[tuple[str, str]]:
         """(schema, table) of those that `tables` names."""
         return frozenset(split_table(each) for each in self.tables if not pattern_of(each))

@@ -12,15 +12,17 @@ from typing import Any
 from penstock.feeds import AnnouncedSchemas
 from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.connect import SideConnection
+from penstock.feeds.postgres.publication import keep_publication
 from penstock.feeds.postgres.schemas import announced, numbered_columns
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot
 from penstock.feeds.postgres.system_catalog import Ask, Catalogue
-from penstock.model.errors import Malformed, PenstockError
+from penstock.model.errors import Malformed, PenstockError, SettingsError
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import Type
 
 INTERVAL = 10.0  # seconds
+_KEEPING = 30.0  # seconds between two looks at the tables of penstock's own publication
 _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked again
 
 log = logging.getLogger("penstock")
@@ -39,12 +41,14 @@ _AT_RISK = "so far behind that the server may give its slot up (its wal_status i
 @dataclass(slots=True, kw_only=True)
 class SlotMemory:
     """What a feed remembers from one following of its slot to the next. `streaming`: transactions
-    are taken while they run. `numbers`: pages have columns' numbers. `unknown`: types, by table."""
+    are taken while they run. `numbers`: pages have columns' numbers. `unknown`: types, by table.
+    `left_out`: tables, and why."""
 
     streaming: bool = True
     numbers: bool = False
     announcer: "SchemaAnnouncer | None" = None
     unknown: dict[str, str] = field(default_factory=dict)
+    left_out: Mapping[tuple[str, str], SettingsError] = field(default_factory=dict)
 
 
 class SideWork:
@@ -58,6 +62,7 @@ class SideWork:
         stored = None if memory.announcer is None else memory.announcer.announced
         self._catalogue = Catalogue(self._side, stored, memory.unknown)
         self._numbers_in = settings.publication if memory.numbers else ""
+        self._settings, self._memory, self._kept_at = settings, memory, -_KEEPING
         self._interval, self._beaten_at = settings.heartbeat, now
         # The slot as it was within the last seconds.
         self._slot, self._wal_status, self._looked_at = slot.name, slot.wal_status, now
@@ -89,6 +94,11 @@ class SideWork:
             with suppress(PenstockError):  # the stream itself finds what is wrong
                 for status, safe, newest in self._side.rows(_QUERY, self._slot):
                     self._wal_status, self._safe, self.newest = status or "", safe, newest or 0
+
+        if now - self._kept_at >= _KEEPING:
+            self._kept_at = now
+            with suppress(PenstockError):  # a lock, or rights that a new table needs
+                self._memory.left_out = keep_publication(self._side.rows, self._settings)
 
     @property
     def at_risk(self) -> str:

@@ -76,7 +76,7 @@ def test_a_missing_publication_has_its_sql(reader_of: Callable[..., Reader]) -> 
     (finding,) = _of(reader.feed.check(), "publication p")
     assert (finding.level, finding.remedy) == (
         "error",
-        'CREATE PUBLICATION "p" FOR TABLE "public"."t";',
+        'CREATE PUBLICATION "p" FOR TABLE ONLY "public"."t";',
     )
 
 
@@ -202,7 +202,7 @@ def test_before_the_first_start_all_is_fine_and_checking_changes_nothing(reader:
         ("CREATE TABLE t ()", "nope", "error", "it does not exist", "correct `tables`"),
         (
             'CREATE TABLE "Odd name" (id int)', "Odd name", "warning", "refuses UPDATE and DELETE",
-            'ALTER TABLE "public"."Odd name" REPLICA IDENTITY FULL',
+            'ALTER TABLE public."Odd name" REPLICA IDENTITY FULL',
         ),
         (
             "CREATE TABLE t (id int); ALTER TABLE t REPLICA IDENTITY FULL", "t", "warning",

@@ -177,7 +177,9 @@ def test_a_missing_publication_is_an_error_with_its_sql(reader_of: Callable[...,
     reader = reader_of(create_publication=False, tables="a, other.b")
     with pytest.raises(SettingsError) as caught:
         reader.prepare()
-    assert 'CREATE PUBLICATION "p" FOR TABLE "other"."b", "public"."a"' in str(caught.value)
+    assert 'CREATE PUBLICATION "p" FOR TABLE ONLY "other"."b", ONLY "public"."a"' in str(
+        caught.value
+    )
 
 
 def test_a_publication_that_is_dropped_while_we_follow_is_an_error(reader: Reader) -> None:

@@ -202,3 +202,33 @@ def test_a_table_without_columns_is_loaded_and_followed(
         database.execute("TRUNCATE marks")
         until(lambda: has(0), 60)
         assert target.execute("SELECT state FROM penstock.ledger") == [("live",)]
+
+
+def test_a_table_without_a_replica_identity_waits_and_joins_by_itself(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server would refuse what the source's application does with it."""
+    monkeypatch.setattr("penstock.feeds.postgres.watch._KEEPING", 0.5)
+    for each in (database, target):
+        each.execute(
+            "CREATE TABLE bare (id int, note text); CREATE TABLE base (id int PRIMARY KEY)"
+        )
+    database.execute("CREATE TABLE heir (more int) INHERITS (base); INSERT INTO heir VALUES (1, 1)")
+    database.execute("INSERT INTO bare VALUES (1, 'a'); INSERT INTO base VALUES (2)")
+    count, bare = "SELECT id FROM base", "SELECT * FROM bare ORDER BY id"
+    state = """SELECT state, detail FROM penstock.ledger WHERE "table" = 'bare'"""
+    with Flow(database, target, {"bare": None, "base": None}) as flow:
+
+        def waits() -> bool:
+            flow.check()
+            ((state_now, error),) = target.execute(state)
+            return state_now == "waiting" and "no replica identity" in error
+
+        until(lambda: target.execute(count) == [(2,)], 60)
+        until(waits, 60, problem=lambda: target.execute(state))
+        database.execute("UPDATE bare SET note = 'b'; UPDATE heir SET more = 2")
+        database.execute("ALTER TABLE bare REPLICA IDENTITY FULL")
+        flow.loaded()
+        database.execute("UPDATE bare SET note = 'c'; INSERT INTO bare VALUES (2, 'd')")
+        until(lambda: flow.check() or target.execute(bare) == [(1, "c"), (2, "d")], 60,
+              problem=lambda: target.execute(bare))  # fmt: skip
