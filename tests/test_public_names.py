@@ -40,7 +40,7 @@ def test_no_two_public_classes_share_a_name() -> None:
 @pytest.mark.parametrize("name", sorted(set(errors.__all__)))
 def test_every_error_pickles_with_its_data(name: str) -> None:
     kind = getattr(errors, name)
-    again = pickle.loads(pickle.dumps(kind("what happened", hint="what to do")))
+    again = pickle.loads(pickle.dumps(kind("what happened", "tests", hint="what to do")))
     assert type(again) is kind
     assert (again.message, again.hint) == ("what happened", "what to do")
     assert str(again) == f"what happened (what to do) [{again.code}]"

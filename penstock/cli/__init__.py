@@ -50,7 +50,7 @@ _SHARED = {
 
 _GONE = SettingsError(
     "`penstock class-archive` is no more",
-    code="cli.command-gone",
+    "cli.command-gone",
     hint="spark.class_archive: PATH in the pipeline file; the first run makes the archive",
 )
 
@@ -103,7 +103,7 @@ def _missing(command: str, error: ModuleNotFoundError) -> SettingsError:
     hint = f"pip install '{wanted}'" if wanted else "pip install --force-reinstall penstock-cdc"
     return SettingsError(
         f"`penstock {command}` needs the module {module!r}, which is not installed",
-        code="module-missing",
+        "cli.module-missing",
         hint=hint,
     )
 

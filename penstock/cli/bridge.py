@@ -122,12 +122,11 @@ def _verify(environment: Mapping[str, str]) -> None:
         one = len(missing) == 1
         raise SettingsError(
             f"the environment variable{'' if one else 's'} {', '.join(missing)}"
-            f" {'is' if one else 'are'} not set",
-            hint="see penstock bridge --help",
-        )
+            f" {'is' if one else 'are'} not set", "cli", hint="see penstock bridge --help",
+        )  # fmt: skip
     for name in ("PG_PORT", "NATS_PORT"):
         if not environment.get(name, "1").isdecimal():
-            raise SettingsError(f"the environment variable {name} is not a port number")
+            raise SettingsError(f"the environment variable {name} is not a port number", "cli")
 
 
 def _postgres(environment: Mapping[str, str]) -> str:

@@ -64,7 +64,10 @@ def findings(deployment: Deployment) -> Iterator[Finding]:
     if pipeline is not None:
         sink = pipeline.sink
         for problem in pipeline.map_problems:
-            yield finding("error", "sink.map", problem, "correct it; until then it is left out")
+            yield finding(
+                "error", "sink.map", problem, "correct it; until then it is left out",
+                code="cli.sink-map",
+            )  # fmt: skip
         yield from _of(f"sink {sink.type}", _sink(pipeline))
         yield from _sizes(pipeline)
         with suppress(PenstockError):  # the sink's own findings say it
@@ -86,13 +89,11 @@ def _sizes(pipeline: Pipeline) -> Iterator[Finding]:
         for name, size in sizes.items():
             if size > room:
                 yield finding(
-                    "warning",
-                    f"backend {name}: document size",
+                    "warning", f"backend {name}: document size",
                     f"documents of up to {size:,} bytes, and room for {room:,} in a"
-                    " message: a larger change becomes a dead letter",
-                    _LARGER,
-                    code="document-size",
-                )
+                    " message: a larger change becomes a dead letter", _LARGER,
+                    code="cli.document-size",
+                )  # fmt: skip
 
 
 def _sink(pipeline: Pipeline) -> Iterator[Finding]:

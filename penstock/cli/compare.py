@@ -66,18 +66,22 @@ def _seconds(text: str) -> float:
     try:
         return float(parse_duration(text))
     except ValueError as error:
-        raise SettingsError(f"--wait: {error}", hint="write a duration, such as 10s") from error
+        raise SettingsError(
+            f"--wait: {error}", "cli", hint="write a duration, such as 10s"
+        ) from error
 
 
 def _backend(pipeline: Pipeline, name: str | None) -> Backend:
     names = [backend.name for backend in pipeline.backends]
     if name is None and len(names) > 1:
-        raise SettingsError("the pipeline has several backends", hint=f"--backend {names[0]}")
+        raise SettingsError(
+            "the pipeline has several backends", "cli", hint=f"--backend {names[0]}"
+        )
     for backend in pipeline.backends:
         if name in (None, backend.name):
             return backend
     raise SettingsError(
-        f"there is no backend {name!r}", code="no-backend", hint=f"there are: {', '.join(names)}"
+        f"there is no backend {name!r}", "cli.no-backend", hint=f"there are: {', '.join(names)}"
     )
 
 
@@ -86,6 +90,7 @@ def _collection(backend: Backend, name: str) -> Collection:
     if not isinstance(feed, ReadsCollections):
         raise SettingsError(
             f"what a {backend.type} backend reads can't be compared",
+            "cli",
             hint="its feed does not read collections; docs/reference/cli.md lists those that do",
         )
     return feed.collection(name)
@@ -133,6 +138,7 @@ def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
     if (reader := pipeline.sink.plug_in.reader) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} cannot be read back",
+            "cli",
             hint="`compare` and `tail` need a sink with a reader",
         )
     return reader(pipeline.sink.settings, url)
@@ -164,9 +170,8 @@ def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collecti
     if len(where) > 1:
         raise SettingsError(
             f"messages of the layout puller do not say which {collection.name} they are of:"
-            f" {', '.join(where)} have one",
-            hint="compare with another layout",
-        )
+            f" {', '.join(where)} have one", "cli", hint="compare with another layout",
+        )  # fmt: skip
 
 
 def _print(report: Report) -> None:

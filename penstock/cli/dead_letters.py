@@ -83,7 +83,7 @@ def replay(
     that it always had. What still cannot be published stays, and the exit code is 1.
     """
     if (id is None) is not everything:
-        raise SettingsError("no dead letter is named", hint="name an ID, or give --all")
+        raise SettingsError("no dead letter is named", "cli", hint="name an ID, or give --all")
     on = Operated.by_command(load_pipeline(file))
     chosen = [str(each["id"]) for each in _chosen(on.letters, table, reason, since)]
     if sum(not _replayed(on, each) for each in (chosen if id is None else [id])):
@@ -116,5 +116,7 @@ def _chosen(
 def _time(text: str) -> datetime:
     start = parse_start(text, datetime.now(UTC))
     if not isinstance(start, Since):
-        raise SettingsError(f"{text!r} is no time", hint="write 10m (ago), or 2026-01-31T12:00")
+        raise SettingsError(
+            f"{text!r} is no time", "cli", hint="write 10m (ago), or 2026-01-31T12:00"
+        )
     return start.time

@@ -15,6 +15,7 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
     if value == "cosmos":
         raise SettingsError(
             "there is no demo of Cosmos DB",
+            "cli",
             hint="read a container of your own: docs/how-to/cosmos.md",
         )
     found: str = click.Choice(SOURCES).convert(value, option, context)

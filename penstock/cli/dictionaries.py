@@ -72,7 +72,7 @@ def _server(file: Path) -> SinkServer:
     sink = load_pipeline(file).sink
     if (server := sink.server()) is None:
         raise SettingsError(
-            f"the sink {sink.type} compresses nothing", hint="use sink.type: jetstream"
+            f"the sink {sink.type} compresses nothing", "cli", hint="use sink.type: jetstream"
         )
     return server
 
@@ -81,9 +81,11 @@ def _bytes(text: str) -> int:
     try:
         size = int(parse_size(text))
     except ValueError as error:
-        raise SettingsError(f"--size: {error}") from None
+        raise SettingsError(f"--size: {error}", "cli") from None
     if not 256 <= size <= 2**19:
-        raise SettingsError("--size is between 256B and 512KiB", hint="16KiB is enough for most")
+        raise SettingsError(
+            "--size is between 256B and 512KiB", "cli", hint="16KiB is enough for most"
+        )
     return size
 
 
@@ -97,7 +99,7 @@ def _chosen(names: Sequence[str], bodies: Samples) -> list[tuple[str, str, str]]
         if len(those) != 1:
             what = "may be one of several tables" if those else "has no message among those"
             there = ", ".join(sorted(".".join(table) for table in those or bodies)) or "none"
-            raise SettingsError(f"{name} {what}", hint=f"there are: {there}")
+            raise SettingsError(f"{name} {what}", "cli", hint=f"there are: {there}")
         found += those
     return found
 

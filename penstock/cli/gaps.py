@@ -51,6 +51,7 @@ def _rows(pipeline: Deployment, mended: str | None) -> list[dict[str, Any]]:
     if pipeline.positions.startswith("memory:"):
         raise SettingsError(
             "gaps are kept with the positions, which are in memory: ask /status while it runs",
+            "cli",
             hint="write positions: sqlite:///FILE to keep them",
         )
     if mended is not None:

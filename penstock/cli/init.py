@@ -94,7 +94,9 @@ def command(*, source: str, to: Path | None) -> None:
         with to.open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise SettingsError(f"can't write {to}: {error.strerror}", hint="name a new file") from None
+        raise SettingsError(
+            f"can't write {to}: {error.strerror}", "cli", hint="name a new file"
+        ) from None
     click.echo(f"next: penstock check {to}")
 
 

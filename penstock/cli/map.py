@@ -67,6 +67,7 @@ def command(
     if (store := pipeline.sink.map_store()) is None:
         raise SettingsError(
             f"the map of {pipeline.name} is in {file} itself",
+            "cli",
             hint="`sink.map: sqlite:///PATH` keeps it in a file that may be edited at any time",
         )
     for problem in pipeline.map_problems:
@@ -134,7 +135,7 @@ def _read(source: Path) -> KuvaszMap:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f"{source.name}:{mark.line + 1}" if mark is not None else source.name
-        raise SettingsError(f"{where}: not valid YAML") from error
+        raise SettingsError(f"{where}: not valid YAML", "cli") from error
     return of_yaml(document) if is_kuvasz(document) else KuvaszMap(document)
 
 
@@ -182,7 +183,7 @@ class _Filling:
                 return int(self._store.add(kind, {**key, **values})["id"])
             self._store.change(kind, id, values)
         except RefusedEdit as error:
-            raise SettingsError(f"{where}: {error.message}", hint=error.hint) from None
+            raise SettingsError(f"{where}: {error.message}", error.code, hint=error.hint) from None
         return id
 
 

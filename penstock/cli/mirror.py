@@ -75,7 +75,9 @@ def _names(tables: str | None) -> list[str] | None:
     if tables is None:
         return None
     if not (names := [name.strip() for name in tables.split(",") if name.strip()]):
-        raise SettingsError("--tables names no table", hint="leave it out for all that there are")
+        raise SettingsError(
+            "--tables names no table", "cli", hint="leave it out for all that there are"
+        )
     return names
 
 

@@ -37,7 +37,7 @@ def resume(*, file: Path, backend: str | None, state: Path | None) -> None:
     """Have BACKEND of the pipeline in FILE, or all, take changes again."""
     on, action = _reachable(file, state), ResumeAction(backend=backend)
     if why := action.refusal(on):
-        raise SettingsError(why)
+        raise SettingsError(why, "cli")
     _print(action.run(on))
 
 
@@ -75,8 +75,10 @@ def _print(done: Any) -> None:
 def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
     if pipeline.ops.token is None:
         raise SettingsError(
-            f"{action} needs ops.token", hint="set it in the file, and start the pipeline again"
+            f"{action} needs ops.token",
+            "cli",
+            hint="set it in the file, and start the pipeline again",
         )
     if "error" in (found := OpsClient.of(pipeline.ops).answer(f"/actions/{action}", arguments)):
-        raise Rejected(str(found["error"]), hint=str(found.get("info", "")))
+        raise Rejected(str(found["error"]), "cli", hint=str(found.get("info", "")))
     click.echo(f"{action} has begun")

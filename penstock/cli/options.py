@@ -124,7 +124,7 @@ class OpsClient:
         if not (found := self.ask(path, body)):
             raise Unavailable(
                 f"no ops server answers on {self._bind}:{self._port}",
-                code="no-ops-server",
+                "cli.no-ops-server",
                 hint="does the pipeline run here? give its file, or the URL of its ops server",
             )
         return found

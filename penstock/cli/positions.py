@@ -86,7 +86,9 @@ def command(
     """
     if len(arguments) != len(_ACTIONS[action]):
         wanted = " ".join(("positions FILE", action, *_ACTIONS[action]))
-        raise SettingsError(f"`{action}` got {len(arguments)} arguments", hint=f"penstock {wanted}")
+        raise SettingsError(
+            f"`{action}` got {len(arguments)} arguments", "cli", hint=f"penstock {wanted}"
+        )
     pipeline = load_deployment(file, state)
     if action == "list" and remaining:
         with Editing(pipeline) as editing:
@@ -157,7 +159,7 @@ def _import(editing: Editing, path: str, *, yes: bool) -> None:
         editing.verify(name)
     if path == "-" and not yes:
         raise SettingsError(
-            "no confirmation can be read while the export is standard input", hint="--yes"
+            "no confirmation can be read while the export is standard input", "cli", hint="--yes"
         )
     _ask(yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
     editing.write(bookmarks)
@@ -168,7 +170,9 @@ def _text(path: str) -> str:
     try:
         return Path(path).read_text()
     except (OSError, ValueError) as error:
-        raise SettingsError(f"can't read {path}: {error}", hint="name a file of `export`") from None
+        raise SettingsError(
+            f"can't read {path}: {error}", "cli", hint="name a file of `export`"
+        ) from None
 
 
 def _ask(yes: bool, what: str) -> None:

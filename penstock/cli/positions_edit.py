@@ -51,7 +51,7 @@ class Editing(Closes):
         if pipeline.positions.startswith("memory:"):
             raise SettingsError(
                 "positions in memory are gone when the pipeline ends",
-                code="positions-in-memory",
+                "cli.positions-in-memory",
                 hint="write positions: sqlite:///FILE to keep them",
             )
         self._pipeline, self._report = pipeline, report
@@ -75,7 +75,7 @@ class Editing(Closes):
             known = ", ".join(row.name for row in self.rows()) or "none"
             raise SettingsError(
                 f"{name} has no stored position",
-                code="no-position",
+                "cli.no-position",
                 hint=f"those that have: {known}",
             )
         return found
@@ -87,7 +87,7 @@ class Editing(Closes):
         if backend not in backends or not partition:
             raise SettingsError(
                 f"{name!r} is no partition of this pipeline",
-                code="no-partition",
+                "cli.no-partition",
                 hint=f"write BACKEND/PARTITION; its backends: {', '.join(backends)}",
             )
 
@@ -98,7 +98,7 @@ class Editing(Closes):
             return Bookmark.from_json(json.loads(text) if text.lstrip().startswith("{") else text)
         except (ValueError, Malformed) as error:
             raise SettingsError(
-                f"{text[:80]!r} is no bookmark", code="no-bookmark", hint=_BOOKMARK
+                f"{text[:80]!r} is no bookmark", "cli.no-bookmark", hint=_BOOKMARK
             ) from error
 
     def export(self) -> dict[str, Any]:
@@ -107,6 +107,7 @@ class Editing(Closes):
         if broken := [row.name for row in rows if row.bookmark is None]:
             raise SettingsError(
                 f"the stored position of {broken[0]} can't be read",
+                "cli",
                 hint=f"penstock positions FILE delete {broken[0]}, or set it",
             )
         kept = {row.name: row.bookmark.to_json() for row in rows if row.bookmark is not None}
@@ -155,7 +156,7 @@ class Editing(Closes):
             if time.monotonic() > until:
                 raise SettingsError(
                     f"a running instance owns the positions of {self._pipeline.name}: {owner.text}",
-                    code="pipeline-runs",
+                    "cli.pipeline-runs",
                     hint="stop it (and its standbys) before positions are changed",
                 )
             time.sleep(_POLL)
@@ -185,6 +186,7 @@ def read_export(text: str) -> dict[str, Bookmark]:
     except (ValueError, KeyError, TypeError, AttributeError, Malformed) as error:
         raise SettingsError(
             "this is no export of positions",
+            "cli",
             hint="it is what `penstock positions FILE export` printed",
         ) from error
 
@@ -213,7 +215,7 @@ def wait_for_owners(
             if first.get(row.name, row.revision) != row.revision:
                 raise SettingsError(
                     f"{row.name} has an owner that lives: {row.owner}",
-                    code="owner-lives",
+                    "cli.owner-lives",
                     hint="stop that process first: it gives its partitions back when it ends",
                 )
         if not first:
@@ -230,6 +232,7 @@ def refuse_unless_ended(row: Lease) -> None:
     if row.owner and "term" in terms(row) and not owner_has_ended(row, Machine()):
         raise SettingsError(
             f"{row.name} is {row.owner}'s, which is no process of this machine that has ended",
+            "cli",
             hint="without --now, its owner is waited for",
         )
 

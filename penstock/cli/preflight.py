@@ -69,7 +69,7 @@ def check_access(ops: Ops) -> Iterator[Finding]:
         yield finding(
             "warning",
             "ops", f"bound to {ops.bind}: whoever reaches it may {may}",
-            "set ops.token and ops.read_token, or let a proxy ask who it is", code="ops-open",
+            "set ops.token and ops.read_token, or let a proxy ask who it is", code="cli.ops-open",
         )  # fmt: skip
 
 
@@ -82,6 +82,7 @@ def check_package() -> Iterator[Finding]:
             f"penstock {version('penstock')} is installed besides penstock-cdc: files of one have"
             " replaced files of the other",
             "pip uninstall penstock penstock-cdc, then pip install penstock-cdc",
+            code="cli.package",
         )
 
 
@@ -91,20 +92,26 @@ def check_java(environment: Mapping[str, str]) -> Finding:
     path = environment.get("PATH", os.defpath)
     found = str(Path(home, "bin", "java")) if home else shutil.which("java", path=path)
     if not found:
-        return finding("error", "java", "there is no java on the PATH", _GET_JAVA)
+        return finding("error", "java", "there is no java on the PATH", _GET_JAVA, code="cli.java")
     try:
         answer = subprocess.run(  # noqa: S603 - the java that Spark will run
             [found, "-version"], capture_output=True, text=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         remedy = f"correct JAVA_HOME, or {_GET_JAVA}" if home else _GET_JAVA
-        return finding("error", "java", f"{found} does not run: {type(error).__name__}", remedy)
+        return finding(
+            "error", "java", f"{found} does not run: {type(error).__name__}", remedy,
+            code="cli.java",
+        )  # fmt: skip
     if (version := _VERSION.search(answer.stderr + answer.stdout)) is None:
-        return finding("error", "java", f"{found} does not say its version", _GET_JAVA)
+        return finding(
+            "error", "java", f"{found} does not say its version", _GET_JAVA, code="cli.java"
+        )
     if int(version[1]) < _JAVA:
         return finding(
-            "error", "java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA
-        )
+            "error", "java", f"{found} is version {version[1]}, too old for Spark", _GET_JAVA,
+            code="cli.java",
+        )  # fmt: skip
     return finding("ok", "java", f"version {version[1]}, {found}")
 
 
@@ -112,8 +119,9 @@ def check_spark() -> Finding:
     """PySpark is an extra; nothing is imported."""
     if find_spec("pyspark") is None:
         return finding(
-            "error", "spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'"
-        )
+            "error", "spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'",
+            code="cli.spark",
+        )  # fmt: skip
     return finding("ok", "spark", "PySpark is installed")
 
 
@@ -133,7 +141,10 @@ def check_master(master: str) -> Iterator[Finding]:
             yield finding("ok", "spark master", f"{each} takes connections")
             return
     remedy = "start it, or correct spark.master in the pipeline file"
-    yield finding("error", "spark master", f"{master} cannot be reached: {problem}", remedy)
+    yield finding(
+        "error", "spark master", f"{master} cannot be reached: {problem}", remedy,
+        code="cli.spark-master",
+    )  # fmt: skip
 
 
 def check_native() -> Finding:
@@ -141,7 +152,7 @@ def check_native() -> Finding:
     if library() is None:
         return finding(
             "warning", "native", f"the native library is {describe()}",
-            "install a C compiler (gcc libc6-dev), then penstock again",
+            "install a C compiler (gcc libc6-dev), then penstock again", code="cli.native",
         )  # fmt: skip
     return finding("ok", "native", "the native library is used")
 
@@ -152,6 +163,7 @@ def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
         yield finding(
             "warning", "class archive", "PENSTOCK_CLASS_ARCHIVE is not read any more",
             "set spark.class_archive to the path of a file, or unset the variable",
+            code="cli.class-archive",
         )  # fmt: skip
 
 
@@ -160,12 +172,10 @@ def check_transform(pipeline: Pipeline) -> Iterator[Finding]:
     if not pipeline.transform or is_local(pipeline.spark.master):
         return
     yield finding(
-        "warning",
-        "transform",
+        "warning", "transform",
         "on a cluster it sees changes that cannot be decoded: what it drops of them gets no"
-        " dead letter",
-        "let them through: WHERE operation = 'ERROR' OR ...",
-    )
+        " dead letter", "let them through: WHERE operation = 'ERROR' OR ...", code="cli.transform",
+    )  # fmt: skip
 
 
 def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
@@ -179,13 +189,14 @@ def check_partitions(pipeline: Pipeline) -> Iterator[Finding]:
             "warning", "partitions",
             "there is one hash partition: {partition} is 0 in every subject",
             "set `partitions`; the source's partition is {source_partition}",
-            code="one-hash-partition",
+            code="cli.one-hash-partition",
         )  # fmt: skip
     elif count > 1 and not used and not pipeline.transform:
         yield finding(
             "warning", "partitions",
             f"there are {count} hash partitions, and the subject does not have them",
-            "put {partition} into sink.subject, or leave `partitions` out", code="hash-partitions",
+            "put {partition} into sink.subject, or leave `partitions` out",
+            code="cli.hash-partitions",
         )  # fmt: skip
 
 
@@ -204,6 +215,7 @@ def check_shards(pipeline: Pipeline) -> Iterator[Finding]:
             "several partitions of the source write to the same subjects: deduplicated by"
             " message ids, not exactly once",
             f"put {' and '.join(missing)} into sink.subject, each in a token of its own",
+            code="cli.subjects",
         )
 
 
@@ -215,7 +227,10 @@ def check_state(state: Path) -> Finding:
     if there.is_dir() and os.access(there, os.W_OK | os.X_OK):
         made = "" if there == state.absolute() else ", will be made"
         return finding("ok", "state", f"{state}{made}")
-    return finding("error", "state", f"{there} is not a writable folder", "choose another `state`")
+    return finding(
+        "error", "state", f"{there} is not a writable folder", "choose another `state`",
+        code="cli.state",
+    )  # fmt: skip
 
 
 def check_positions(url: str) -> Finding:
@@ -231,7 +246,7 @@ def check_positions(url: str) -> Finding:
         return finding(
             "warning", "positions",
             "kept in memory: a restart resumes at the position that the source keeps",
-            "write positions: sqlite:///FILE", code="positions-in-memory",
+            "write positions: sqlite:///FILE", code="cli.positions-in-memory",
         )  # fmt: skip
     return finding("ok", "positions", "writable")
 
@@ -259,14 +274,12 @@ def check_sharing(pipeline: Pipeline) -> Iterator[Finding]:
         leases = pipeline.sink.leases() is not None
         apart = "only the sink can keep the two apart" if leases else "both would write"
         yield finding(
-            "warning",
-            "positions",
+            "warning", "positions",
             f"on this machine only, and anyone may read {', '.join(anyone)}: an instance on"
             f" another machine has other positions, and {apart}",
             "for several machines set positions: postgresql://..., nats://..., etcd://... or"
-            " mongodb://...",
-            code="positions-local",
-        )
+            " mongodb://...", code="cli.positions-local",
+        )  # fmt: skip
 
 
 def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
@@ -285,7 +298,7 @@ def check_followed_positions(pipeline: Deployment) -> Iterator[Finding]:
                 f"{database}.{NAME} is in a database that backend {backend.name} follows:"
                 " it is left out of the stream, which reads each save in the oplog",
                 "give positions a database of their own: mongodb://.../penstock",
-                code="positions-followed",
+                code="cli.positions-followed",
             )
 
 
@@ -300,16 +313,14 @@ def check_port(bind: str, port: int, pipeline: str) -> Finding:
         remedy = "choose another ops.port, or 0 for a free one"
         if error.errno == errno.EADDRINUSE and _runs(bind, port, pipeline):
             return finding(
-                "ok",
-                "ops",
-                f"this pipeline is running, and answers on port {port};"
+                "ok", "ops", f"this pipeline is running, and answers on port {port};"
                 " one that is started now is on standby",
-            )
+            )  # fmt: skip
         if error.errno == errno.EADDRINUSE:
             remedy = f"is another pipeline running already? Otherwise {remedy}"
         return finding(
             "error", "ops", f"can't listen on {bind}:{port}: {error.strerror}", remedy,
-            code="ops-port",
+            code="cli.ops-port",
         )  # fmt: skip
     return finding("ok", "ops", f"port {port} is free" if port else "any port")
 

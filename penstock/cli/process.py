@@ -45,7 +45,7 @@ def observer_of(text: str) -> Callable[[], Observer]:
     """What `package.module:Class` names; raises SettingsError."""
     module, colon, name = text.partition(":")
     if not (module and colon and name):
-        raise SettingsError(f"{text!r} names no class", hint="write package.module:Class")
+        raise SettingsError(f"{text!r} names no class", "cli", hint="write package.module:Class")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -53,9 +53,10 @@ def observer_of(text: str) -> Callable[[], Observer]:
     except ModuleNotFoundError as error:
         raise SettingsError(
             f"--observer: there is no module {error.name!r}",
+            "cli",
             hint="start penstock in its folder, or install its package",
         ) from error
     made = getattr(found, name, None)
     if not callable(made):
-        raise SettingsError(f"--observer: {module} has no class {name!r}")
+        raise SettingsError(f"--observer: {module} has no class {name!r}", "cli")
     return made  # type: ignore[no-any-return]

@@ -93,6 +93,7 @@ def _watch(stream: InitStream, pipeline: Pipeline, ids: list[str], *, shown: boo
                 if record is None or time.monotonic() - seen[one][1] > _SILENT:
                     raise Unavailable(
                         f"the record of {one} has not changed for {_SILENT:.0f} s",
+                        "cli",
                         hint="it takes the snapshot up when it is started again",
                     )
                 if record.state == "replaced":
@@ -121,7 +122,7 @@ def _report(records: Sequence[RunRecord], *, as_json: bool) -> None:
             click.echo(f"{'.'.join(record.name)}: {record.state} ({record.snapshot_id})")
     if failed := [record for record in records if record.error]:
         texts = "; ".join(f"{'.'.join(one.name)}: {one.error}" for one in failed)
-        raise Unavailable(texts, hint=failed[0].hint)
+        raise Unavailable(texts, "cli", hint=failed[0].hint)
 
 
 def _list(records: Sequence[RunRecord], *, as_json: bool) -> None:

@@ -71,13 +71,13 @@ def _ops(where: str, token: str | None) -> OpsClient:
         return OpsClient.of(ops.model_copy(update={"token": Secret(token)}) if token else ops)
     url = urlsplit(where)
     if url.scheme != "http" or not url.hostname:
-        raise SettingsError(f"{where} is no http:// URL", hint=f"such as {_DEFAULT}")
+        raise SettingsError(f"{where} is no http:// URL", "cli", hint=f"such as {_DEFAULT}")
     return OpsClient(url.hostname, url.port or 80, path=url.path.rstrip("/"), token=token or "")
 
 
 def _asked(ops: OpsClient, path: str) -> dict[str, Any]:
     if "error" in (found := ops.answer(path)):
-        raise SettingsError(str(found["error"]), hint=str(found.get("info", "")))
+        raise SettingsError(str(found["error"]), "cli", hint=str(found.get("info", "")))
     return found
 
 

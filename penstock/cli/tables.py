@@ -88,6 +88,7 @@ def reload(*, file: Path, table: str, sid: str | None) -> None:
     if not isinstance(sink, LoadsTables):
         raise SettingsError(
             f"the sink {pipeline.sink.type} keeps no tables",
+            "cli",
             hint="penstock snapshot FILE TABLE takes its rows",
         )
     for name in sink.reload(table, sid):

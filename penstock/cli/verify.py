@@ -59,7 +59,7 @@ def command(
     if pipeline.sink.plug_in.settings is not PostgresSinkSettings:
         raise SettingsError(
             f"the tables of a sink of type {pipeline.sink.type} cannot be compared",
-            code="no-comparison",
+            "cli.no-comparison",
             hint="penstock compare compares a stream with its source; penstock reload loads a table"
             " anew",
         )
@@ -73,7 +73,9 @@ def command(
     if as_json:
         click.echo(json.dumps(found, indent=2))
     if not found:
-        raise SettingsError("nothing was compared", hint="no table of the map has that name or sid")
+        raise SettingsError(
+            "nothing was compared", "cli", hint="no table of the map has that name or sid"
+        )
     if any(one["missing"] or (one["different"] and not one["repaired"]) for one in found):
         raise SystemExit(1)
     if any(one["unsettled"] for one in found):
@@ -144,7 +146,7 @@ def _settle(source: Any, slot: str) -> None:
         if time.monotonic() > deadline:
             raise Unavailable(
                 f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
-                code="behind",
+                "cli.behind",
                 hint="see /status: it may be behind; compare when it is not",
             )
         time.sleep(_LOOK)

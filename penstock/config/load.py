@@ -51,10 +51,10 @@ def _text(path: FilePath) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise SettingsError(f"{path.name}: is not UTF-8 text", code="file-unreadable") from error
+        raise SettingsError(f"{path.name}: is not UTF-8 text", "config.file-unreadable") from error
     except OSError as error:
         raise SettingsError(
-            f"{path}: {(error.strerror or 'cannot be read').lower()}", code="file-unreadable"
+            f"{path}: {(error.strerror or 'cannot be read').lower()}", "config.file-unreadable"
         ) from error
 
 

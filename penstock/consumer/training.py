@@ -45,7 +45,9 @@ def samples(settings: NatsSettings, stream: str, messages: int) -> Samples:
 def _newest(connection: Connection, stream: str, count: int) -> Sequence[Delivered]:
     if (info := JetStream(connection).stream(stream)) is None:
         raise SettingsError(
-            f"there is no stream {stream!r}", code="stream-missing", hint="run the pipeline first"
+            f"there is no stream {stream!r}",
+            "consumer.stream-missing",
+            hint="run the pipeline first",
         )
     end = int(info["state"]["last_seq"])
     first = max(int(info["state"]["first_seq"]), end - count + 1, 1)
@@ -68,6 +70,7 @@ def trained(
     if len(bodies) < _LEAST:
         raise SettingsError(
             f"{name} has {len(bodies)} messages among those: too few to train a dictionary",
+            "consumer",
             hint=f"it takes {_LEAST}: read more of them with --messages, or wait until it has more",
         )
     zstd = driver("zstandard")
@@ -80,6 +83,7 @@ def trained(
     except zstd.ZstdError as error:
         raise SettingsError(
             f"no dictionary can be trained for {name}: {error}",
+            "consumer",
             hint="its messages may be too small, or all alike: leave the table out",
         ) from None
 

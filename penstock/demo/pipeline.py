@@ -69,6 +69,7 @@ class DemoPipeline(Daemon):
         if (code := self.exit_code) is not None:
             raise Unavailable(
                 f"the pipeline ended with exit code {code}; the end of its log:\n{self.tail()}",
+                "demo",
                 hint=f"the whole log: {self.log_file}",
             )
 
@@ -84,7 +85,9 @@ class DemoPipeline(Daemon):
         while not done():
             self.check()
             if time.monotonic() > deadline:
-                raise Unavailable(f"{phase} took longer than {timeout:.0f} s:\n{self.tail()}")
+                raise Unavailable(
+                    f"{phase} took longer than {timeout:.0f} s:\n{self.tail()}", "demo"
+                )
             show(phase)
             time.sleep(0.2)
 

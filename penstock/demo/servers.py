@@ -54,7 +54,7 @@ def beside_python(program: str, *, extra: str) -> Path:
     found = ours if ours.exists() else shutil.which(program)
     if found is None:
         hint = f"pip install 'penstock-cdc[{extra}]'"
-        raise Unavailable(f"{program} is not installed", hint=hint)
+        raise Unavailable(f"{program} is not installed", "demo", hint=hint)
     return Path(found)
 
 
@@ -71,7 +71,7 @@ class Daemon:
     def pid(self) -> int:
         """The process id; raises Unavailable when it does not run."""
         if self._process is None or not self.running:
-            raise Unavailable(f"{self.name} is not running")
+            raise Unavailable(f"{self.name} is not running", "demo")
         return self._process.pid
 
     @property
@@ -183,7 +183,7 @@ class EmbeddedServer(Daemon, Closes):
             more = time.monotonic() < deadline and (again or attempts)
             if not more or not any(text in output for text in passing):
                 raise Unavailable(
-                    f"{self.name} did not start; the end of its log:\n{self.tail(40)}"
+                    f"{self.name} did not start; the end of its log:\n{self.tail(40)}", "demo"
                 )
             time.sleep(0.1)
 

@@ -159,7 +159,7 @@ class Workload(Background):
         """Commits what is open and stops; raises Unavailable if the writer had failed."""
         super().stop()
         if self._error is not None:
-            raise Unavailable(f"the shop could not write: {self._error}") from self._error
+            raise Unavailable(f"the shop could not write: {self._error}", "demo") from self._error
 
     def _run(self) -> None:
         try:

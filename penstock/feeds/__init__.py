@@ -555,6 +555,7 @@ def complete(feed: Feed) -> Feed:
         kind = type(feed)
         raise SettingsError(
             f"the feed {kind.__module__}.{kind.__qualname__} lacks {', '.join(lacking)}",
+            "feeds",
             hint="inherit from penstock.feeds.Feed, which has defaults; see"
             " docs/how-to/write-a-feed.md and docs/how-to/upgrade.md",
         )

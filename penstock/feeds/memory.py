@@ -69,7 +69,7 @@ def number_of(settings: MemoryFeedSettings, place: Place) -> int:
     """The inverse; raises Malformed."""
     _, _, unit = place.cursor.rpartition("-")
     if not unit.isdecimal():
-        raise Malformed(f"{place} is no place of the memory feed")
+        raise Malformed(f"{place} is no place of the memory feed", "feeds")
     return int(unit) * settings.unit + place.ordinal
 
 
@@ -87,7 +87,7 @@ class MemoryDecoder:
         try:
             numbers = [int(number) for number in orjson.loads(page.payload)]
         except (orjson.JSONDecodeError, ValueError, TypeError) as error:
-            raise Malformed("a page of the memory feed is not JSON") from error
+            raise Malformed("a page of the memory feed is not JSON", "feeds") from error
         rows, unit, name = len(numbers), self._settings.unit, self._settings.name
         keys = [number % KEYS for number in numbers]
         kinds = [_OPERATIONS[number // KEYS % 3] for number in numbers]
@@ -148,7 +148,7 @@ class MemoryFollowing(Following):
         if self._feed.settings.latency:
             time.sleep(self._feed.settings.latency)
         if not self._connected:
-            raise Unavailable(f"{self._partition} was closed")
+            raise Unavailable(f"{self._partition} was closed", "feeds")
         pages = self._take()
         if timeout and not pages and not self.drained:
             time.sleep(timeout)
@@ -242,7 +242,7 @@ class MemoryFeed(Feed):
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
     ) -> MemoryFollowing:
         if partition not in self.lineage:
-            raise SettingsError(f"there is no partition {partition}")
+            raise SettingsError(f"there is no partition {partition}", "feeds")
         after = self.acknowledged.get(partition) if bookmark.place is None else bookmark.place
         return MemoryFollowing(self, partition, after)
 

@@ -152,7 +152,7 @@ class PolledFeed(SettingsFeed[P]):
         except Malformed as error:
             raise InvalidPosition(
                 f"the token is damaged: {error.message}",
-                code="token-damaged",
+                "feeds.token-damaged",
                 hint=f"take another one, a time or {self.oldest}",
             ) from error
         return at
@@ -167,7 +167,8 @@ class PolledFeed(SettingsFeed[P]):
             return [failed("saved position", error)]
         if not answered:
             late = f"{partition} was not read: calls are too many"
-            return [finding("warning", "saved position", late, "check again soon")]
+            code = "feeds.saved-position"
+            return [finding("warning", "saved position", late, "check again soon", code=code)]
         return [finding("ok", "saved position", f"{partition} has the changes after it")]
 
     # What each has of its own.

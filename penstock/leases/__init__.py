@@ -33,7 +33,7 @@ class Lease:
 
 def changed(name: str) -> LeaseLost:
     """What a store raises, or gives, for a row that has another revision than was expected."""
-    return LeaseLost(f"lease {name!r} was changed by another owner")
+    return LeaseLost(f"lease {name!r} was changed by another owner", "leases")
 
 
 class LeaseStore(Protocol):
@@ -71,7 +71,9 @@ def open_store(url: str) -> LeaseStore:
     scheme, colon, _ = url.partition(":")
     if not colon:
         raise SettingsError(
-            "`positions` is no URL", code="url-invalid", hint=f"known: {', '.join(known('stores'))}"
+            "`positions` is no URL",
+            "leases.url-invalid",
+            hint=f"known: {', '.join(known('stores'))}",
         )
     made: LeaseStore = plugin("stores", scheme)(url)
     return made

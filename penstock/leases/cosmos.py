@@ -143,6 +143,7 @@ def _refuse_expiry(properties: Mapping[str, Any]) -> None:
     if (seconds := properties.get("defaultTtl")) is not None and seconds > 0:
         raise SettingsError(
             f"the container of the positions deletes its items after {seconds} s",
+            "leases",
             hint="switch its time to live off, or to -1",
         )
 
@@ -153,11 +154,13 @@ def parts_of_cosmos(url: str) -> tuple[str, str, str, str]:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise SettingsError("the positions URL can't be read", hint=_HINT) from None
+        raise SettingsError("the positions URL can't be read", "leases", hint=_HINT) from None
     names = [unquote(each) for each in parts.path.strip("/").split("/")]
     options = parse_qs(parts.query)
     if not host or len(names) != 2 or not all(names) or options.keys() - {"tls"}:
-        raise SettingsError("the positions URL names no container of Cosmos DB", hint=_HINT)
+        raise SettingsError(
+            "the positions URL names no container of Cosmos DB", "leases", hint=_HINT
+        )
     scheme = "http" if options.get("tls") == ["false"] else "https"
     return f"{scheme}://{host}:{port or 443}", unquote(parts.password or ""), names[0], names[1]
 
@@ -168,6 +171,7 @@ def _entra() -> Any:
     except ImportError:
         raise SettingsError(
             "a positions URL without a key needs azure-identity",
+            "leases",
             hint="pip install 'penstock-cdc[cosmos-entra]', or write the key into the URL",
         ) from None
     return DefaultAzureCredential()
@@ -226,6 +230,7 @@ def _lease(item: dict[str, Any]) -> Lease:
     except KeyError:
         raise SettingsError(
             f"the item {item.get('id')!r} of the container is no lease",
+            "leases",
             hint="give the positions a container of their own",
         ) from None
 
@@ -241,18 +246,21 @@ def _translated() -> Iterator[None]:
             error.status_code == 404 and error.sub_status in _PASSES
         ):
             raise SettingsError(
-                text, hint="correct the key and the names in `positions`"
+                text, "leases", hint="correct the key and the names in `positions`"
             ) from error
-        raise Unavailable(text, hint="penstock tries again by itself") from error
+        raise Unavailable(text, "leases", hint="penstock tries again by itself") from error
     except AzureError as error:
         raise Unavailable(
             f"positions container: {type(error).__name__}",
+            "leases",
             hint="is the address in `positions` right?",
         ) from error
     except RuntimeError as error:
         if not _is_race(error):
             raise
-        raise Unavailable(f"positions container: {error}") from error
+        raise Unavailable(f"positions container: {error}", "leases") from error
     except ValueError:
         # Not its text: it may quote the URL.
-        raise SettingsError("Cosmos DB does not accept the positions URL", hint=_HINT) from None
+        raise SettingsError(
+            "Cosmos DB does not accept the positions URL", "leases", hint=_HINT
+        ) from None

@@ -139,6 +139,7 @@ class EtcdStore(ClientStore[EtcdGateway]):
         except KeyError:
             raise SettingsError(
                 f"the key {key!r} under the prefix is no lease",
+                "leases",
                 hint="give the positions a prefix of their own",
             ) from None
 

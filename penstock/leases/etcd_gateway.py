@@ -63,11 +63,15 @@ class EtcdAddress:
         tls = options.pop("tls", "true" if scheme == "etcds" else "false").lower()
         files = {name: options.pop(name) for name in _FILES if name in options}
         if options or tls not in _TRUE + _FALSE or ("cert" in files) != ("key" in files):
-            raise SettingsError("the positions URL has options that etcd does not have", hint=HINT)
+            raise SettingsError(
+                "the positions URL has options that etcd does not have", "leases", hint=HINT
+            )
         if not all(_is_host(host) for host in hosts.split(",")):
-            raise SettingsError("the positions URL names no etcd server", hint=HINT)
+            raise SettingsError("the positions URL names no etcd server", "leases", hint=HINT)
         if not (prefix := parts.path.strip("/")):
-            raise SettingsError("the positions URL names no prefix of keys in etcd", hint=HINT)
+            raise SettingsError(
+                "the positions URL names no prefix of keys in etcd", "leases", hint=HINT
+            )
         return cls(
             hosts=tuple(host if _port(host) else f"{host}:2379" for host in hosts.split(",")),
             prefix=unquote(prefix),
@@ -130,7 +134,7 @@ class EtcdGateway:
             error = _error(status, answer)
             if isinstance(error, Unavailable):
                 raise error
-            raise SettingsError(f"etcd: {_message(answer)}", hint=_LOGIN)
+            raise SettingsError(f"etcd: {_message(answer)}", "leases", hint=_LOGIN)
         self._token = str(answer["token"])
 
     def _exchange(self, path: str, body: Mapping[str, Any]) -> tuple[int, dict[str, Any]]:
@@ -150,16 +154,19 @@ class EtcdGateway:
                 # Any other passes: a handshake that was cut, an alert of an overloaded proxy.
                 is_setting = is_caused_by(error, SSLCertVerificationError)
                 raise (SettingsError if is_setting else MaybeDone)(
-                    f"etcd at {endpoint}: {error}", hint="correct ?ca=, ?cert= and ?key="
+                    f"etcd at {endpoint}: {error}", "leases", hint="correct ?ca=, ?cert= and ?key="
                 ) from error
             except (NewConnectionError, ConnectTimeoutError) as error:
                 failed.append(f"{endpoint}: {_reason(error)}")
                 self._turn()
             except (HTTPError, OSError) as error:
                 self._turn()
-                raise MaybeDone(f"etcd at {endpoint} did not answer: {_reason(error)}") from error
+                raise MaybeDone(
+                    f"etcd at {endpoint} did not answer: {_reason(error)}", "leases"
+                ) from error
         raise Unavailable(
             f"no etcd server can be reached: {'; '.join(failed)}",
+            "leases",
             hint="is etcd running, and are the endpoints in `positions` right?",
         )
 
@@ -170,7 +177,7 @@ class EtcdGateway:
 def _pool(address: EtcdAddress) -> urllib3.PoolManager:
     for path in address.files.values():
         if not Path(path).is_file():
-            raise SettingsError(f"etcd: {path} is no file", hint=HINT)
+            raise SettingsError(f"etcd: {path} is no file", "leases", hint=HINT)
     names = {"ca": "ca_certs", "cert": "cert_file", "key": "key_file"}
     tls: dict[str, Any] = {names[name]: path for name, path in address.files.items()}
     return urllib3.PoolManager(retries=False, timeout=_PATIENCE, **tls)
@@ -193,13 +200,13 @@ def _error(status: int, answer: Mapping[str, Any]) -> PenstockError:
     if code == 0 and status == 404:
         code = 12
     if "request is too large" in message or "too many operations" in message:
-        return Malformed(f"etcd: {message}", hint="raise etcd's --max-request-bytes")
+        return Malformed(f"etcd: {message}", "leases", hint="raise etcd's --max-request-bytes")
     if code == _UNAUTHENTICATED or "user name is empty" in message:
-        return SettingsError(f"etcd: {message}", hint=_LOGIN)
+        return SettingsError(f"etcd: {message}", "leases", hint=_LOGIN)
     if code in _OPERATOR:
-        return SettingsError(f"etcd: {message}", hint=_OPERATOR[code])
+        return SettingsError(f"etcd: {message}", "leases", hint=_OPERATOR[code])
     # Without a leader, or out of time, a write may still be carried out.
-    return MaybeDone(f"etcd: {message}")
+    return MaybeDone(f"etcd: {message}", "leases")
 
 
 def _reason(error: BaseException) -> str:

@@ -94,5 +94,6 @@ def _read(row: Lease) -> Bookmarks:
     except (ValueError, AttributeError, Malformed) as error:
         raise Malformed(
             f"the row {row.name!r} can't be read",
+            "leases",
             hint="was the positions store written by something else? Delete the row",
         ) from error

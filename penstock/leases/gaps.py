@@ -153,5 +153,6 @@ def _row(lease: Lease) -> GapRow:
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(
             f"the record {lease.name!r} can't be read",
+            "leases",
             hint="was the positions store written by something else?",
         ) from error

@@ -33,7 +33,7 @@ def verify_kind(rows: Iterable[Lease], kind: Kind) -> None:
         if found not in ("", kind):
             raise SettingsError(
                 f"{row.name!r} is the position of a {found}, and this is a {kind}",
-                code="name-taken",
+                "leases.name-taken",
                 hint=_HINT,
             )
 
@@ -57,6 +57,6 @@ class NameCheck:
         before, self._revision = self._revision, row.revision
         if before not in ("", row.revision):
             raise SettingsError(
-                f"a pipeline of the name {self._name!r} runs", code="name-taken", hint=_HINT
+                f"a pipeline of the name {self._name!r} runs", "leases.name-taken", hint=_HINT
             )
         return False

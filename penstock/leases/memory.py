@@ -23,7 +23,7 @@ class MemoryStore:
     def of_url(cls, url: str) -> "MemoryStore":
         """Of `memory:`; raises SettingsError."""
         if url not in ("memory:", "memory://"):
-            raise SettingsError("a store in memory has no name", hint="write `memory:`")
+            raise SettingsError("a store in memory has no name", "leases", hint="write `memory:`")
         return cls()
 
     def get(self, name: str) -> Lease | None:

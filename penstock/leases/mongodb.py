@@ -120,13 +120,14 @@ def database_of(url: str) -> str:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise SettingsError("the positions URL can't be read", hint=_HINT) from None
+        raise SettingsError("the positions URL can't be read", "leases", hint=_HINT) from None
     database = parts.path.strip("/")
     if not parts.netloc.rpartition("@")[2] or not database:
-        raise SettingsError("the positions URL names no database of MongoDB", hint=_HINT)
+        raise SettingsError("the positions URL names no database of MongoDB", "leases", hint=_HINT)
     if any(each.startswith("collection=") for each in parts.query.split("&")):
         raise SettingsError(
             f"positions in MongoDB are always in the collection {NAME}, which no feed follows",
+            "leases",
             hint="leave out `collection` and choose a DATABASE; rename a collection that is there",
         )
     return database
@@ -166,6 +167,7 @@ def _lease(document: _Json) -> Lease:
     except (KeyError, ValueError, TypeError):
         raise SettingsError(
             f"the document {document.get('_id')!r} of the collection is no lease",
+            "leases",
             hint="give the positions a collection of their own",
         ) from None
 
@@ -178,17 +180,21 @@ def _translated() -> Iterator[None]:
         if is_caused_by(error, DNSException, OSError) and not is_caused_by(error, NXDOMAIN):
             raise Unavailable(
                 "positions collection: the name in `positions` is not resolved now",
+                "leases",
                 hint="penstock tries again by itself",
             ) from error
         # Not its text: it may quote the URL.
-        raise SettingsError("MongoDB does not accept the positions URL", hint=_HINT) from None
+        raise SettingsError(
+            "MongoDB does not accept the positions URL", "leases", hint=_HINT
+        ) from None
     except errors.PyMongoError as error:
         code = getattr(error, "code", None)
         message = str(error).split(", full error", 1)[0].split(" (configured timeouts", 1)[0]
         if code in _OPERATOR:
             hint = _OPERATOR[code]
-            raise SettingsError(f"positions collection: {message}", hint=hint) from error
+            raise SettingsError(f"positions collection: {message}", "leases", hint=hint) from error
         raise Unavailable(
             f"positions collection: {message}",
+            "leases",
             hint="is MongoDB running, and is the address in `positions` right?",
         ) from error

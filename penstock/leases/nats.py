@@ -124,9 +124,11 @@ class NatsStore(BucketStore):
         options = parse_qs(query)
         replicas = options.pop("replicas", ["1"])[-1]
         if "://" not in servers or options or not replicas.isdecimal():
-            raise SettingsError("the positions URL names no bucket of a NATS server", hint=_HINT)
+            raise SettingsError(
+                "the positions URL names no bucket of a NATS server", "leases", hint=_HINT
+            )
         if not _BUCKET.fullmatch(name):
-            raise SettingsError(f"invalid bucket name {name!r}", hint=_HINT)
+            raise SettingsError(f"invalid bucket name {name!r}", "leases", hint=_HINT)
         self.name = name
         self._replicas = int(replicas)
         super().__init__(NatsSettings.model_validate({"url": servers}), url)
@@ -154,5 +156,6 @@ def lease_of(entry: KeyValue) -> Lease:
     except (ValueError, KeyError, TypeError):
         raise SettingsError(
             f"the key {entry.key} of the bucket is no lease",
+            "leases",
             hint="give the positions a bucket of their own",
         ) from None

@@ -89,7 +89,7 @@ class OwnedRows:
                 if not names:
                     return written
                 self._read_again(names)
-        raise Unavailable(f"{min(names)} is changed by others all the time")
+        raise Unavailable(f"{min(names)} is changed by others all the time", "leases")
 
     def remove(self, name: str) -> None:
         """Removes a row of ours. One that changed stays: it is lost, or still ours."""

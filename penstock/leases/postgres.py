@@ -51,7 +51,9 @@ class PostgresStore(RowStore["psycopg.Connection[tuple[Any, ...]]"]):
         super().__init__(url)
         if "://" not in url:
             hint = "write postgresql://USER:PASSWORD@HOST/DATABASE"
-            raise SettingsError("the positions URL names no PostgreSQL database", hint=hint)
+            raise SettingsError(
+                "the positions URL names no PostgreSQL database", "leases", hint=hint
+            )
 
     def __repr__(self) -> str:
         return "PostgresStore(***)"
@@ -101,4 +103,6 @@ def _translated() -> Iterator[None]:
         broken = isinstance(error, psycopg.OperationalError)
         passing = state.startswith(_PASSING) if state else broken
         kind = Unavailable if passing else SettingsError
-        raise kind(f"positions table: {message}", hint="" if passing else _HINT) from error
+        raise kind(
+            f"positions table: {message}", "leases", hint="" if passing else _HINT
+        ) from error

@@ -34,7 +34,7 @@ class SqliteStore(RowStore[sqlite3.Connection]):
         """Of `sqlite:///relative.db` or `sqlite:////absolute.db`; raises SettingsError."""
         if (path := path_of(url)) is None:
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
-            raise SettingsError("the positions URL names no SQLite file", hint=hint)
+            raise SettingsError("the positions URL names no SQLite file", "leases", hint=hint)
         return cls(path)
 
     def __reduce__(self) -> tuple[Any, ...]:

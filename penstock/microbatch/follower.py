@@ -188,4 +188,4 @@ class Follower(PageClient):
         self._recorded.acquire()
         if self._over.is_set():
             self._recorded.release()  # for the others that wait
-            raise self._failure or Unavailable("the micro-batch is over")
+            raise self._failure or Unavailable("the micro-batch is over", "microbatch")

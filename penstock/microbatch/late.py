@@ -83,7 +83,9 @@ class SideFiles:
         not late win. Raises Malformed; Unavailable if their file is gone."""
         places = stubs.column(CARRIER).to_numpy(zero_copy_only=False)
         if places.dtype != np.int64 or np.any(np.diff(places) <= 0):
-            raise Malformed("a transform changed the column that leads to the late ones")
+            raise Malformed(
+                "a transform changed the column that leads to the late ones", "microbatch"
+            )
         files = places >> _ROW_BITS
         cuts = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
         for begin, end in pairwise(cuts):
@@ -114,7 +116,9 @@ class SideFiles:
                 with pa.ipc.open_stream(pa.memory_map(str(path))) as reader:
                     self._open = path, reader.read_next_batch()
             except OSError as error:
-                raise Unavailable(f"the late columns of a row are gone: {error}") from error
+                raise Unavailable(
+                    f"the late columns of a row are gone: {error}", "microbatch"
+                ) from error
             with suppress(OSError):
                 path.unlink()
         return self._open[1]

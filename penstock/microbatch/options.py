@@ -160,10 +160,13 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
     if source.mode == "realtime" and source.positions is None:
         raise SettingsError(
             "mode realtime needs a positions store: Spark's checkpoint has no position then",
+            "microbatch",
             hint="use penstock run with spark.trigger: realtime, or the option positions",
         )
     if source.mode == "rows" and source.images == "text":
-        raise SettingsError("rows have no images of the form text", hint="images: json or msgpack")
+        raise SettingsError(
+            "rows have no images of the form text", "microbatch", hint="images: json or msgpack"
+        )
     _preload("feeds", source.preload)
     found: FeedPlugin = plugin("feeds", source.backend)
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}

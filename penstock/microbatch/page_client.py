@@ -33,7 +33,9 @@ def reaching() -> Iterator[None]:
         yield
     except (OSError, EOFError) as error:
         raise Unavailable(
-            "the reader process is gone", hint="the query starts again from the stored position"
+            "the reader process is gone",
+            "microbatch",
+            hint="the query starts again from the stored position",
         ) from error
 
 
@@ -75,6 +77,7 @@ class Handed:
             if pages:
                 raise Malformed(
                     f"the sink's write returned without a place for {name} up to {pages[-1][0]}",
+                    "microbatch",
                     hint="a receipt's position has the last place of every partition",
                 )
 
@@ -180,6 +183,7 @@ def connected(ticket: Ticket) -> Connection:
     except (OSError, EOFError, AuthenticationError) as error:
         raise Unavailable(
             f"the reader process can't be reached at {ticket.address}: {error}",
+            "microbatch",
             hint="on a cluster, executors must reach the driver's host (spark.driver.host)",
         ) from error
 
@@ -189,4 +193,4 @@ def expect_end(message: Any) -> None:
     if isinstance(message, PenstockError):
         raise message
     if message is not Signal.END:
-        raise Malformed("the reader process sent an unknown message")
+        raise Malformed("the reader process sent an unknown message", "microbatch")

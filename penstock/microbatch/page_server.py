@@ -74,7 +74,7 @@ class PageServer(Server):
     def _take(self, line: "_Line", report: Any) -> None:
         try:
             if not isinstance(report, Report):
-                raise Malformed("a task sent an unknown message")
+                raise Malformed("a task sent an unknown message", "microbatch")
             self._pages.take(report)
             if isinstance(report, FoundGap):
                 line.send_value(Signal.RECORDED)

@@ -196,6 +196,7 @@ class PlannedReading(Pages, Reading):
                 raise Unavailable(
                     f"the source lists the partition {min(missing)}, of which a planned micro-batch"
                     " has changes, at times only",
+                    "microbatch",
                     hint="the query starts again and plans the same micro-batch",
                 )
             time.sleep(POLL)

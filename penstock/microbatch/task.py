@@ -245,6 +245,7 @@ def require_columns(names: Sequence[str], options: Mapping[str, str]) -> None:
     if missing and list(names) != TICKETS.names:
         raise SettingsError(
             f"the DataFrame lacks the columns {', '.join(missing)}",
+            "microbatch",
             hint="penstock's sink needs every column of the change: transform values, keep columns",
         )
 

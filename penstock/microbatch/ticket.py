@@ -130,7 +130,7 @@ def page_of(head: bytes, more: Callable[[], bytes]) -> Page:
     try:
         partition, first, last, count, captured_at, context, payload = ormsgpack.unpackb(head)
     except (ValueError, TypeError) as error:
-        raise Malformed("what came from the reader process is no page") from error
+        raise Malformed("what came from the reader process is no page", "microbatch") from error
     return Page(
         partition=PartitionId(partition),
         first=Place.parse(first),

@@ -5,7 +5,6 @@ operator and pickles with its data, because errors cross Spark's processes.
 """
 
 import re
-import sys
 from typing import Literal
 
 __all__ = [
@@ -38,19 +37,17 @@ class PenstockError(Exception):
 
     `message` says what happened and where; `hint` says what the operator can do about it, in one
     sentence. Neither ever holds a secret or row data. `code` is stable, and a heading of
-    docs/reference/errors.md: PART.NAME, of the part of penstock that raises it; without a name that
-    of the class.
+    docs/reference/errors.md: PART.NAME, or the PART of penstock alone, for the name of the class.
+    Errors of others may have none: theirs is the name of the class.
     """
 
-    def __init__(self, message: str, *, hint: str = "", code: str = "") -> None:
+    def __init__(self, message: str, code: str = "", *, hint: str = "") -> None:
         super().__init__(message)
         self.message = message
         self.hint = hint
-        cause = sys.exc_info()[1]
-        if not code and isinstance(cause, PenstockError) and cause.message in message:
-            code = cause.code  # told again, by who knows more about it
-        name = code or re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
-        self.code: str = name if "." in name else f"{_part(self)}.{name.removesuffix('-error')}"
+        name = re.sub(r"(?<=[a-z])(?=[A-Z])", "-", type(self).__name__).lower()
+        whole = code if "." in code else f"{code}.{name.removesuffix('-error')}"
+        self.code: str = whole.removeprefix(".")
 
     def __str__(self) -> str:
         said = f"{self.message} ({self.hint})" if self.hint else self.message
@@ -63,26 +60,12 @@ class PenstockError(Exception):
             return error
         return Malformed(
             f"{doing} failed: {type(error).__name__}: {error}",
+            "model",
             hint="this is a defect of penstock; please report it with the log",
         )
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.message, self.hint), self.__dict__
-
-
-def _part(error: PenstockError) -> str:
-    """The part of penstock that makes an error: the first caller outside of its own classes."""
-    frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_locals.get("self") is error:
-        frame = frame.f_back
-    return part_of(frame.f_globals["__name__"])
-
-
-def part_of(module: str) -> str:
-    """`postgres` of penstock.feeds.postgres.slot, `cli` of penstock.cli.check."""
-    package, *names = module.split(".")
-    inner = len(names) > 2 and names[0] in ("feeds", "sinks")
-    return names[inner] if package == "penstock" and names else package
 
 
 def _rebuild(kind: type[PenstockError], message: str, hint: str) -> PenstockError:
@@ -135,12 +118,12 @@ class RefusedEdit(SettingsError):
     def __init__(
         self,
         message: str,
+        code: str = "",
         *,
         hint: str = "",
         reason: Literal["duplicate", "in use", "not found", "missing", "invalid"] = "invalid",
         field: str = "",
-        code: str = "",
     ) -> None:
-        super().__init__(message, hint=hint, code=code)
+        super().__init__(message, code, hint=hint)
         self.reason = reason
         self.field = field

@@ -1,11 +1,9 @@
 """What a preflight check finds: plain values that the CLI prints and tests compare."""
 
-import re
-import sys
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.model.errors import PenstockError, part_of
+from penstock.model.errors import PenstockError
 
 Level = Literal["ok", "warning", "error"]
 
@@ -28,12 +26,9 @@ class Finding:
 def finding(
     level: Level, subject: str, message: str, remedy: str = "", *, code: str = ""
 ) -> Finding:
-    """One finding, in a line. Its code begins with the part of penstock that calls this, and ends
-    with `code`; the default is the subject, which then must not have a name in it."""
-    part = part_of(sys._getframe(1).f_globals["__name__"])
-    name = code or re.sub("[^a-z]+", "-", subject.lower())
-    full = "" if level == "ok" else name if "." in name else f"{part}.{name}"
-    return Finding(level=level, subject=subject, message=message, remedy=remedy, code=full)
+    """One finding, in a line; the code is dropped where nothing is to be done."""
+    code = code if level != "ok" else ""
+    return Finding(level=level, subject=subject, message=message, remedy=remedy, code=code)
 
 
 def failed(subject: str, error: PenstockError) -> Finding:

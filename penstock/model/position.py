@@ -37,7 +37,7 @@ class Place(NamedTuple):
         """The inverse of `str(place)`; raises Malformed on anything else."""
         cursor, _, ordinal = text.rpartition(":")
         if not cursor or not ordinal.isdecimal():
-            raise Malformed(f"{text!r} is not a place (CURSOR:ORDINAL)")
+            raise Malformed(f"{text!r} is not a place (CURSOR:ORDINAL)", "model")
         return tuple.__new__(cls, (cursor, int(ordinal)))  # half the time of cls(...)
 
 
@@ -72,7 +72,7 @@ class Bookmark(NamedTuple):
                 bool(document.get("ended", False)),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise Malformed(f"{json.dumps(document)[:80]} is not a bookmark") from error
+            raise Malformed(f"{json.dumps(document)[:80]} is not a bookmark", "model") from error
 
 
 # Where a partition begins that nothing is known of.

@@ -68,7 +68,7 @@ def blot(text: str, secrets: Iterable[str]) -> str:
 
 
 def refuse(lines: Sequence[str], *, hint: str = "") -> SettingsError:
-    return SettingsError("\n".join(lines), code="config.file-invalid", hint=hint)
+    return SettingsError("\n".join(lines), "config.file-invalid", hint=hint)
 
 
 def refused(

@@ -84,7 +84,7 @@ def error_of(error: ApiError, what: str) -> PenstockError:
     kind, hint = _ERRORS.get(error.code, (Unavailable, ""))
     if error.code not in _ERRORS and error.status == 400:
         kind = SettingsError
-    return kind(f"{what}: JetStream says {error}", hint=hint)
+    return kind(f"{what}: JetStream says {error}", "nats", hint=hint)
 
 
 class JetStream:
@@ -201,7 +201,7 @@ class JetStream:
         whole. Raises ApiError when the stream refuses it."""
         answer = self._connection.request(subject, payload, headers=headers)
         if status_of(answer.headers) == 503:
-            raise Unavailable(f"no stream takes {subject} now")
+            raise Unavailable(f"no stream takes {subject} now", "nats")
         document: Mapping[str, Any] = orjson.loads(answer.payload)
         if failure := document.get("error"):
             raise ApiError.of(failure)
@@ -237,7 +237,7 @@ class JetStream:
         try:
             document: Mapping[str, Any] = orjson.loads(answer.payload)
         except orjson.JSONDecodeError as error:
-            raise Malformed(f"the answer to {verb} is not JSON") from error
+            raise Malformed(f"the answer to {verb} is not JSON", "nats") from error
         if failure := document.get("error"):
             raise ApiError.of(failure)
         return document
@@ -246,11 +246,11 @@ class JetStream:
         address, info = self._connection.address, self._connection.info
         if info.get("jetstream") or info.get("cluster"):
             raise Unavailable(
-                f"JetStream of {address} does not answer now", code="jetstream-silent"
+                f"JetStream of {address} does not answer now", "nats.jetstream-silent"
             )
         raise SettingsError(
             f"{address} has no JetStream",
-            code="no-jetstream",
+            "nats.no-jetstream",
             hint="start nats-server with JetStream enabled (-js, or jetstream {})",
         )
 
@@ -309,4 +309,4 @@ def swapped(attempt: Callable[[], T], what: str, *, attempts: int = 10) -> T:
         except ApiError as error:
             if error.code not in WRONG_SEQUENCE:
                 raise error_of(error, what) from None
-    raise Unavailable(f"{what} was changed by others in each of {attempts} attempts")
+    raise Unavailable(f"{what} was changed by others in each of {attempts} attempts", "nats")

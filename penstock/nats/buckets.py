@@ -155,9 +155,9 @@ class Bucket:
         if status_of(answer.headers) == 503:
             if self._api.stream(self.stream) is None:
                 raise SettingsError(
-                    f"there is no bucket {self.name}", hint=f"nats kv add {self.name}"
+                    f"there is no bucket {self.name}", "nats", hint=f"nats kv add {self.name}"
                 )
-            raise Unavailable(f"the bucket {self.name} does not answer now")
+            raise Unavailable(f"the bucket {self.name} does not answer now", "nats")
         document = orjson.loads(answer.payload)
         if failure := document.get("error"):
             error = ApiError.of(failure)

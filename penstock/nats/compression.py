@@ -70,6 +70,7 @@ class Decompressor:
             setting = f"{'sink' if of == 'message' else of}.compression"
             raise SettingsError(
                 f"a {of} is compressed with {encoding!r}, which this version cannot read",
+                "nats",
                 hint=f"upgrade penstock here, or set {setting}: none in the pipeline file",
             )
         if of == "snapshot" and not id:  # which needs no driver, and takes long for small bodies
@@ -79,7 +80,7 @@ class Decompressor:
             plain: bytes = known.decompress(data)
         except zstd.ZstdError as error:
             raise Malformed(
-                f"a body of {len(data)} bytes is no whole zstd frame: {error}"
+                f"a body of {len(data)} bytes is no whole zstd frame: {error}", "nats"
             ) from None
         return plain
 
@@ -91,6 +92,7 @@ class Decompressor:
                 raise SettingsError(
                     f"a message is compressed with the dictionary {id}, which the bucket {_BUCKET}"
                     " lacks",
+                    "nats",
                     hint="is it another account, or may the user not read the bucket? where it is"
                     " lost, messages with it cannot be read: take a snapshot",
                 )
@@ -154,7 +156,9 @@ class DictionaryBucket:
                 self._bucket.insert(f"id.{table.id}", data)
             except WrongRevision:
                 raise SettingsError(
-                    f"there is another dictionary with the id {table.id}", hint="train it again"
+                    f"there is another dictionary with the id {table.id}",
+                    "nats",
+                    hint="train it again",
                 ) from None
             now = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
             document: dict[str, Any] = asdict(table) | {"trained_at": now}

@@ -103,7 +103,7 @@ class Connection:
             raise refusal
         raise Unavailable(
             f"no NATS server can be reached ({'; '.join(failures)})",
-            code="unreachable",
+            "nats.unreachable",
             hint="is nats-server running, and is its url right?",
         )
 
@@ -141,7 +141,9 @@ class Connection:
             waited = time.monotonic() - started
             self.watch(waited)
             if waited >= self._settings.timeout:
-                raise Unavailable(f"{self.address} takes no data since {self._settings.timeout} s")
+                raise Unavailable(
+                    f"{self.address} takes no data since {self._settings.timeout} s", "nats"
+                )
 
     def receive(self, timeout: float | None = None) -> list[Msg]:
         """The messages that are there; waits up to `timeout` seconds (0 does not wait; None is
@@ -247,7 +249,7 @@ class Connection:
         self, take: Callable[[Msg], bool | None], subject: str, timeout: float | None = None
     ) -> None:
         if not self.collect(take, timeout or self._settings.timeout):
-            raise Unavailable(f"{self.address} does not answer on {subject}")
+            raise Unavailable(f"{self.address} does not answer on {subject}", "nats")
 
     def subscribe(self, subject: str) -> None:
         """`receive` gives messages under the subject (may have wildcards). Raises as `send`."""
@@ -270,7 +272,7 @@ class Connection:
         if progress != self._progress[0]:
             self._progress = progress, now
         elif now - self._progress[1] > self._settings.timeout:
-            raise Unavailable(f"{self.address} acknowledges nothing any more")
+            raise Unavailable(f"{self.address} acknowledges nothing any more", "nats")
 
     def ping(self) -> None:
         """Makes sure that the server is there and has read what we sent. Raises as `send` does."""
@@ -281,7 +283,7 @@ class Connection:
             left = deadline - time.monotonic()
             if left <= 0:
                 limit = self._settings.timeout
-                raise Unavailable(f"{self.address} does not answer a ping in {limit} s")
+                raise Unavailable(f"{self.address} does not answer a ping in {limit} s", "nats")
             if self._wait(write=False, timeout=left):
                 self._read()
 
@@ -300,7 +302,7 @@ class Connection:
 
     def _open_socket(self) -> socket.socket:
         if self._socket is None:
-            raise Unavailable("the connection is closed")
+            raise Unavailable("the connection is closed", "nats")
         return self._socket
 
     def _wait(self, *, write: bool, timeout: float | None = None) -> bool:
@@ -311,7 +313,9 @@ class Connection:
         if not write:
             self.quiet_at = time.monotonic()
         if not ready and timeout is None:
-            raise Unavailable(f"{self.address} takes no data since {self._settings.timeout} s")
+            raise Unavailable(
+                f"{self.address} takes no data since {self._settings.timeout} s", "nats"
+            )
         return bool(ready)
 
     def _read(self) -> None:
@@ -338,7 +342,7 @@ class Connection:
             except OSError as error:
                 raise self._lost(error) from error
             if not data:
-                raise Unavailable(f"{self.address} closed the connection")
+                raise Unavailable(f"{self.address} closed the connection", "nats")
             self.received_at = time.monotonic()
             refusal = None
             for event in self._arrived.feed(data):
@@ -354,7 +358,7 @@ class Connection:
 
     def _lost(self, error: OSError) -> Unavailable:
         return Unavailable(
-            f"the connection to {self.address} is lost: {reason_of(error)}", code="connection-lost"
+            f"the connection to {self.address} is lost: {reason_of(error)}", "nats.connection-lost"
         )
 
 

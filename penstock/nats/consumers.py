@@ -74,7 +74,7 @@ class PullConsumer:
             **config,
         })  # fmt: skip
         if made is None:
-            raise SettingsError(f"there is no stream {stream!r}", hint=hint)
+            raise SettingsError(f"there is no stream {stream!r}", "nats", hint=hint)
         self.pending = int(made["num_pending"])  # messages after the last that was returned
         name = made["name"]
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
@@ -128,7 +128,7 @@ class PullConsumer:
         if not answered and time.monotonic() - alive_at >= _SILENCE:
             self._failure = "silence"
         if self._failure and not self._arrived:
-            raise Unavailable(f"a consumer has ended ({self._failure})")
+            raise Unavailable(f"a consumer has ended ({self._failure})", "nats")
 
     def _take(self, message: Msg) -> bool | None:
         """See `Connection.collect`: a message of the consumer, or a status of its request."""

@@ -27,9 +27,11 @@ class Address:
             parts = urlsplit(url if "://" in url else f"nats://{url}")
             self.host, self.port = parts.hostname or "", parts.port or _PORT
         except ValueError:
-            raise SettingsError("the NATS url has a bad port", hint=_HINT) from None
+            raise SettingsError("the NATS url has a bad port", "nats", hint=_HINT) from None
         if parts.scheme not in ("nats", "tls") or not self.host:
-            raise SettingsError("the NATS url has no host, or not nats:// or tls://", hint=_HINT)
+            raise SettingsError(
+                "the NATS url has no host, or not nats:// or tls://", "nats", hint=_HINT
+            )
         self.tls = parts.scheme == "tls"
         self.user = unquote(parts.username) if parts.username else None
         self.password = unquote(parts.password) if parts.password is not None else None
@@ -79,12 +81,13 @@ def _read_credentials(path: str) -> tuple[str, str]:
     except OSError as error:
         raise SettingsError(
             f"the credentials file {path!r} cannot be read: {error.strerror}",
+            "nats",
             hint="set `credentials` to the path of a .creds file",
         ) from None
     if len(blocks) != 2:
         raise SettingsError(
             f"the file {path!r} is not a NATS credentials file",
-            code="credentials-invalid",
+            "nats.credentials-invalid",
             hint="it has a JWT block and an NKEY SEED block; `nsc generate creds` writes one",
         )
     return blocks[0], blocks[1]
@@ -101,7 +104,7 @@ def _sign(seed: str, nonce: str) -> tuple[str, str]:
     except (nkeys.NkeysError, ValueError):
         raise SettingsError(
             "the NKEY seed is not valid",
-            code="credentials-invalid",
+            "nats.credentials-invalid",
             hint="a user's seed starts with SU",
         ) from None
 
@@ -131,11 +134,11 @@ def _first_info(raw: socket.socket, address: Address) -> Info:
     while not line.endswith(b"\r\n"):
         byte = raw.recv(1)
         if not byte:
-            raise Unavailable(f"{address} closed the connection")
+            raise Unavailable(f"{address} closed the connection", "nats")
         line += byte
     events = Parser().feed(bytes(line))
     if len(events) != 1 or not isinstance(events[0], Info):
-        raise Malformed(f"{address} is not a NATS server")
+        raise Malformed(f"{address} is not a NATS server", "nats")
     return events[0]
 
 
@@ -148,12 +151,12 @@ def _encrypt(raw: socket.socket, address: Address, settings: NatsSettings) -> ss
     except ssl.SSLCertVerificationError as error:
         raise SettingsError(
             f"the certificate of {address} is not trusted: {error.verify_message}",
-            code="certificate-untrusted",
+            "nats.certificate-untrusted",
             hint="set `tls_ca` to the authority that signed it",
         ) from None
     except FileNotFoundError:
         raise SettingsError(
-            "a TLS file cannot be read", hint="check tls_ca, tls_cert and tls_key"
+            "a TLS file cannot be read", "nats", hint="check tls_ca, tls_cert and tls_key"
         ) from None
 
 
@@ -163,17 +166,17 @@ def error_of(text: str, address: str) -> PenstockError:
     if lower.startswith("permissions violation"):
         return SettingsError(
             f"{address} denies what penstock needs: {text}",
-            code="denied",
+            "nats.denied",
             hint="allow it to the user; docs/how-to/nats.md and snapshots.md list all",
         )
     # A timeout: the server got our credentials too late, from a busy machine or a slow network.
     if any(lower.startswith(word) for word in _REFUSED) and not lower.endswith("timeout"):
         return SettingsError(
             f"{address} refuses our credentials: {text}",
-            code="credentials-refused",
+            "nats.credentials-refused",
             hint="check user and password (or token, nkey, credentials)",
         )
-    return Unavailable(f"{address} ended the connection: {text}")
+    return Unavailable(f"{address} ended the connection: {text}", "nats")
 
 
 def reason_of(error: BaseException) -> str:

@@ -84,12 +84,12 @@ def headers_of(raw: bytes) -> dict[str, str]:
     if not raw:
         return {}
     if not raw.startswith(_VERSION) or not raw.endswith(b"\r\n\r\n"):
-        raise Malformed("message headers do not have the form of NATS/1.0")
+        raise Malformed("message headers do not have the form of NATS/1.0", "nats")
     found = {}
     for line in raw[:-4].decode("utf-8", "replace").split("\r\n")[1:]:
         name, colon, value = line.partition(":")
         if not colon or not name:
-            raise Malformed("a message header has no name")
+            raise Malformed("a message header has no name", "nats")
         found[name] = value.strip(_BLANKS)
     return found
 
@@ -159,12 +159,12 @@ class Parser:
                     continue
                 end = start + int(words[-1])
             except (ValueError, IndexError):
-                raise Malformed(_NOT_NATS) from None
+                raise Malformed(_NOT_NATS, "nats") from None
             # Subject, subscription, reply subject or not, size. 2.9 leaves two spaces where a reply
             # subject would be.
             reply = words[3] if len(words) == 5 else b""
             if not 3 < len(words) < 6 or not words[2]:
-                raise Malformed(_NOT_NATS)
+                raise Malformed(_NOT_NATS, "nats")
             is_whole = start <= split <= end and buffer[end : end + 2] == b"\r\n"
             if not is_whole and not _complete(buffer, start, split, end):
                 break
@@ -172,7 +172,7 @@ class Parser:
             at = end + 2
         else:
             if len(buffer) - at > _LONGEST_LINE:
-                raise Malformed("a line from the server has no end")
+                raise Malformed("a line from the server has no end", "nats")
         self._rest = buffer[at:]
         return events
 
@@ -180,13 +180,13 @@ class Parser:
 def _complete(buffer: bytes, start: int, split: int, end: int) -> bool:
     """Whether headers (from `start`) and body (`split` to `end`) are there. Raises Malformed."""
     if end - start > _LARGEST:
-        raise Malformed(_NOT_NATS)
+        raise Malformed(_NOT_NATS, "nats")
     if not start <= split <= end:
-        raise Malformed("a message's headers are longer than the message")
+        raise Malformed("a message's headers are longer than the message", "nats")
     if len(buffer) < end + 2:
         return False
     if buffer[end : end + 2] != b"\r\n":
-        raise Malformed("a message from the server is longer than it says")
+        raise Malformed("a message from the server is longer than it says", "nats")
     return True
 
 
@@ -204,14 +204,14 @@ def _control(line: bytes) -> Event:
         case b"INFO":
             return _info(rest)
         case _:
-            raise Malformed(_NOT_NATS)
+            raise Malformed(_NOT_NATS, "nats")
 
 
 def _info(text: bytes) -> Info:
     try:
         fields = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise Malformed("the server's INFO is not JSON") from error
+        raise Malformed("the server's INFO is not JSON", "nats") from error
     if not isinstance(fields, dict):
-        raise Malformed("the server's INFO is not a JSON object")
+        raise Malformed("the server's INFO is not a JSON object", "nats")
     return Info(fields)

@@ -15,7 +15,7 @@ def asked(
     SettingsError when the account may not ask."""
     answer = connection.request(subject, payload, timeout)
     if status_of(answer.headers) == 503:
-        raise Unavailable(f"nobody answers requests on {subject}", code="no-answer")
+        raise Unavailable(f"nobody answers requests on {subject}", "nats.no-answer")
     return answer
 
 

@@ -143,7 +143,9 @@ class Board(Closes):
         except OSError as error:
             hint = "name another state folder: short (a socket's path has 107 bytes) and writable"
             what = error.strerror or error
-            raise SettingsError(f"cannot listen on {self.path}: {what}", hint=hint) from error
+            raise SettingsError(
+                f"cannot listen on {self.path}: {what}", "ops", hint=hint
+            ) from error
         threading.Thread(target=self._receive, name="board", daemon=True).start()
         return self
 

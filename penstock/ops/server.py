@@ -149,7 +149,7 @@ def _listener(bind: str, port: int) -> socket.socket:
         listener.close()
         raise SettingsError(
             f"the ops server can't listen on {bind}:{port}: {error.strerror}",
-            code="port-taken",
+            "ops.port-taken",
             hint="choose another ops.port or other ops.extra_ports; ops.port: 0 takes a free one",
         ) from error
     return listener

@@ -134,12 +134,14 @@ def _bound(host: str, port: int) -> socket.socket:
             if error.errno != errno.EADDRINUSE:
                 raise SettingsError(
                     f"can't listen on {host}: {error.strerror}",
+                    "process",
                     hint="spark.bind (or Spark's spark.driver.bindAddress) must be an address of"
                     " this host, such as 0.0.0.0",
                 ) from error
             if time.monotonic() >= deadline:
                 raise Unavailable(
                     f"the port {port} of {host} is taken",
+                    "process",
                     hint="choose another spark.port: it takes a port, and one for each backend",
                 ) from error
         time.sleep(0.1)

@@ -36,7 +36,7 @@ def plugin(kind: str, name: str) -> Any:
     near = [f"did you mean {each!r}? " for each in get_close_matches(name, known(kind), n=1)]
     hint = f"{''.join(near)}known: {', '.join(known(kind))}"
     raise SettingsError(
-        f"there is no {kind.removesuffix('s')} {name!r}", code="plug-in-unknown", hint=hint
+        f"there is no {kind.removesuffix('s')} {name!r}", "process.plug-in-unknown", hint=hint
     )
 
 
@@ -54,7 +54,7 @@ def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str
     module = str(error.name)
     needed = installed_by(module, package) if package else None
     hint = f"pip install '{needed or module.partition('.')[0]}'"
-    return SettingsError(f"{what}, which is not installed", code="module-missing", hint=hint)
+    return SettingsError(f"{what}, which is not installed", "process.module-missing", hint=hint)
 
 
 def installed_by(module: str, package: Distribution) -> str | None:

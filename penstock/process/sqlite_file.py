@@ -59,7 +59,7 @@ def translated(
         yield
     except sqlite3.Error as error:
         kind, hint = errors.get(code_of(error), (SettingsError, "look at the file"))
-        raise kind(f"{what} {path}: {error}", hint=hint) from error
+        raise kind(f"{what} {path}: {error}", "process", hint=hint) from error
     except OSError as error:
         hint = "make the file and its folder writable"
-        raise SettingsError(f"{what} {path}: {error.strerror}", hint=hint) from error
+        raise SettingsError(f"{what} {path}: {error.strerror}", "process", hint=hint) from error

@@ -102,7 +102,7 @@ def _stopped(error: Exception, context: PartitionContext, count: int) -> Rejecte
     found = Rejected(
         f"the observer failed {count} times with the same changes of {context.partition}:"
         f" {type(error).__name__}",
-        code="observer-failed",
+        "processor.observer-failed",
         hint="correct the observer, or set exhausted to dead-letter, and start again",
     )
     found.__cause__ = error

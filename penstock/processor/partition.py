@@ -62,7 +62,7 @@ class LeasedGaps(GapRecorder):
 
     def _check(self, partition: PartitionId) -> None:
         if not self._leases.is_ours(partition):
-            raise LeaseLost(f"the lease of {partition} was taken by another host")
+            raise LeaseLost(f"the lease of {partition} was taken by another host", "processor")
 
 
 class Taker(Protocol):
@@ -294,6 +294,7 @@ class OwnedPartition(GapRecorder):
                     SettingsError(
                         f"the partition {self.partition} has ended, and its last changes are not"
                         " checkpointed: they come again, and its children wait",
+                        "processor",
                         hint="with explicit checkpoints, call context.checkpoint() in close for the"
                         " reason SPLIT",
                     )

@@ -68,7 +68,7 @@ class Processor(Drawn, Closes):
     ) -> None:
         if not is_name(name):
             raise SettingsError(
-                f"invalid processor name {name!r}", hint="letters, digits, '_' and '-'"
+                f"invalid processor name {name!r}", "processor", hint="letters, digits, '_' and '-'"
             )
         self.name = name
         self.host = host  # or drawn by `run`: this process may be forked before
@@ -76,6 +76,7 @@ class Processor(Drawn, Closes):
         if self.feed.on_gap == "resnapshot":
             raise SettingsError(
                 "on_gap: resnapshot needs snapshots, which a processor does not take",
+                "processor",
                 hint="write on_gap: fail or continue",
             )
         self.processing = _processing(processing)
@@ -83,7 +84,9 @@ class Processor(Drawn, Closes):
             dead_letters = DeadLetterFolder(dead_letters)
         if self.processing.exhausted == "dead-letter" and dead_letters is None:
             raise SettingsError(
-                "exhausted: dead-letter needs dead letters", hint="give dead_letters, a folder"
+                "exhausted: dead-letter needs dead letters",
+                "processor",
+                hint="give dead_letters, a folder",
             )
         self._store = ClosableStore(open_store(leases) if isinstance(leases, str) else leases)
         # The rows of this host in the store, and its leases on them.
@@ -268,7 +271,7 @@ class ClosableStore(LeaseStore):
 
     def _call(self, call: Callable[[], Answer]) -> Answer:
         if self._is_closed:
-            raise Unavailable("the processor has ended: its store is closed")
+            raise Unavailable("the processor has ended: its store is closed", "processor")
         try:
             return call()
         finally:

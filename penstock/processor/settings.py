@@ -58,7 +58,7 @@ class ProcessorFile(Deployment):
             raise SettingsError(
                 f"there are positions of the name `{former}`, which a processor's file without"
                 f" `name` had in earlier versions; now that is `{self.name}`",
-                code="name-changed",
+                "processor.name-changed",
                 hint=f"write `name: {former}` to go on there, or another name to begin anew",
             )
 

@@ -42,6 +42,7 @@ class Announced:
         except Unavailable as error:
             raise Unavailable(
                 f"storing the schema of {schema.schema}.{schema.table}: {error.message}",
+                error.code,
                 hint=error.hint,
             ) from error
         except PenstockError as error:

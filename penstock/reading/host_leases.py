@@ -180,7 +180,7 @@ class HostLeases:
     def checkpoint(self, partition: PartitionId, bookmark: Bookmark) -> None:
         """Saves a bookmark; durable when it returns. Raises LeaseLost."""
         if not self.is_ours(partition):
-            raise LeaseLost(f"{self.name(partition)} is not {self.host}'s any more")
+            raise LeaseLost(f"{self.name(partition)} is not {self.host}'s any more", "reading")
         with self._gathering:
             self._pending[partition] = bookmark
         with self._writing:
@@ -191,10 +191,12 @@ class HostLeases:
             if not is_written:
                 self.positions.save(gathered)
         if not self.is_ours(partition):
-            raise LeaseLost(f"{self.name(partition)} was taken by another host")
+            raise LeaseLost(f"{self.name(partition)} was taken by another host", "reading")
         stored = self.positions.stored(partition)
         if stored is None or (stored.place, stored.ended) != (bookmark.place, bookmark.ended):
-            raise Unavailable(self.positions.error or f"{self.name(partition)} was not saved")
+            raise Unavailable(
+                self.positions.error or f"{self.name(partition)} was not saved", "reading"
+            )
 
     def failures(self, partition: PartitionId) -> tuple[str, int]:
         """Which batch of ours failed last (the place of its first change), and how often."""

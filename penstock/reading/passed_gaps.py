@@ -120,4 +120,4 @@ class PassedGaps:
         """Records a gap, then applies its policy: raises PositionLost unless it is to go on."""
         self._gaps.lost(self._partition, lost.gap, resume)
         if lost.gap.policy == "fail":
-            raise PositionLost(lost.message, hint=lost.hint) from lost
+            raise PositionLost(lost.message, lost.code, hint=lost.hint) from lost

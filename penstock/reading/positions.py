@@ -134,6 +134,7 @@ def read_bookmark(lease: Lease) -> Bookmark:
     except (ValueError, Malformed) as error:
         raise Malformed(
             f"the stored position {lease.name!r} can't be read",
+            "reading",
             hint="was the positions store written by something else?",
         ) from error
     # A store keeps marks: none is one that says nothing.
@@ -208,7 +209,7 @@ class Positions(BookmarkRows):
             if not any(isinstance(each, LeaseLost) for each in written):
                 return
             # Their owner saved in this moment.
-        raise Unavailable(f"the positions of {self.prefix} change all the time")
+        raise Unavailable(f"the positions of {self.prefix} change all the time", "reading")
 
     def load(self) -> dict[PartitionId, Bookmark]:
         """What is stored. Raises Unavailable, Malformed, LeaseLost for another instance's row."""
@@ -318,7 +319,7 @@ class Positions(BookmarkRows):
         """Rows that were just read are ours to save. Raises LeaseLost for one of another owner."""
         for row in rows:
             if self.rows.owner and row.owner not in ("", self.rows.owner):
-                raise LeaseLost(f"{row.name} is {row.owner}'s now")
+                raise LeaseLost(f"{row.name} is {row.owner}'s now", "reading")
         found = self._read(rows)
         with self.rows.lock:
             self.rows.adopt(rows)
@@ -329,4 +330,4 @@ class Positions(BookmarkRows):
     def _verify_ours(self) -> None:
         with self.rows.lock:
             if lost := self.rows.lost:
-                raise LeaseLost(f"{min(lost)} was written by another instance")
+                raise LeaseLost(f"{min(lost)} was written by another instance", "reading")

@@ -244,6 +244,7 @@ class Reservoir:
             raise Unavailable(
                 f"the partition {partition}, of which a planned micro-batch has changes, is not"
                 " read any more",
+                "reading",
                 hint="the query starts again, and sees whether its changes are lost",
             )
         if part.reaches(end):

@@ -60,7 +60,7 @@ class Operated:
         if name is not None and name not in known:
             raise SettingsError(
                 f"the pipeline has no backend {name!r}",
-                code="no-backend",
+                "service.no-backend",
                 hint=f"it has: {', '.join(known)}",
             )
         return known if name is None else [name]
@@ -72,6 +72,7 @@ class Operated:
         if not isinstance(sink, KeepsLetters):
             raise SettingsError(
                 f"the sink {self.pipeline.sink.type} keeps no dead letters and suspends no tables",
+                "service",
                 hint="they are in the stream itself there, with the operation ERROR",
             )
         return sink
@@ -194,7 +195,9 @@ class SuspendTableAction(Action):
     def run(self, on: Operated) -> Mapping[str, Any]:
         names = on.backends(self.backend)
         if len(names) > 1:
-            raise SettingsError("several backends: whose table?", hint=f"one of {', '.join(names)}")
+            raise SettingsError(
+                "several backends: whose table?", "service", hint=f"one of {', '.join(names)}"
+            )
         return on.letters.suspend_table(names[0], self.table)
 
 
@@ -234,6 +237,7 @@ class ReplayAction(Action):
             first = min(failed)
             raise Rejected(
                 f"{len(failed)} of {len(chosen)} letters stay, first {first}: {failed[first]}",
+                "service",
                 hint="mend the cause, and replay them again",
             )
         return {"replayed": chosen}
@@ -290,7 +294,7 @@ def replay(on: Operated, id: str) -> Mapping[str, Any]:
     if on.pipeline.transform and letter["kind"] == "source":
         raise Rejected(
             "the change was not decoded, and would be published around transform",
-            code="letter-not-decoded",
+            "service.letter-not-decoded",
             hint="repair the row at the source: its next change goes through the statements",
         )
     backend = _backend(on, str(letter["backend"]))
@@ -310,7 +314,7 @@ def mend(pipeline: Any, name: str) -> None:
         known = gaps.rows()
         if name not in known:
             listed = ", ".join(known) or "none"
-            raise SettingsError(f"{name} has no gaps", hint=f"those that have: {listed}")
+            raise SettingsError(f"{name} has no gaps", "service", hint=f"those that have: {listed}")
         gaps.clear(name)
 
 
@@ -381,5 +385,5 @@ class BadArgument(SettingsError):
     """Which argument of an action is wrong."""
 
     def __init__(self, message: str, field: str) -> None:
-        super().__init__(f"{field}: {message}" if field else message)
+        super().__init__(f"{field}: {message}" if field else message, "service")
         self.field = field

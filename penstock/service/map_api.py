@@ -95,7 +95,7 @@ class MapApi:
         for row in self._rows(kind):
             if row["id"] == id:
                 return row
-        raise RefusedEdit(f"there is no {kind} {id}", reason="not found")
+        raise RefusedEdit(f"there is no {kind} {id}", "service", reason="not found")
 
     def _all(self, kind: Kind, request: OpsRequest) -> Response:
         return _listed(self._rows(kind), request)
@@ -130,12 +130,14 @@ class MapApi:
         for table in self._survey.tables(self._status()):
             if table.id == id:
                 return table
-        raise RefusedEdit(f"there is no table {id}", reason="not found")
+        raise RefusedEdit(f"there is no table {id}", "service", reason="not found")
 
     def _create(self, request: OpsRequest) -> Response:
         table = self._table(_id(request))
         if not self._survey.create(table.mapped, self._there(table), has_sid=True):
-            raise RefusedEdit(f"{table.mapped.full_target} is there already", reason="duplicate")
+            raise RefusedEdit(
+                f"{table.mapped.full_target} is there already", "service", reason="duplicate"
+            )
         return as_json(200, self._table(table.id).to_json())
 
     def _clone(self, request: OpsRequest) -> Response:
@@ -153,10 +155,13 @@ class MapApi:
         }
         store.verify("tbl", row)
         if table.row is not None:
-            raise RefusedEdit(f"{mapped.source} is in the map already", reason="duplicate")
+            raise RefusedEdit(
+                f"{mapped.source} is in the map already", "service", reason="duplicate"
+            )
         if table.partitions and not given.get("partitions_regex"):
             raise RefusedEdit(
                 f"{mapped.source} is partitioned",
+                "service",
                 hint="partitions_regex says which of its partitions go into the target",
                 field="partitions_regex",
             )
@@ -170,13 +175,13 @@ class MapApi:
 
     def _there(self, table: SurveyedTable) -> InventoriedTable:
         if table.there is None:
-            raise RefusedEdit(f"no source that answers has {table.mapped.source}")
+            raise RefusedEdit(f"no source that answers has {table.mapped.source}", "service")
         return table.there
 
     def _reload(self, request: OpsRequest) -> Response:
         table, sink = self._table(_id(request)), self._served.pipeline.sink.sink()
         if table.row is None:
-            raise RefusedEdit(f"{table.mapped.source} is not in the map")
+            raise RefusedEdit(f"{table.mapped.source} is not in the map", "service")
         assert isinstance(sink, LoadsTables)
         sid = request.query.get("sid") or None
         names = sink.reload(table.mapped.source, sid, backend=table.mapped.backend)
@@ -214,7 +219,7 @@ def _guarded(answer: Callable[[OpsRequest], Response]) -> Callable[[OpsRequest],
 def _id(request: OpsRequest) -> int:
     text = request.ids["id"]
     if not text.isascii() or not text.isdigit() or len(text) > _DIGITS:
-        raise RefusedEdit(f"{text[:40]!r} is no id", field="id")
+        raise RefusedEdit(f"{text[:40]!r} is no id", "service", field="id")
     return int(text)
 
 
@@ -225,9 +230,11 @@ def _values(request: OpsRequest, needed: Collection[str] = ()) -> Mapping[str, A
     except orjson.JSONDecodeError:
         values = None
     if not isinstance(values, dict):
-        raise RefusedEdit("the body is no JSON object")
+        raise RefusedEdit("the body is no JSON object", "service")
     if lacking := [name for name in needed if values.get(name) is None]:
-        raise RefusedEdit(f"{', '.join(lacking)}: missing", reason="missing", field=lacking[0])
+        raise RefusedEdit(
+            f"{', '.join(lacking)}: missing", "service", reason="missing", field=lacking[0]
+        )
     return {name: value for name, value in values.items() if name not in _SHOWN}
 
 
@@ -238,9 +245,9 @@ def _listed(rows: Sequence[MapRow], request: OpsRequest) -> Response:
             field, direction = orjson.loads(wanted)
             is_down = {"asc": False, "desc": True}[direction.lower()]
         except (orjson.JSONDecodeError, ValueError, TypeError, KeyError, AttributeError):
-            raise RefusedEdit('sort is ["field","ASC"] or ["field","DESC"]') from None
+            raise RefusedEdit('sort is ["field","ASC"] or ["field","DESC"]', "service") from None
         if rows and field not in rows[0]:
-            raise RefusedEdit(f"there is no field {field} to sort by")
+            raise RefusedEdit(f"there is no field {field} to sort by", "service")
 
         def key(row: MapRow) -> tuple[bool, Any]:
             value = row[field]

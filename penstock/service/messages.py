@@ -55,7 +55,9 @@ class MessageViews:
         reader = self._sink.plug_in.reader
         assert reader is not None
         if not self._room.acquire(blocking=False):
-            raise Unavailable(f"{_VIEWERS} viewers watch the messages already", hint="close one")
+            raise Unavailable(
+                f"{_VIEWERS} viewers watch the messages already", "service", hint="close one"
+            )
         try:
             with reader(self._sink.settings, None) as tail:
                 end = tail.end()

@@ -63,6 +63,7 @@ class OwnedPipeline:
         for partition in self.unpublished(backend, rows):
             raise Unavailable(
                 f"changes of {partition} from before a gap are not published yet",
+                "service",
                 hint="ask again when the pipeline has published them",
             )
         return losses(rows)

@@ -37,6 +37,7 @@ class Pauses(Closes):
         if pipeline.positions.startswith("memory:"):
             raise SettingsError(
                 "pauses are kept with the positions, which are in memory",
+                "service",
                 hint="write positions: sqlite:///FILE to keep them",
             )
         self._store: LeaseStore = open_store(pipeline.positions)
@@ -83,7 +84,7 @@ class Pauses(Closes):
             except LeaseLost:
                 continue  # somebody else did the same in this moment
             return
-        raise Unavailable(f"the pause of {backend} changes all the time")
+        raise Unavailable(f"the pause of {backend} changes all the time", "service")
 
 
 class PausedReaders:
@@ -146,5 +147,6 @@ def _read(row: Lease) -> dict[str, Any]:
     except (ValueError, KeyError, TypeError) as error:
         raise Malformed(
             f"the record {row.name!r} can't be read",
+            "service",
             hint="was the positions store written by something else?",
         ) from error

@@ -160,7 +160,7 @@ class Service:
                 with engine.reporting(supervision.board):
                     while not self._stop.wait(TICK):
                         if leases.lost:
-                            raise LeaseLost(leases.lost)
+                            raise LeaseLost(leases.lost, "service")
                         engine.count_task_slots()
                         for part in ticking:
                             part.tick(time.monotonic())

@@ -71,7 +71,7 @@ class Snapshots(Closes):
         if statements is not None and statements.refusal and wanted:
             raise SettingsError(
                 f"{wanted} takes snapshots, and transform {statements.refusal}",
-                code="transform-refused",
+                "service.transform-refused",
                 hint="leave one of them out: rows of snapshots go through transform",
             )
         self._thread.start()
@@ -159,6 +159,7 @@ class Snapshots(Closes):
             if tables.unknown:
                 raise Unavailable(
                     f"the tables of {', '.join(tables.unknown)} are not known now",
+                    "service",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
             return self._requests.request(name, tables.all, options)
@@ -180,6 +181,7 @@ def _asked_for(subject: bytes) -> tuple[str, TableName]:
     if verb in (b"request", b"cancel") and not name:
         raise SettingsError(
             f"{subject.decode(errors='replace')} names nothing",
+            "service",
             hint="send snapshot.request.TABLE or snapshot.cancel.ID; %XX is a byte of UTF-8",
         )
     return verb.decode(errors="replace"), name
@@ -194,6 +196,7 @@ def _options(payload: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise SettingsError(
             "the options of a request are no map in JSON",
+            "service",
             hint='send nothing, or {"pipeline": NAME} where several pipelines share an account',
         )
     return found

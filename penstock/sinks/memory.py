@@ -93,6 +93,7 @@ class MemorySink(Sink, ReportsPositions):
             raise SettingsError(
                 f"the memory sink's folder {self.settings.folder!r} cannot be made: "
                 f"{error.strerror}",
+                "sinks",
                 hint="give a folder that may be written",
             ) from None
 
@@ -120,7 +121,7 @@ class MemorySink(Sink, ReportsPositions):
     def check(self) -> Sequence[Finding]:
         if self.settings.folder is None:
             message = "keeps changes in memory: they end with the process"
-            return [finding("warning", "sink memory", message, code="in-memory")]
+            return [finding("warning", "sink memory", message, code="sinks.in-memory")]
         return [finding("ok", "sink memory", f"in {self.settings.folder}")]
 
 

@@ -81,18 +81,27 @@ def parse_template(text: str) -> Template:
             near = get_close_matches(name, FIELDS, n=1)
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise SettingsError(
-                f"subject {text!r} uses the unknown field {{{name}}}", hint=f"{hint}known: {known}"
+                f"subject {text!r} uses the unknown field {{{name}}}",
+                "sinks",
+                hint=f"{hint}known: {known}",
             )
     literal = _FIELD.sub("x", text)
     if re.search(r"[{}]", literal):
-        raise SettingsError(f"subject {text!r} has an unmatched brace", hint=f"fields: {known}")
+        raise SettingsError(
+            f"subject {text!r} has an unmatched brace", "sinks", hint=f"fields: {known}"
+        )
     if any(not token for token in literal.split(".")):
-        raise SettingsError(f"subject {text!r} has an empty token", hint="write cdc.{collection}")
+        raise SettingsError(
+            f"subject {text!r} has an empty token", "sinks", hint="write cdc.{collection}"
+        )
     if FORBIDDEN.search(literal.replace(".", "").replace("%", "")):
         raise SettingsError(
             f"subject {text!r} has white space or a wildcard",
+            "sinks",
             hint="only fields in braces vary: cdc.{collection}.{operation}",
         )
     if literal.startswith("$"):
-        raise SettingsError(f"subject {text!r} starts with $", hint="that belongs to the server")
+        raise SettingsError(
+            f"subject {text!r} starts with $", "sinks", hint="that belongs to the server"
+        )
     return Template(text)

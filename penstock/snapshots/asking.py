@@ -20,7 +20,7 @@ def init_stream(pipeline: Pipeline) -> InitStream:
     if (server := pipeline.sink.server()) is None:
         raise SettingsError(
             f"the sink {pipeline.sink.type} takes no snapshots",
-            code="cli.no-snapshots",
+            "cli.no-snapshots",
             hint="they are chunks in a stream of NATS: use sink.type: jetstream",
         )
     return InitStream(server.nats, pipeline.snapshot.stream)
@@ -38,7 +38,9 @@ def cancel_snapshot(stream: InitStream, pipeline: Pipeline, snapshot_id: str) ->
     """Ends a snapshot soon. Raises SettingsError, Unavailable."""
     if not is_id(snapshot_id):
         raise SettingsError(
-            f"{snapshot_id} is no id of a snapshot", hint="`penstock snapshot FILE list` has them"
+            f"{snapshot_id} is no id of a snapshot",
+            "snapshots",
+            hint="`penstock snapshot FILE list` has them",
         )
     _asked(stream, pipeline, f"snapshot.cancel.{snapshot_id}", {})
 
@@ -50,10 +52,10 @@ def _asked(stream: InitStream, pipeline: Pipeline, subject: str, options: Mappin
     except Unavailable as error:
         raise Unavailable(
             f"{error.message}",
-            code="no-answer",
+            "snapshots.no-answer",
             hint=f"is the pipeline {pipeline.name} running? start it first",
         ) from None
     found = orjson.loads(answer.payload)
     if "error" in found:
-        raise SettingsError(found["error"], hint=found.get("hint", ""))
+        raise SettingsError(found["error"], "snapshots", hint=found.get("hint", ""))
     return found

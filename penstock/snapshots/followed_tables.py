@@ -80,11 +80,13 @@ def resolve(name: TableName, tables: Sequence[FollowedTable]) -> FollowedTable:
         return found[0]
     if found:
         names = ", ".join(".".join(table.name) for table in found)
-        raise SettingsError(f"{text} may be one of several tables", hint=f"ask for one of: {names}")
+        raise SettingsError(
+            f"{text} may be one of several tables", "snapshots", hint=f"ask for one of: {names}"
+        )
     names = ", ".join(sorted(".".join(table.name) for table in tables)) or "none"
     raise SettingsError(
         f"no followed table is called {text}",
-        code="no-table",
+        "snapshots.no-table",
         hint=f"there are: {names}; others have to be followed first (the publication, `tables`,"
         " `collections`)",
     )

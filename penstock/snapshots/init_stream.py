@@ -87,7 +87,9 @@ class InitStream(Closes):
             })  # fmt: skip
         else:
             for problem, remedy in problems(self._stream, found["config"]):
-                raise SettingsError(f"the stream {self._stream} {problem}", hint=remedy)
+                raise SettingsError(
+                    f"the stream {self._stream} {problem}", "snapshots", hint=remedy
+                )
 
     def publish(
         self, subject: str, body: bytes, headers: Mapping[str, bytes], identity: str

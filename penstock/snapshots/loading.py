@@ -203,6 +203,7 @@ class TableLoader(Closes):
             is_early = time.monotonic() < self._patient_until
             raise (Unavailable if is_early else SettingsError)(
                 f"{load.name}: the source does not send it",
+                "snapshots",
                 hint="add it to the publication, or take it out of the map",
             )
         begun = time.monotonic()
@@ -216,7 +217,7 @@ class TableLoader(Closes):
             )  # fmt: skip
             TableReader(job, store, self._settings, control).read()
         if not load.finish():
-            raise Unavailable(f"{load.name}: the load was begun anew")
+            raise Unavailable(f"{load.name}: the load was begun anew", "snapshots")
         store.report(0)
         seconds = round(time.monotonic() - begun, 1)
         log.info("a table is loaded", table=load.name, rows=store.rows, seconds=seconds)
@@ -279,7 +280,7 @@ class LoadStore(SnapshotStore):
                 for piece, rows in pieces:
                     control.pace(rows, len(piece))
                     if control.is_over():
-                        raise Unavailable("the load was stopped")
+                        raise Unavailable("the load was stopped", "snapshots")
                     read += rows
                     self._add(rows)
                     yield piece

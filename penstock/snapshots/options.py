@@ -38,6 +38,7 @@ class SnapshotOptions(Settings):
             raise SettingsError(
                 "requests may not bring a condition (`where`): it is SQL, which the role of the"
                 " pipeline runs",
+                "snapshots",
                 hint="set snapshot.where: true in the pipeline file if all who may publish to"
                 " snapshot.request.> may read what that role may read",
             )
@@ -52,6 +53,7 @@ class SnapshotOptions(Settings):
         if not found.selection.is_whole and not table.source.feed.selects_rows:
             raise SettingsError(
                 f"snapshots of the backend {table.source.backend} are of whole tables",
+                "snapshots",
                 hint="only PostgreSQL has where and columns: leave them out",
             )
         return found
@@ -62,11 +64,14 @@ class SnapshotOptions(Settings):
         there = [column["name"] for column in table.schema.columns]
         text = ".".join(table.name)
         if unknown := [name for name in self.columns if name not in there]:
-            raise SettingsError(f"{text} has no column {unknown[0]!r}{nearest(unknown[0], there)}")
+            raise SettingsError(
+                f"{text} has no column {unknown[0]!r}{nearest(unknown[0], there)}", "snapshots"
+            )
         key = [column["name"] for column in table.schema.columns if column["key"]]
         if missing := [name for name in key if name not in self.columns]:
             raise SettingsError(
                 f"the key of {text} is missing in `columns`: {', '.join(missing)}",
+                "snapshots",
                 hint="changes are applied to rows by their key: add it",
             )
         chosen = tuple(name for name in there if name in self.columns)

@@ -189,4 +189,4 @@ def read_header(value: str) -> Any:
         found = orjson.loads(value)
         return {key: found[key] for key in _FIELDS}
     except (ValueError, KeyError, TypeError) as error:
-        raise Malformed(f"the header {HEADER} of a chunk can't be read") from error
+        raise Malformed(f"the header {HEADER} of a chunk can't be read", "snapshots") from error

@@ -70,7 +70,7 @@ def lines_of(taken: TableSnapshot) -> ReadsLines:
     """What gives the rows as lines. Raises SettingsError."""
     source: object = taken.source
     if not isinstance(source, ReadsLines):
-        raise SettingsError(f"rows of {taken.schema.table} are no lines of COPY")
+        raise SettingsError(f"rows of {taken.schema.table} are no lines of COPY", "snapshots")
     return source
 
 
@@ -146,7 +146,7 @@ class TableReader:
                 raise SettingsError(
                     f"reading {job.schema}.{job.table} takes longer than snapshot.max_age, and"
                     " cannot go on later: its changes have no key",
-                    code="too-slow",
+                    "snapshots.too-slow",
                     hint="raise snapshot.max_age, or give the table a primary key that is not"
                     " deferrable, and a replica identity",
                 )
@@ -172,7 +172,7 @@ class TableReader:
         if control.failure is not None:
             raise control.failure
         if control.is_over() or (self._left and not self._is_old):
-            raise Unavailable("the snapshot was stopped before all ranges were read")
+            raise Unavailable("the snapshot was stopped before all ranges were read", "snapshots")
 
     def _work(self, point: SnapshotPoint, planned: Future[None]) -> None:
         control = self._control
@@ -205,7 +205,9 @@ class TableReader:
             point.taken.verify(known)
             if present != point.losses:
                 raise Unavailable(
-                    "changes were lost during the snapshot", hint="ask for another snapshot"
+                    "changes were lost during the snapshot",
+                    "snapshots",
+                    hint="ask for another snapshot",
                 )
         except Unavailable:
             self._store.discard()  # changes do not go on where it was taken
@@ -214,6 +216,7 @@ class TableReader:
             name = f"{self._job.schema}.{self._job.table}"
             raise SettingsError(
                 f"{name} has {counted:,} rows, and by its key {read:,} were found",
+                "snapshots",
                 hint="the index of its key may be corrupt, as after an upgrade of the system's"
                 f" collations: REINDEX TABLE {name}",
             )

@@ -70,7 +70,7 @@ class SnapshotRequests:
             raise SettingsError(
                 f"{'.'.join(table.name)} is suspended: {table.schema.suspended}; changes after a"
                 " snapshot would be missing",
-                code="table-suspended",
+                "snapshots.table-suspended",
                 hint="remove the cause, and: penstock tables resume FILE TABLE",
             )
         for record, run, future in self._runs.values():
@@ -86,6 +86,7 @@ class SnapshotRequests:
         if reason := "needs Spark" if statements is None else statements.refusal:
             raise SettingsError(
                 f"{'.'.join(table.name)} has no snapshots: transform {reason}",
+                "snapshots",
                 hint="rows of snapshots go through transform, too: let its statements choose rows"
                 " and compute columns only",
             )
@@ -94,7 +95,9 @@ class SnapshotRequests:
         """Ends a run. Raises SettingsError for one that does not run."""
         if snapshot_id not in self._runs:
             running = ", ".join(self._runs) or "none"
-            raise SettingsError(f"{snapshot_id} does not run", hint=f"these do: {running}")
+            raise SettingsError(
+                f"{snapshot_id} does not run", "snapshots", hint=f"these do: {running}"
+            )
         _, run, future = self._runs[snapshot_id]
         run.cancel()
         future.cancel()
@@ -270,7 +273,7 @@ class SnapshotRequests:
             return _complete(record, meta)
         cancelled = isinstance(error, Cancelled)
         if cancelled or not isinstance(error, Exception):
-            found: PenstockError = Unavailable("it was cancelled", hint="ask again")
+            found: PenstockError = Unavailable("it was cancelled", "snapshots", hint="ask again")
         else:
             found = PenstockError.of(error, "the snapshot")
         with _logged("the chunks of a snapshot cannot be deleted", snapshot=record.snapshot_id):

@@ -54,14 +54,14 @@ class Kept:
             raise SettingsError(
                 f"the stream {self.stream} keeps only {self.of_subject} messages of a subject:"
                 " changes after a snapshot are gone, and rows stay wrong without an error",
-                code="retention-short",
+                "snapshots.retention-short",
                 hint=f"nats stream edit {self.stream} --max-msgs-per-subject=-1, and bound max_age",
             )
         if self.changes is not None and self.changes < 2 * max_age:
             raise SettingsError(
                 f"the stream {self.stream} keeps changes for {_text(self.changes)}: when a snapshot"
                 f" is loaded, those after it are gone, and rows stay wrong without an error",
-                code="retention-short",
+                "snapshots.retention-short",
                 hint=f"keep them for {_text(2 * max_age)} at least (snapshot.max_age, and as long"
                 f" to load): nats stream edit {self.stream} --max-age, and sink.max_age; or lower"
                 " snapshot.max_age",
@@ -84,13 +84,13 @@ class Kept:
                 "keep chunks no longer than changes (nats stream edit INIT --max-age), or have"
                 " consumers ask for a new snapshot"
             )
-            return [finding("warning", about, text, remedy, code="chunks-outlast")]
+            return [finding("warning", about, text, remedy, code="snapshots.chunks-outlast")]
         if self.is_bounded:
             text = (
                 "its limits, or acknowledgements, may take changes away before a snapshot is loaded"
             )
             remedy = f"leave room for what is written within {_text(2 * max_age)}"
-            return [finding("warning", about, text, remedy, code="stream-bounded")]
+            return [finding("warning", about, text, remedy, code="snapshots.stream-bounded")]
         return [finding("ok", about, "changes outlast a snapshot")]
 
 
@@ -102,7 +102,9 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
     with InitStream(sink.nats, settings.stream, lambda: True) as stream:
         changes, chunks = stream.config(sink.stream), stream.config(settings.stream)
     unfit = [
-        finding("error", f"stream {settings.stream}", problem, remedy, code="stream-unfit")
+        finding(
+            "error", f"stream {settings.stream}", problem, remedy, code="snapshots.stream-unfit"
+        )
         for problem, remedy in (problems(settings.stream, chunks) if chunks else ())
     ]
     return [

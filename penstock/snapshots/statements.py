@@ -46,21 +46,28 @@ def through(statements: RowTransform, batch: pa.RecordBatch, images: Images) -> 
     made = made.filter(pc.field("operation") != Operation.DELETE.value)
     if not pc.all(pc.is_in(made["operation"], _ROWS), min_count=0).as_py():
         raise SettingsError(
-            f"transform gives rows of {table} an operation that rows do not have", hint=_HINT
+            f"transform gives rows of {table} an operation that rows do not have",
+            "snapshots",
+            hint=_HINT,
         )
     for name in ("namespace", "collection"):
         if pc.unique(made[name]).to_pylist() not in ([], [batch[name][0].as_py()]):
             raise SettingsError(
                 f"transform gives rows of {table} another {name}, and a snapshot is of one table",
+                "snapshots",
                 hint="do not take snapshots of it, or leave the names to sink.subject",
             )
     for name in ("key", "after"):
         if made[name].null_count and not batch[name].null_count:
-            raise SettingsError(f"transform leaves rows of {table} without `{name}`", hint=_HINT)
+            raise SettingsError(
+                f"transform leaves rows of {table} without `{name}`", "snapshots", hint=_HINT
+            )
     try:
         return _images(made, images)
     except Unconvertible:
-        raise Rejected(f"transform makes broken JSON of rows of {table}", hint=_HINT) from None
+        raise Rejected(
+            f"transform makes broken JSON of rows of {table}", "snapshots", hint=_HINT
+        ) from None
 
 
 def _images(made: pa.Table | pa.RecordBatch, images: Images) -> pa.RecordBatch:

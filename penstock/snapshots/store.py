@@ -160,10 +160,11 @@ class MessageStore(SnapshotStore):
             raise SettingsError(
                 f"{expected} chunks were stored, and the stream {self._settings.stream} has"
                 f" {found} of them",
+                "snapshots",
                 hint="raise its limits (max_bytes, max_msgs, max_age), and ask again",
             )
         if not job.pipeline.is_ours:
-            raise LeaseLost("the pipeline is another instance's now")
+            raise LeaseLost("the pipeline is another instance's now", "snapshots")
         reload = job.snapshot_id if job.reloads else self._stream.reload(job.name)
         if self._control.on(RunEvent.SEND) is not RunState.SENT:
             raise Cancelled
@@ -282,7 +283,9 @@ class SnapshotRun:
                 if self.control.is_cancelled:
                     raise Cancelled from error
                 if not is_ours and not isinstance(error, LeaseLost):
-                    raise LeaseLost("the pipeline is another instance's now") from error
+                    raise LeaseLost(
+                        "the pipeline is another instance's now", "snapshots"
+                    ) from error
                 raise
 
     def _warn_of_nothing(self) -> None:

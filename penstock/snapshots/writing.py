@@ -89,6 +89,7 @@ class ChunkWriter:
             raise Rejected(
                 f"a row of {form.schema}.{form.table} takes {len(body)} bytes; the server takes"
                 f" {self.room}",
+                "snapshots",
                 hint="raise max_payload of nats-server, or leave the large column out of the"
                 " publication",
             )

@@ -169,7 +169,7 @@ class Coordinator(GapRecorder):
         except (RecordsExpired, ShardIteratorExpired):
             raise
         except PositionLost as error:
-            raise RecordsExpired(error.message, hint=_HINT) from error
+            raise RecordsExpired(error.message, error.code, hint=_HINT) from error
 
     def verify(self, partition: PartitionId) -> None:
         """Tokens are the caller's."""

@@ -29,7 +29,9 @@ def converter(model: Any) -> Convert:
     if isinstance(model, type) and dataclasses.is_dataclass(model):
         return _guarded(model, _dataclass(model))
     raise SettingsError(
-        f"{model!r} is not a model", hint="give a dataclass, a msgspec Struct or a pydantic model"
+        f"{model!r} is not a model",
+        "stream",
+        hint="give a dataclass, a msgspec Struct or a pydantic model",
     )
 
 
@@ -52,6 +54,7 @@ def _guarded(model: type, convert: Convert) -> Convert:
             raise SettingsError(
                 f"{model.__name__} does not take an image with the fields"
                 f" {', '.join(map(str, image))}: {_reason(error)}",
+                "stream",
                 hint="declare the field as the source has it; with a default if it may be absent",
             ) from None
 

@@ -79,4 +79,6 @@ def _table(settings: type[Settings], kind: str, table: str) -> dict[str, Any]:
     for name in _TABLES:
         if name in settings.model_fields:
             return {name: table if name == "table" else (table,)}
-    raise SettingsError(f"the feed {kind!r} has no tables to choose from", hint="leave `table` out")
+    raise SettingsError(
+        f"the feed {kind!r} has no tables to choose from", "stream", hint="leave `table` out"
+    )

@@ -61,7 +61,9 @@ class Stream(Drawn, Closes):
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         if buffer < 1:
-            raise SettingsError(f"buffer={buffer} holds nothing", hint="write a number of bytes")
+            raise SettingsError(
+                f"buffer={buffer} holds nothing", "stream", hint="write a number of bytes"
+            )
         self._feed = feed
         self._buffer = buffer  # bytes, of each coordinator
         self._clock, self._now = clock, now
@@ -88,7 +90,7 @@ class Stream(Drawn, Closes):
         except SettingsError as error:
             if position in (None, "now") or isinstance(position, Mapping):
                 raise
-            raise InvalidPosition(error.message, hint=error.hint) from error
+            raise InvalidPosition(error.message, error.code, hint=error.hint) from error
         self._history = history  # of the source, until its first listing
         return begun
 
@@ -178,7 +180,9 @@ class Stream(Drawn, Closes):
         """Goes on at a position, as `at` has them; what was fetched is discarded. An error leaves
         everything as it was."""
         if position is None:
-            raise InvalidPosition("None is not a position", hint='write "trim_horizon" or "latest"')
+            raise InvalidPosition(
+                "None is not a position", "stream", hint='write "trim_horizon" or "latest"'
+            )
         self._restart(self._begin(position))
         self._coordinator.gaps = []
 
@@ -195,7 +199,7 @@ class Stream(Drawn, Closes):
             self.token if token is None else token, self._feed.backend, self._now()
         )
         if not isinstance(found, Mapping):
-            raise InvalidPosition("only a token can be acknowledged")
+            raise InvalidPosition("only a token can be acknowledged", "stream")
         self._coordinator.acknowledge(found)
 
     def follow(self, poll: float = 1.0) -> Iterator[dict[str, Any]]:
@@ -220,7 +224,9 @@ class Stream(Drawn, Closes):
         the source is so when the time is over and nothing came.
         """
         if rows is not None and rows < 1:
-            raise SettingsError(f"rows={rows} asks for nothing", hint="write a number above 0")
+            raise SettingsError(
+                f"rows={rows} asks for nothing", "stream", hint="write a number above 0"
+            )
         left = math.inf if rows is None else rows
         until = math.inf if seconds is None else self._clock() + seconds
 
@@ -241,7 +247,7 @@ class Stream(Drawn, Closes):
         it was before the call.
         """
         if rows is None and seconds is None:
-            raise SettingsError("a table needs an end", hint="give rows or seconds")
+            raise SettingsError("a table needs an end", "stream", hint="give rows or seconds")
         before, count = self._coordinator.bookmarks(), self._count
         try:
             return pa.Table.from_batches(self.batches(rows, seconds), schema())

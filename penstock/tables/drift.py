@@ -161,9 +161,11 @@ def _matched(
     if numbers is not None and is_numbered:
         return [(number, by_number.get(number)) for number in numbers]
     if not trusts_names and catalog is not None and is_numbered and by_name:
-        raise _Doubt("a name of a column was used again at the source, for another column")
+        raise _Doubt(
+            "a name of a column was used again at the source, for another column", "tables"
+        )
     for gone, new in () if trusts_names else replaced_columns([*by_name], names):
-        raise _Doubt(f"{', '.join(gone)} may be called {', '.join(new)} now")
+        raise _Doubt(f"{', '.join(gone)} may be called {', '.join(new)} now", "tables")
     now = {name: each.number for name, each in by_name.items()}
     now |= {each.name: each.number for each in catalog.columns} if catalog is not None else {}
     return [
@@ -338,7 +340,7 @@ class ColumnChanges:
 
     def _doubt(self, reason: str) -> None:
         if not self.is_trusted:
-            raise _Doubt(reason)
+            raise _Doubt(reason, "tables")
 
 
 def _digits(kind: str) -> str | None:

@@ -238,7 +238,7 @@ class StagedHistory(StagedTable):
             cursor.execute(self._complete({self._staged[each] for each in unsent}))
         if step.parts and cursor.execute(self._lost).fetchone()[0]:
             raise UnsentValue(
-                "a row lacks a value that was not sent, and there is no version before it"
+                "a row lacks a value that was not sent, and there is no version before it", "tables"
             )
 
     def _deleted(self, key: str) -> str:

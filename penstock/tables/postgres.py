@@ -107,7 +107,7 @@ class PostgresTarget(SqlTarget):
     def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
         if (found := find_destination(self._opened(), self._schema, table.target)) is None:
             raise SettingsError(
-                f"the target has no table {table.target} any more", code="target-missing"
+                f"the target has no table {table.target} any more", "tables.target-missing"
             )
         return StagedTable(relation_of(table), found, RowMapping(), number)
 
@@ -130,10 +130,12 @@ def _translation(error: psycopg.Error) -> PenstockError:
         said = f"{said}: {error.diag.message_detail}"
     message = f"the target's database: {said} ({state or 'no connection'})"
     if state[:2] in ("28", "3D", "42", "22", "0A", "2B"):
-        return SettingsError(message, hint="look at the role's rights and at the target's tables")
+        return SettingsError(
+            message, "tables", hint="look at the role's rights and at the target's tables"
+        )
     if isinstance(error, psycopg.OperationalError) or state[:2] in ("08", "40", "53", "57", "58"):
-        return Unavailable(message)
-    return SettingsError(message)
+        return Unavailable(message, "tables")
+    return SettingsError(message, "tables")
 
 
 # The last is an array of a domain over arrays, too: as JSON.

@@ -80,7 +80,7 @@ class PostgresDatabase(TableDatabase):
                 connection.close()
                 raise SettingsError(
                     "the role may not set session_replication_role at the destination",
-                    code="postgres.replica-role",
+                    "postgres.replica-role",
                     hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL"
                     " 15 and later), or leave sink.replica_role out",
                 ) from error
@@ -98,15 +98,14 @@ class PostgresDatabase(TableDatabase):
             ]  # fmt: skip
             return Rejected(
                 f"the destination refuses a row: {', '.join([said, *about])} ({state})",
-                code="postgres.row-refused",
+                "postgres.row-refused",
             )
         message = f"{doing} at the destination: {_first_line(error)} ({state or 'no connection'})"
         if _OF_SETUP.fullmatch(state):
             return SettingsError(
-                message, code="postgres.settings",
-                hint="look at the target, its columns and the role's rights",
-            )  # fmt: skip
-        return Unavailable(message, code="postgres.unavailable")
+                message, "postgres", hint="look at the target, its columns and the role's rights"
+            )
+        return Unavailable(message, "postgres")
 
     def is_conflict(self, error: Any) -> bool:
         return error.sqlstate in _CONFLICTS
@@ -173,7 +172,7 @@ class PostgresDatabase(TableDatabase):
                 what = type(error).__name__  # its message may have a row's values
                 raise SettingsError(
                     f"{target} cannot be altered: {what} ({state})",
-                    code="postgres.target-unaltered",
+                    "postgres.target-unaltered",
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
         cursor.execute("SET LOCAL lock_timeout TO DEFAULT")

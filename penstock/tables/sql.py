@@ -90,13 +90,14 @@ class SqlTarget(Closes):
                 if same and other.name != table.name:
                     raise SettingsError(
                         f"{other.name} and {table.name} would both be the table {table.target}",
+                        "tables",
                         hint="mirror them into two files or databases",
                     )
             is_other = before is None or self._folded(before.target) != self._folded(table.target)
             if is_other and self._exists(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
-                    code="target-not-ours",
+                    "tables.target-not-ours",
                     hint="drop it, or mirror into another database or file",
                 )
             if before and is_other and self._exists(before.target):
@@ -148,6 +149,7 @@ class SqlTarget(Closes):
             if have != rows:
                 raise SettingsError(
                     f"its snapshot has {rows} rows, and {have} are loaded",
+                    "tables",
                     hint="does its key tell all rows apart? see its primary key at the source",
                 )
             if self._fits(table):
@@ -317,7 +319,7 @@ class SqlTarget(Closes):
             if not found or found[0][0] != self._token:
                 raise LeaseLost(
                     "another replica writes to this target",
-                    code="target-taken",
+                    "tables.target-taken",
                     hint="run one mirror for each database or file",
                 )
             yield

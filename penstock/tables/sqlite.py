@@ -51,7 +51,7 @@ class SqliteTarget(SqlTarget):
         """The target that a URL names. Raises SettingsError."""
         if (path := path_of(url)) is None:
             hint = "write sqlite:///relative.db or sqlite:////absolute.db"
-            raise SettingsError("the target's URL names no SQLite file", hint=hint)
+            raise SettingsError("the target's URL names no SQLite file", "tables", hint=hint)
         return cls(path)
 
     def encoder(self, column: TargetColumn) -> Encoder:
@@ -86,6 +86,7 @@ class SqliteTarget(SqlTarget):
                 raise SettingsError(
                     f"SQLite cannot have both columns {other} and {column} of {table.target},"
                     " which differ only by case",
+                    "tables",
                     hint="mirror the table into PostgreSQL, or rename a column",
                 )
         if not table.key:

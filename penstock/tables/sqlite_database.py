@@ -10,7 +10,7 @@ from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.process.sqlite_file import ERRORS, code_of
 from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns
@@ -75,11 +75,9 @@ class SqliteDatabase(TableDatabase):
         """See `TableDatabase`. SQLite's messages have names and no values."""
         code = code_of(error) if isinstance(error, sqlite3.Error) else 0
         if code in _OF_ROWS:
-            return Rejected(f"the destination refuses a row: {error}", code="sqlite.row-refused")
+            return Rejected(f"the destination refuses a row: {error}", "sqlite.row-refused")
         kind, hint = ERRORS.get(code, (SettingsError, "look at the target and its columns"))
-        message = f"{doing} at the destination {self.path}: {error}"
-        name = "unavailable" if kind is Unavailable else "settings"
-        return kind(message, hint=hint, code=f"sqlite.{name}")
+        return kind(f"{doing} at the destination {self.path}: {error}", "sqlite", hint=hint)
 
     def is_conflict(self, error: Exception) -> bool:
         return getattr(error, "sqlite_errorcode", 0) in _CONFLICTS
@@ -105,7 +103,7 @@ class SqliteDatabase(TableDatabase):
             except sqlite3.OperationalError as error:
                 raise SettingsError(
                     f"{target} cannot be altered as its source was: {error}",
-                    code="sqlite.target-unaltered",
+                    "sqlite.target-unaltered",
                     hint="do it by hand; or DROP TABLE, if the map says `create: true`, and"
                     " `penstock reload`",
                 ) from None

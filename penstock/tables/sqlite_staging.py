@@ -129,7 +129,7 @@ def row_id_of(table: str, names: Collection[str]) -> str:
     raise SettingsError(
         f"{table} has no key, and columns called _rowid_, oid and rowid: SQLite cannot tell equal"
         " rows apart",
-        code="no-row-number",
+        "tables.no-row-number",
         hint="give the table a key, or write it to PostgreSQL",
     )
 
@@ -219,7 +219,9 @@ class SqliteStagedTable(StagedRows):
                     try:
                         yield values(line.decode())
                     except UnicodeDecodeError:
-                        raise Rejected("the destination refuses a row: it is not UTF-8") from None
+                        raise Rejected(
+                            "the destination refuses a row: it is not UTF-8", "tables"
+                        ) from None
 
         insert_rows(cursor, table, names, rows())
         return count

@@ -156,7 +156,9 @@ class StagedRows(ABC):
         texts = [*self.mapping.computed.values(), self.mapping.filter]
         for name in sorted(set(unsent) - self.kept.keys()):
             if any(mentions(text, name) for text in texts):
-                raise UnsentValue(f"`set` or `filter` needs the column {name}", hint=SENDS_ALL)
+                raise UnsentValue(
+                    f"`set` or `filter` needs the column {name}", "tables", hint=SENDS_ALL
+                )
 
     def _names_of(self, numbers: Iterable[int]) -> list[str]:
         return [self.relation.names[number] for number in numbers]
@@ -379,7 +381,9 @@ class StagedRows(ABC):
         enters = _SQL("true") if used & set(unsent) else sql.SQL(condition)
         query = _SQL("SELECT EXISTS (SELECT 1 FROM {} AS _s WHERE ({}) AND {})")
         if cursor.execute(query.format(self._rows, enters, absent)).fetchone()[0]:
-            raise UnsentValue("a row enters the target, and lacks a value", hint=SENDS_ALL)
+            raise UnsentValue(
+                "a row enters the target, and lacks a value", "tables", hint=SENDS_ALL
+            )
 
     def _recount(self, cursor: Any, counts: Mapping[Any, int]) -> None:
         if fewer := [line for line, count in counts.items() for _ in range(-count)]:

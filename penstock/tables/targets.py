@@ -46,8 +46,8 @@ Step = RowStep | AlterColumns | RestoreRows | ForgetLate
 class TableRefused(SettingsError):
     """The target does not take something of one `table`; the others are not concerned."""
 
-    def __init__(self, message: str, *, hint: str = "", table: str = "") -> None:
-        super().__init__(message, hint=hint)
+    def __init__(self, message: str, code: str = "", *, hint: str = "", table: str = "") -> None:
+        super().__init__(message, code, hint=hint)
         self.table = table
 
 
@@ -56,13 +56,15 @@ def refused(
 ) -> TableRefused:
     """Names the column and the row, by its key, if there are any. No other value is in it: the text
     of an error that is not ours may have some."""
-    ours = error if isinstance(error, PenstockError) else SettingsError(type(error).__name__)
+    ours = (
+        error if isinstance(error, PenstockError) else TableRefused(type(error).__name__, "tables")
+    )
     key = ", ".join(f"{name}={row[name]}" for name in table.key if name in row)[:200]
     what = ".".join(filter(None, (table.backend, table.schema, table.table)))
     what = f"the row with the key {key} of {what}" if key else what
     what = f"column {column} of {what}" if column else what
     text, hint = f"{what} is refused: {ours.message}", ours.hint or _REMEDY
-    return TableRefused(text, hint=hint, table=table.name)
+    return TableRefused(text, ours.code, hint=hint, table=table.name)
 
 
 _REMEDY = "mend it at the source, or make the table in the target fit; it is loaded again by itself"
@@ -183,7 +185,9 @@ def open_target(url: str) -> Target:
     if not separator:
         kinds = ", ".join(known("targets"))
         raise SettingsError(
-            "the target is no URL", hint=f"write sqlite:///mirror.db; known kinds: {kinds}"
+            "the target is no URL",
+            "tables",
+            hint=f"write sqlite:///mirror.db; known kinds: {kinds}",
         )
     found: Target = plugin("targets", scheme)(url)
     return found

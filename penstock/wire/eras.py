@@ -33,7 +33,7 @@ def next_era(era: str) -> str:
     """The era after this one; raises Malformed after 9,999 of them."""
     number = int(era[1:-1]) + 1 if era else 1
     if number > _LAST_ERA:
-        raise Malformed(f"there is no era after {era}")
+        raise Malformed(f"there is no era after {era}", "wire")
     return f"e{number:04d}-"
 
 

@@ -60,7 +60,7 @@ class RowDecoder:
     def _unreadable(self, what: str, error: str, raw: bytes, context: bytes) -> Row:
         """The row of a change that cannot be read: payload and context of a page of it alone."""
         if self._on_error == "stop":
-            raise Malformed(f"{what} cannot be read: {error}")
+            raise Malformed(f"{what} cannot be read: {error}", "wire")
         image = error_image(
             self._images, reason="not-readable", error=error, raw=raw, context=context
         )

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from penstock.model import errors
 from tests.docs.pages import DOCS, ROOT
 
 PAGE = DOCS / "reference" / "errors.md"
@@ -61,9 +60,11 @@ def text(node: ast.expr | None, names: Mapping[str, ast.expr] = MappingProxyType
 
 
 def raised() -> Iterator[tuple[str, str, str, str]]:
-    """(code, class, message, hint) of each place that makes an error."""
+    """(code, class, message, hint) of each place that makes an error or a finding. An error that is
+    told again has the other's code, and is listed under the general one of its place."""
     for file in sorted((ROOT / "penstock").rglob("*.py")):
-        module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        folders = [*file.relative_to(ROOT / "penstock").with_suffix("").parts, ""]
+        part = folders[folders[0] in ("feeds", "sinks") and len(folders) > 3]
         nodes = sorted(ast.walk(ast.parse(file.read_text())), key=_line)
         names: dict[str, ast.expr] = {}
         for node in nodes:
@@ -73,26 +74,20 @@ def raised() -> Iterator[tuple[str, str, str, str]]:
                 names[node.targets[0].id] = node.value
             if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
                 continue
-            kind = node.func.id
+            kind, given = node.func.id, {each.arg: each.value for each in node.keywords}
+            code = text(given.get("code"))
             if kind == "finding" and text(node.args[0]) != "ok":
-                yield _finding(errors.part_of(module), node, names)
+                code = text(given["code"], names)
+                _, _, message, remedy, *_ = *(text(each, names) for each in node.args), "", ""
+                yield code, text(node.args[0]), message, remedy
             if kind in KINDS and node.args:
-                given = {each.arg: each.value for each in node.keywords}
-                code = text(given.get("code")) or slug(kind)
-                code = code if "." in code else f"{errors.part_of(module)}.{code}"
+                code = text(node.args[1]) if len(node.args) > 1 else code
+                code = code if "." in code else f"{code.replace('…', part)}.{slug(kind)}"
                 yield code, kind, text(node.args[0], names), text(given.get("hint"), names)
 
 
 def _line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
-
-
-def _finding(part: str, call: ast.Call, names: Mapping[str, ast.expr]) -> tuple[str, str, str, str]:
-    level, subject, *words = call.args
-    given = {each.arg: text(each.value) for each in call.keywords}
-    code = given.get("code") or re.sub("[^a-z]+", "-", text(subject).lower())
-    message, remedy, *_ = *(text(each, names) for each in words), "", ""
-    return code if "." in code else f"{part}.{code}", text(level), message, remedy
 
 
 def page() -> str:

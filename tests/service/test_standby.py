@@ -205,7 +205,7 @@ def test_without_its_store_an_instance_is_no_standby_that_could_take_over(tmp_pa
         until(lambda: waiting.standby.error)
         assert (waiting.standby.reason, waiting.standby.error) == (
             None,
-            "the store is away [tests.unavailable]",
+            "the store is away [unavailable]",
         )
         store.away = False
         assert "there" in waiting.waits_for()

@@ -181,6 +181,7 @@ class Bootstrap:
         if (found := Catalog(self._connection).version(self.announced.key, version)) is None:
             raise NoSnapshot(
                 f"the bucket schemas does not have the version {version} of {self.progress.name}",
+                "consumer",
                 hint="the pipeline stores it within a minute or two; its log says what keeps it",
             )
         if self.table.version not in ("", version):
@@ -214,6 +215,7 @@ class Bootstrap:
             if stored is None:
                 raise NoSnapshot(
                     f"nobody takes a snapshot of {self.progress.name}: {error.message}",
+                    error.code,
                     hint=f"is the pipeline {self.announced.pipeline} running? start it first",
                 ) from None
             self.follow(stored)
@@ -222,7 +224,7 @@ class Bootstrap:
             self._asked_at += _AGAIN - _SILENCE
             return
         if "error" in answer:
-            raise SettingsError(answer["error"], hint=answer.get("hint", ""))
+            raise SettingsError(answer["error"], "consumer", hint=answer.get("hint", ""))
         self.follow(answer["snapshot_id"])
 
     def _stored(self) -> str | None:
@@ -272,7 +274,7 @@ class Bootstrap:
         self._failures += 1
         if self._failures >= _ATTEMPTS or "cancelled" in why:
             raise Rejected(
-                f"no snapshot of {self.progress.name}: {why}", code="snapshot-failed", hint=hint
+                f"no snapshot of {self.progress.name}: {why}", "consumer.snapshot-failed", hint=hint
             )
         self.table = replace(self.table, snapshot_id="")
         self._request()

@@ -33,6 +33,7 @@ def row_change(table: TargetTable, change: Mapping[str, Any]) -> Mapping[str, An
     if change["key"] is None:
         raise SettingsError(
             "a message has no key, which a replica of documents needs",
+            "consumer",
             hint="use sink.layout: penstock, or cloudevents",
         )
     if operation != "DELETE" and document is None:

@@ -147,6 +147,7 @@ class Followed:
         if not position:
             raise SettingsError(
                 f"message {message.sequence} has no position, which a replica needs",
+                "consumer",
                 hint="use another sink.layout: penstock, debezium or cloudevents",
             )
         place = Place.parse(position)

@@ -81,7 +81,9 @@ class Catalog:
     def revision(self) -> int:
         """A number that changes when a table does."""
         if (found := self._api.stream(self._bucket.stream)) is None:
-            raise SettingsError(f"there is no bucket {BUCKET!r}", code="bucket-missing", hint=_HINT)
+            raise SettingsError(
+                f"there is no bucket {BUCKET!r}", "consumer.bucket-missing", hint=_HINT
+            )
         return int(found["state"]["last_seq"])
 
     @property
@@ -124,7 +126,9 @@ def chosen(
         if len(those) != 1:
             there = ", ".join(sorted(".".join(each.name) for each in those or tables.values()))
             what = "may be one of several tables" if those else "is no table that is published"
-            missing[name] = SettingsError(f"{name} {what}", hint=f"there are: {there or 'none'}")
+            missing[name] = SettingsError(
+                f"{name} {what}", "consumer", hint=f"there are: {there or 'none'}"
+            )
         else:
             found.append(those[0])
     return found, missing

@@ -185,7 +185,7 @@ class Replica(Drawn, Closes):
         kinds = [type(error) for error in failed.values()]
         of_users = any(issubclass(kind, SettingsError) for kind in kinds)
         text = "; ".join(f"{name}: {failed[name]}" for name in sorted(failed))
-        return (SettingsError if of_users else kinds[0])(f"not mirrored: {text}")
+        return (SettingsError if of_users else kinds[0])(f"not mirrored: {text}", "consumer")
 
     def _end(self) -> int:
         """The last sequence of the stream, as it is now; 0 if no table is live."""
@@ -221,7 +221,7 @@ class Replica(Drawn, Closes):
         if self._names is None:
             if not self._published.tables:
                 raise SettingsError(
-                    "no table is published", code="no-tables", hint="start the pipeline first"
+                    "no table is published", "consumer.no-tables", hint="start the pipeline first"
                 )
             return list(self._published.tables.values())
         wanted, missing = chosen(self._names, self._published.tables)
@@ -290,7 +290,11 @@ class SetAside:
 
     def add(self, name: str, error: Exception) -> PenstockError:
         """Sets a table aside, and returns the error as one of ours."""
-        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
+        ours = (
+            error
+            if isinstance(error, PenstockError)
+            else Malformed(type(error).__name__, "consumer")
+        )
         pause = _REFUSED
         if needs_another(error) and self.has_failed(name):
             pause = max(pause, min(2 * self._failures[name][1], _LONGEST))

@@ -109,9 +109,11 @@ def body_of(
         load = exact_json if exactly else orjson.loads
         found = load(payload) if payload[:1] == b"{" else ormsgpack.unpackb(payload)
     except (ValueError, LookupError, TypeError, OSError) as error:
-        raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot") from error
+        raise Malformed(
+            f"a message of {len(payload)} bytes is no part of a snapshot", "consumer"
+        ) from error
     if not isinstance(found, dict):
-        raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot")
+        raise Malformed(f"a message of {len(payload)} bytes is no part of a snapshot", "consumer")
     return found
 
 

@@ -94,6 +94,7 @@ class LiveTables(Closes):
             raise SettingsError(
                 f"{table.name} is published in the stream {table.stream}, and others in"
                 f" {', '.join(streams)}",
+                "consumer",
                 hint="mirror them into two files or databases",
             )
         self._live[table.name] = Followed(
@@ -190,9 +191,11 @@ class LiveTables(Closes):
             tables = [each for each in tables if each.has(version)]
         elif POSITION not in message.headers:
             tables = []  # no pipeline published it
-        ours = error if isinstance(error, PenstockError) else Malformed(type(error).__name__)
+        text = type(error).__name__
+        ours = error if isinstance(error, PenstockError) else Malformed(text, "consumer")
         if not isinstance(error, TableRefused):
-            ours = type(ours)(f"message {message.sequence}: {ours.message}", hint=ours.hint)
+            text = f"message {message.sequence}: {ours.message}"
+            ours = type(ours)(text, ours.code, hint=ours.hint)
         for each in tables:
             each.refuse(ours)
         if not tables:
@@ -239,7 +242,9 @@ class LiveTables(Closes):
         stream = self.tables[0].stream
         if (found := JetStream(self._connection).stream(stream)) is None:
             raise SettingsError(
-                f"there is no stream {stream!r}", hint="the pipeline makes it when it starts"
+                f"there is no stream {stream!r}",
+                "consumer",
+                hint="the pipeline makes it when it starts",
             )
         first, last = int(found["state"]["first_seq"]), int(found["state"]["last_seq"])
         status.behind = max(0, last - self.sequence)

@@ -47,13 +47,14 @@ def changes_of(
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
         raise Malformed(
             f"cannot decode a message of {len(data)} bytes by the layout and content type of its"
-            " headers"
+            " headers",
+            "consumer",
         ) from error
     try:
         for change in changes:
             _ = change["event_id"], change["operation"], change["backend"]  # all have them
     except (LookupError, TypeError):
-        raise Malformed(f"a message of {len(data)} bytes is not a change") from None
+        raise Malformed(f"a message of {len(data)} bytes is not a change", "consumer") from None
     return changes
 
 
@@ -65,7 +66,7 @@ def _changes(headers: Mapping[str, str], data: bytes, load: Any) -> Sequence[Map
         body = ormsgpack.unpackb(data) if data >= b"\x80" else load(data)
     except ValueError as error:
         raise Malformed(
-            f"a message of {len(data)} bytes is neither JSON nor MessagePack"
+            f"a message of {len(data)} bytes is neither JSON nor MessagePack", "consumer"
         ) from error
     return _layout(headers.get("Penstock-Schema", "")).changes(body)  # type: ignore[no-any-return]
 

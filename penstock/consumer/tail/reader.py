@@ -96,6 +96,7 @@ def parse_start(text: str, now: datetime) -> Start:
     except ValueError:
         raise SettingsError(
             f"{text!r} is no place to start from",
+            "consumer",
             hint="write all, new, 1234 (a sequence), -10 (the last ten), 10m (ago) or a time",
         ) from None
     return Since(time=time if time.tzinfo else time.replace(tzinfo=UTC))
@@ -230,7 +231,7 @@ class TailReader(Closes):
             raise
         if found is None:
             raise SettingsError(
-                f"there is no stream {self.stream!r}", code="stream-missing", hint=_HINT
+                f"there is no stream {self.stream!r}", "consumer.stream-missing", hint=_HINT
             )
         return int(found["state"]["last_seq"])
 

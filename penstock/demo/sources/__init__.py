@@ -83,7 +83,7 @@ def source(kind: str) -> DemoSource:
         extra = f"demo-{kind}" if f"demo-{kind}" in extras else "demo"
         raise SettingsError(
             f"the demo of {kind} needs the package {error.name}",
-            code="package-missing",
+            "demo.package-missing",
             hint=f"pip install 'penstock-cdc[{extra}]'",
         ) from error
     return found()

@@ -126,7 +126,7 @@ class CosmosContainer:
                     raise
                 raise Refused(*_REPLACED) from error  # "[Mismatch collection rid]", before it asks
         if not heads:
-            raise Malformed(f"{self._subject}: the SDK gave no answer of the change feed")
+            raise Malformed(f"{self._subject}: the SDK gave no answer of the change feed", "cosmos")
         return _answer(heads[-1], found, bodies[-1])
 
     def peek(self, key_range: KeyRange, mark: FeedMark | None = None) -> FeedAnswer:
@@ -152,7 +152,7 @@ def _answer(headers: Mapping[str, Any], found: list[Document], body: bytes) -> F
         etag = next((str(each["token"]) for each in parts if each["token"] is not None), "")
         ranges = tuple(sorted(_range_of(each["range"]) for each in parts))
     except (KeyError, ValueError, TypeError) as error:
-        raise Malformed("the SDK's continuation is not readable") from error
+        raise Malformed("the SDK's continuation is not readable", "cosmos") from error
     newest = _lsn(str(headers.get("x-ms-session-token", "")))
     return FeedAnswer(etag=etag, ranges=ranges, documents=found, body=body, newest=newest)
 
@@ -214,7 +214,7 @@ def credential_of(settings: CosmosSettings) -> Any:
             base64.b64decode(key, validate=True)
         except ValueError:
             raise SettingsError(
-                "`key` is not an account's key: these are base64", code="key-invalid"
+                "`key` is not an account's key: these are base64", "cosmos.key-invalid"
             ) from None
         return key
     try:
@@ -222,7 +222,7 @@ def credential_of(settings: CosmosSettings) -> Any:
     except ImportError:
         raise SettingsError(
             "without `key` the login is Microsoft Entra ID's, which needs azure-identity",
-            code="login-missing",
+            "cosmos.login-missing",
             hint="pip install 'penstock-cdc[cosmos-entra]', or write `key`",
         ) from None
     return DefaultAzureCredential()

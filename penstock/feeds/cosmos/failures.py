@@ -65,7 +65,7 @@ def failure(status: int, sub_status: int, message: str, subject: str) -> Penstoc
         hint = _START
     text = message.strip().partition("\n")[0][:300]
     code = f"{status}/{sub_status}" if sub_status else str(status)
-    return kind(f"{subject}: {code} {text}".strip(), hint=hint)
+    return kind(f"{subject}: {code} {text}".strip(), "cosmos", hint=hint)
 
 
 @contextmanager
@@ -84,16 +84,16 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
     except core.ClientAuthenticationError as error:
         # Without a status no answer came: from a metadata service, or for a token.
         kind = SettingsError if error.status_code else Unavailable
-        raise kind(f"{subject}: {str(error).partition(chr(10))[0]}", hint=_KEY) from error
+        raise kind(f"{subject}: {str(error).partition(chr(10))[0]}", "cosmos", hint=_KEY) from error
     except core.HttpResponseError as error:
         raise failure(error.status_code or 0, 0, str(error.message), subject) from error
     except core.AzureError as error:  # no answer, or none in time
         text = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
-        raise Unavailable(f"{subject}: {text}", hint=_LATER) from error
+        raise Unavailable(f"{subject}: {text}", "cosmos", hint=_LATER) from error
     except RecursionError as error:
-        raise Unavailable(f"{subject}: the range is still gone", hint=_LATER) from error
+        raise Unavailable(f"{subject}: the range is still gone", "cosmos", hint=_LATER) from error
     except RuntimeError as error:
         # The SDK copies the last answer's headers while calls of other threads write into them.
         if "during iteration" not in str(error):
             raise
-        raise Unavailable(f"{subject}: {error}", hint=_LATER) from error
+        raise Unavailable(f"{subject}: {error}", "cosmos", hint=_LATER) from error

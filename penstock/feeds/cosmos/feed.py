@@ -56,9 +56,8 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if history and history != found:
             raise InvalidStream(
                 f"the token is of another container than {self.settings.path} ({history}, not"
-                f" {found})",
-                hint="take a token of this one, a time, beginning or now",
-            )
+                f" {found})", "cosmos", hint="take a token of this one, a time, beginning or now",
+            )  # fmt: skip
 
     def begin(self, at: At = None) -> Bookmarks:
         """See `feeds.Feed`. "Now" is the continuation of each range at this moment."""
@@ -71,6 +70,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if self.settings.every and at != "now":
             raise SettingsError(
                 "the mode all_versions_and_deletes has neither its beginning nor a time",
+                "cosmos",
                 hint="begin at now, or with a token",
             )
         rid = self._client.identity(again=True).rid
@@ -90,12 +90,12 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 if answer.ranges != (each,):
                     break  # it was split in between
                 if not answer.etag:
-                    raise Unavailable(f"the service gave no continuation of {each.name}")
+                    raise Unavailable(f"the service gave no continuation of {each.name}", "cosmos")
                 mark = FeedMark(rid=rid, range=each, etag=answer.etag)
                 found[each.name] = Bookmark(None, mark.to_json())
             else:
                 return found
-        raise Unavailable("the ranges are being split all the time")
+        raise Unavailable("the ranges are being split all the time", "cosmos")
 
     def _of_continuation(self, token: Mapping[str, Any]) -> Bookmarks:
         try:
@@ -107,6 +107,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 if each["token"] is None and not is_beginning:
                     raise InvalidPosition(
                         f"the continuation in `start` was not read from in {part.name}",
+                        "cosmos",
                         hint="take one that all ranges have answered, a time, or now",
                     )
                 etag = None if each["token"] is None else str(each["token"])
@@ -114,11 +115,14 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 found[part.name] = Bookmark(None, mark.to_json())
         except (KeyError, TypeError) as error:
             raise InvalidPosition(
-                "the continuation in `start` is not readable", hint="take another one, or a time"
+                "the continuation in `start` is not readable",
+                "cosmos",
+                hint="take another one, or a time",
             ) from error
         if self.settings.every != (token.get("mode") == "AllVersionsAndDeletes"):
             raise InvalidPosition(
                 f"the continuation in `start` is of the mode {token.get('mode')}",
+                "cosmos",
                 hint="set `mode` to that one",
             )
         listed = self._client.ranges()
@@ -126,6 +130,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if missing := [gap.name for each in listed for gap in uncovered(each, parts)]:
             raise InvalidPosition(
                 f"the continuation in `start` has nothing of {', '.join(missing)}",
+                "cosmos",
                 hint="take one of the whole container, not of a feed range or a partition key",
             )
         return found
@@ -145,7 +150,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 identity = client.identity(again=True)
         except ContainerMissing as error:
             if mark is None or "container_gone" in passed:
-                raise Unavailable(error.message, hint=error.hint) from error
+                raise Unavailable(error.message, error.code, hint=error.hint) from error
             raise served.lost("container_gone", bookmark.place) from error
         if mark is not None and mark.rid != identity.rid:
             raise served.lost("container_replaced", bookmark.place)
@@ -178,13 +183,16 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         if not is_after_gap:
             raise SettingsError(
                 f"nothing is known of {key_range.name}, and all versions have no beginning",
+                "cosmos",
                 hint="begin at now, or with a token",
             )
         answer = self._client.peek(key_range)
         if known is not None and (cuts := key_range.cuts(answer.ranges)):
             return known, cuts
         if answer.ranges != (key_range,) or not answer.etag:
-            raise Unavailable(f"the service gave no continuation of {key_range.name} alone")
+            raise Unavailable(
+                f"the service gave no continuation of {key_range.name} alone", "cosmos"
+            )
         return mark.after(answer.etag), ()
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
@@ -224,7 +232,7 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
                 with translating("reading its change feed"):
                     raise
             text = f"the mode {settings.mode} is refused: {refused.message}"
-            yield finding("error", "change feed", text, _BACKUP)
+            yield finding("error", "change feed", text, _BACKUP, code="cosmos.change-feed")
         else:
             yield finding("ok", "change feed", f"it can be read in the mode {settings.mode}")
         if not settings.every:

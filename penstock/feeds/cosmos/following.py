@@ -58,7 +58,9 @@ class ServedRange:
         if refused.status == 404 or (refused.status, refused.sub_status) == (400, 1024):
             cause = self._cause_of_missing(identity.rid)
             if not cause:
-                return Unavailable(f"{subject}: {refused.message}", hint="it is tried again")
+                code = "cosmos.container-missing" if refused.status == 404 else "cosmos"
+                text = f"{subject}: {refused.message}"
+                return Unavailable(text, code, hint="it is tried again")
         elif refused.status == 400 and settings.every and not refused.is_too_large:
             # "If you attempt to process a change feed after more than the retention window an error
             # (Status Code 400) will be returned": .NET's ChangeFeedMode. Other tokens are refused
@@ -67,7 +69,7 @@ class ServedRange:
             cause, refused = ("retention", refused) if now is None else ("", now)
         if cause == "container_gone" and cause in self.passed:
             return Unavailable(
-                f"the container {settings.path} is not there yet", code="container-missing"
+                f"the container {settings.path} is not there yet", "cosmos.container-missing"
             )
         if cause and cause not in self.passed:
             return self.lost(cause, after, refused.message)
@@ -118,7 +120,7 @@ class CosmosFollowing:
     def read(self, timeout: float) -> Sequence[Page]:
         """See `feeds.Following`. One page; a refusal that passes is waited for."""
         if self._closed:
-            raise Unavailable(f"{self._range.name} was closed")
+            raise Unavailable(f"{self._range.name} was closed", "cosmos")
         deadline = time.monotonic() + timeout
         while not self._drained:
             now, due = time.monotonic(), self._pace.not_before
@@ -164,7 +166,9 @@ class CosmosFollowing:
         before, after = walk.mark, walk.mark.after(answer.etag, numbered=not placed)
         if placed and after.etag == before.etag:
             # They would come again and again, and no bookmark could be made after them.
-            raise Unavailable(f"the service gave no new continuation of {self._range.name}")
+            raise Unavailable(
+                f"the service gave no new continuation of {self._range.name}", "cosmos"
+            )
         skip = walk.take(placed, after)
         after = walk.mark
         if skip == len(placed):
@@ -235,7 +239,7 @@ class CosmosFollowing:
             raise Unavailable(
                 f"{self._range.name} is gone ({refused.status}/{refused.sub_status}) for"
                 f" {GONE:.0f} s, and the service lists no children of it",
-                code="range-gone",
+                "cosmos.range-gone",
             )
 
     def end(self, cuts: Sequence[str]) -> None:

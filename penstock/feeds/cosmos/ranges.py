@@ -96,9 +96,11 @@ def mark_of(bookmark: Bookmark, key_range: tuple[str, str]) -> FeedMark | None:
             done=Place.parse(mark["done"]) if "done" in mark else None,
         )
     except (KeyError, ValueError, TypeError) as error:
-        raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
+        raise Malformed(f"the mark of a bookmark is damaged: {error}", "cosmos") from error
     if found.range != tuple(key_range):
-        raise Malformed(f"the bookmark was made by the range {'-'.join(found.range)}, not this one")
+        raise Malformed(
+            f"the bookmark was made by the range {'-'.join(found.range)}, not this one", "cosmos"
+        )
     return found
 
 
@@ -211,7 +213,7 @@ class KeyRange(NamedTuple):
         low, dash, high = partition.partition("-")
         found = cls("" if low == "0" else low, high)
         if not dash or not _is_hex(low) or not _is_hex(high) or found.min >= found.max:
-            raise Malformed(f"{partition!r} is not a key range (MIN-MAX)")
+            raise Malformed(f"{partition!r} is not a key range (MIN-MAX)", "cosmos")
         return found
 
     def holds(self, other: "KeyRange") -> bool:

@@ -78,7 +78,7 @@ def beginning_of(bookmark: Bookmark) -> ShardBeginning:
     try:
         return _beginning_of(bookmark)
     except (ValueError, TypeError, AttributeError) as error:
-        raise Malformed(f"the mark of a bookmark is damaged: {error}") from error
+        raise Malformed(f"the mark of a bookmark is damaged: {error}", "dynamodb") from error
 
 
 def _beginning_of(bookmark: Bookmark) -> ShardBeginning:

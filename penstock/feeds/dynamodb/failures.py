@@ -88,7 +88,7 @@ def code_of(error: boto.ClientError) -> str:
 def failure(error: boto.ClientError, subject: str) -> PenstockError:
     kind, hint = verdict_of(error)
     message = error.response.get("Error", {}).get("Message", "")
-    return kind(f"{subject}: {code_of(error)} {message}".strip(), hint=hint)
+    return kind(f"{subject}: {code_of(error)} {message}".strip(), "dynamodb", hint=hint)
 
 
 def verdict_of(error: boto.ClientError) -> tuple[type[PenstockError], str]:
@@ -115,7 +115,9 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
         raise failure(error, subject) from error
     except ResponseParserError as error:
         hint = "is `endpoint` a DynamoDB Streams server?"
-        raise Unavailable(f"{subject}: the answer is not readable", hint=hint) from error
+        raise Unavailable(
+            f"{subject}: the answer is not readable", "dynamodb", hint=hint
+        ) from error
     except boto.BotoCoreError as error:
         raise _own(error, subject) from error
 
@@ -123,6 +125,6 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
 def _own(error: Exception, subject: str) -> PenstockError:
     if is_caused_by(error, SSLCertVerificationError):
         hint = "correct `endpoint`, or the machine's certificates"
-        return SettingsError(f"{subject}: {error}", hint=hint)
+        return SettingsError(f"{subject}: {error}", "dynamodb", hint=hint)
     kind, hint = next((kind, hint) for each, kind, hint in _OWN if isinstance(error, each))
-    return kind(f"{subject}: {error}", hint=hint)
+    return kind(f"{subject}: {error}", "dynamodb", hint=hint)

@@ -78,6 +78,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         if table != name or (stream and history != stream):
             raise InvalidStream(
                 f"the token is of the stream {history}, which is not {stream or name}",
+                "dynamodb",
                 hint=f"take a token of {name}, a time or trim_horizon; or follow the table {table}",
             )
         self._streams.know(history)
@@ -192,7 +193,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         if name != self.settings.table_name:
             raise SettingsError(
                 f"this backend does not follow a table {name!r}",
-                code="table-not-followed",
+                "dynamodb.table-not-followed",
                 hint=f"its table is {self.settings.table_name}",
             )
         return DynamodbTable(self.settings)

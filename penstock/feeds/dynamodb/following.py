@@ -56,7 +56,7 @@ class DynamodbFollowing:
         """See `feeds.Following`. One poll: a call, and up to five until the tip is found, or in a
         scan; what is due in a moment is waited for."""
         if self._closed:
-            raise Unavailable(f"{self._shard.partition} was closed")
+            raise Unavailable(f"{self._shard.partition} was closed", "dynamodb")
         deadline, calls = self._clock() + timeout, 0
         while not self._drained or self._ahead is not None:
             if self._ahead is not None:
@@ -143,6 +143,7 @@ class DynamodbFollowing:
                 raise ShardIteratorExpired(
                     f"the iterator of {self._shard.partition} has expired, and its bookmark has"
                     " neither a sequence number nor a time",
+                    "dynamodb.shard-iterator-expired",
                     hint="move_to a time, or trim_horizon; begin anew with a token of this"
                     " iterator",
                 ) from error

@@ -49,6 +49,7 @@ def _native(record: StreamRecord | Unread, same: dict[str, Any], on_error: OnErr
     if on_error == "stop":
         raise Malformed(
             f"the record {record.sequence} of {same['table']} cannot be read: {error}",
+            "dynamodb",
             hint='on_error="dead-letter" hands it out with the event type `error`',
         )
     meta = {
@@ -67,7 +68,7 @@ def _native(record: StreamRecord | Unread, same: dict[str, Any], on_error: OnErr
 def _readable(record: StreamRecord, same: dict[str, Any]) -> dict[str, Any]:
     known = _EVENTS.get(record.event)
     if known is None:
-        raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams")
+        raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams", "dynamodb")
     return {
         "key": _item(record.keys),
         "new": None if record.new is None else _item(record.new),

@@ -37,20 +37,23 @@ def findings(settings: DynamodbSettings) -> Iterator[Finding]:
     stream = client.describe(arns[-1]) if arns else None
     if stream is None and settings.stream:
         text = f"the stream of {table} is not there any more"
-        yield finding("error", "stream", text, "write the ARN of a newer one, or `table`")
+        yield finding(
+            "error", "stream", text, "write the ARN of a newer one, or `table`",
+            code="dynamodb.stream",
+        )  # fmt: skip
         return
     if stream is None:
         text = f"{table} has no stream, or there is no such table"
-        yield finding("error", "stream", text, how_to_enable(table))
+        yield finding("error", "stream", text, how_to_enable(table), code="dynamodb.stream")
         return
     if stream.status not in ("ENABLED", "ENABLING"):
         text = f"the stream of {table} is {stream.status}: what is written now is lost"
-        yield finding("error", "stream", text, how_to_enable(table))
+        yield finding("error", "stream", text, how_to_enable(table), code="dynamodb.stream")
     else:
         yield finding("ok", "stream", f"{table} has a stream, which is {stream.status}")
     if stream.view in _LACKS:
         text = f"the view type {stream.view} carries {_LACKS[stream.view]}"
-        yield finding("warning", "view type", text, _how_to_alter(table))
+        yield finding("warning", "view type", text, _how_to_alter(table), code="dynamodb.view-type")
     else:
         yield finding("ok", "view type", f"the view type is {stream.view}")
     tree = ShardTree(stream.shards)
@@ -61,7 +64,10 @@ def findings(settings: DynamodbSettings) -> Iterator[Finding]:
 def _reading(client: StreamsClient, arn: str, tree: ShardTree) -> Iterator[Finding]:
     leaves = tree.open_leaves
     if not leaves:
-        yield finding("warning", "shards", "the stream has no open shard", "try again soon")
+        yield finding(
+            "warning", "shards", "the stream has no open shard", "try again soon",
+            code="dynamodb.shards",
+        )  # fmt: skip
         return
     try:
         client.records(client.iterator(arn, leaves[-1].id, "LATEST"))

@@ -56,8 +56,10 @@ class TableStreams:
             return found
         text = f"the table {self._settings.table_name} has no stream, or there is no such table"
         if known:
-            raise Unavailable(f"{text}, and changes of it were read", hint=self._how_to_go_on)
-        raise InvalidStream(text, hint=how_to_enable(self._settings.table_name))
+            raise Unavailable(
+                f"{text}, and changes of it were read", "dynamodb", hint=self._how_to_go_on
+            )
+        raise InvalidStream(text, "dynamodb", hint=how_to_enable(self._settings.table_name))
 
     def children(self, of: Collection[PartitionId]) -> Mapping[str, ShardTree] | None:
         """The trees with the children that these shards have now; None: make a whole listing."""
@@ -94,7 +96,7 @@ class TableStreams:
             now = time.monotonic()
             since = self._empty.setdefault(label, now)
             if described.status not in DISABLED or now - since < _EMPTY:
-                raise Unavailable(f"the stream {arn} lists no shards now")
+                raise Unavailable(f"the stream {arn} lists no shards now", "dynamodb")
         return ShardTree(described.shards)
 
     def arn(self, label: str) -> str | None:
@@ -129,7 +131,7 @@ class TableStreams:
             table = self._settings.table_name
             raise Unavailable(
                 f"no stream of {table} is listed now",
-                code="stream-missing",
+                "dynamodb.stream-missing",
                 hint=self._how_to_go_on,
             )
         return known[0].rpartition(_STREAM)[0] + _STREAM + label
@@ -196,7 +198,9 @@ class ServedShard:
             return self.lost("stream_gone", after)
         listed = ShardTree(described.shards).shards.get(self.id)
         if listed is not None and listed.is_open and cause == "shard_gone":
-            raise Unavailable(f"{self.partition} is listed as open, and reading does not find it")
+            raise Unavailable(
+                f"{self.partition} is listed as open, and reading does not find it", "dynamodb"
+            )
         bookmark = self.bookmark._replace(place=after)
         if listed is not None and _has_nothing_after(bookmark, listed, self.client.now()):
             known = self.client.account.shard(arn or "", self.id)

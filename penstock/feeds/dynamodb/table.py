@@ -170,7 +170,7 @@ def read_scan(body: bytes) -> ScanAnswer:
     try:
         return _answers.decode(body)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"an answer of Scan is not readable: {error}") from error
+        raise Malformed(f"an answer of Scan is not readable: {error}", "dynamodb") from error
 
 
 def page_of(items: Sequence[msgspec.Raw], table: str, keys: Sequence[str], taken_at: int) -> Page:
@@ -192,7 +192,7 @@ def _record(item: bytes, keys: Sequence[str], taken_at: int) -> bytes:
         found = _items.decode(item)
         key = msgspec.json.encode({name: found[name] for name in keys})
     except (msgspec.MsgspecError, KeyError) as error:
-        raise Malformed("an item of a table is not readable, or has no key") from error
+        raise Malformed("an item of a table is not readable, or has no key", "dynamodb") from error
     return (
         b'{"eventName":"INSERT","dynamodb":{"SequenceNumber":"0",'
         b'"ApproximateCreationDateTime":%d,"Keys":%b,"NewImage":%b}}'
@@ -274,7 +274,7 @@ class TableScan:
             if left <= 0:
                 return
             time.sleep(min(left, _LOOK))
-        raise Unavailable("the snapshot was stopped before all ranges were read")
+        raise Unavailable("the snapshot was stopped before all ranges were read", "dynamodb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,6 +308,7 @@ class DynamodbSnapshot:
         if not self._known:
             raise Unavailable(
                 "no position is saved yet, from which changes after the snapshot would come",
+                "dynamodb",
                 hint="start the pipeline first",
             )
         self._table = found = describe_table(settings)
@@ -316,12 +317,13 @@ class DynamodbSnapshot:
             what = f"the view type {found.view}" if found.view else "no enabled stream"
             raise SettingsError(
                 f"{name} has {what}: changes after a snapshot would come without their items",
-                code="view-type",
+                "dynamodb.view-type",
                 hint=how_to_enable(name),
             )
         if settings.stream and settings.stream != found.stream:
             raise SettingsError(
                 f"{name} has another stream than the one that is followed",
+                "dynamodb",
                 hint="write `table` in place of `stream`",
             )
         self.schema = found.schema

@@ -33,6 +33,7 @@ class MongoCollection:
         if any(name.startswith("_id.") for name in image):
             raise SettingsError(
                 "an _id that is a document cannot be found in flattened images",
+                "mongodb",
                 hint="compare with sink.layout: penstock, or without flatten",
             )
         return None

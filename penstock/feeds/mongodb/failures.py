@@ -130,7 +130,7 @@ class Tolerance:
             return error
         return SettingsError(
             f"{error.message} ({_MOST_UNKNOWN} times in a row)",
-            code="unknown-error",
+            "mongodb.unknown-error",
             hint="penstock does not know this error: see the server's log, then start again",
         )
 
@@ -157,13 +157,13 @@ def translating(subject: str, tolerance: Tolerance | None = None) -> Iterator[No
 def _translated(error: Exception, subject: str) -> PenstockError:
     code = code_of(error)
     if isinstance(error, mongo.ConfigurationError) and is_dns_away(error):
-        return Unavailable(f"{subject}: {_text(error)}", hint=_LATER)
+        return Unavailable(f"{subject}: {_text(error)}", "mongodb", hint=_LATER)
     of_class = next(KINDS[each] for each in type(error).__mro__ if each in KINDS)
     kind, hint = of_class if code is None else CODES.get(code, of_class)
     text = _WITHOUT_DATA[code] if code in _WITHOUT_DATA else _text(error)
     if code in LOST:
         text = _QUOTED.sub("{...}", text)
-    return kind(f"{subject}: {text}" if text else subject, hint=hint)
+    return kind(f"{subject}: {text}" if text else subject, "mongodb", hint=hint)
 
 
 def is_dns_away(error: Exception) -> bool:

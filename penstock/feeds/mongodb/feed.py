@@ -87,6 +87,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         if not found:
             raise SettingsError(
                 why,
+                "mongodb",
                 hint="begin now, or at a time that the oplog reaches back to; `penstock check`"
                 " names the role that may read it",
             )
@@ -99,7 +100,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         if seconds > newest >> 32:
             raise SettingsError(
                 f"{at.isoformat()} is in the future of the server",
-                code="start-in-the-future",
+                "mongodb.start-in-the-future",
                 hint="begin now, at the beginning, or at a time that has passed",
             )
         return seconds
@@ -115,10 +116,13 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         gaps, and with the token of a part of an event that is whole by now, as `Losses.after`
         finds. The first `read` finds a lost position: until then the server accepts any token."""
         if partition != PARTITION:
-            raise SettingsError(f"there is no partition {partition}: {PARTITION} is the only one")
+            raise SettingsError(
+                f"there is no partition {partition}: {PARTITION} is the only one", "mongodb"
+            )
         if not bookmark.mark:
             raise SettingsError(
                 "a change stream goes on by its resume token, and this bookmark has none",
+                "mongodb",
                 hint="begin anew, or set the position with its mark",
             )
         if despite or bookmark == self._losses.unsplit:
@@ -231,7 +235,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
                 message = "the oplog was read without an end: whether it has the changes after it"
                 message += f" is not known after {self.settings.silence:g} s"
                 remedy = "a longer `silence` for this check gives it more time"
-        return [finding(level, "saved position", message, remedy)]
+        return [finding(level, "saved position", message, remedy, code="mongodb.saved-position")]
 
 
 def _mark_at(time: int) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class MongoFollowing(Following):
 
     def read(self, timeout: float) -> Sequence[Page]:
         if not self._connected:
-            raise Unavailable(f"the following of {self._pages.partition} was closed")
+            raise Unavailable(f"the following of {self._pages.partition} was closed", "mongodb")
         try:
             return self._read(timeout)
         except PenstockError as error:

@@ -120,7 +120,7 @@ class CatchingUp:
         raise Unavailable(
             f"{server} is at {cursor_of(newest)}, before the saved position {cursor_of(read)}:"
             " waiting for it" + (f" for {waited} s so far" if waited >= _REPORTED_AFTER else ""),
-            code="server-behind",
+            "mongodb.server-behind",
             hint="does this member replicate, and is its clock right?",
         )
 

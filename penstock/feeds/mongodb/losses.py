@@ -117,7 +117,7 @@ class Losses:
         is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
         if is_token and is_unsplit(error):
             self.unsplit = bookmark
-            return Unavailable(error.message, hint="it is followed by its time")
+            return Unavailable(error.message, error.code, hint="it is followed by its time")
         cause = cause_of(error)
         loss = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):

@@ -43,11 +43,12 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
     major, message = int(version.split(".")[0]), f"{address(settings)} is MongoDB {version}"
     if major < _OLDEST:
         yield finding(
-            "error", "server", message, f"upgrade it to {_OLDEST}.0 or later", code="server-old"
-        )
+            "error", "server", message, f"upgrade it to {_OLDEST}.0 or later",
+            code="mongodb.server-old",
+        )  # fmt: skip
     elif major > _NEWEST:
         message += ", newer than what penstock was tested with"
-        yield finding("warning", "server", message)
+        yield finding("warning", "server", message, code="mongodb.server")
     else:
         yield finding("ok", "server", message)
     hello = cluster.hello_of(client)
@@ -59,6 +60,7 @@ def _server(client: Client, settings: MongoSettings) -> Iterator[Finding]:
         yield finding(
             "error", "topology", "a server of its own: change streams need a replica set",
             "start mongod with --replSet rs0, then in mongosh: rs.initiate()",
+            code="mongodb.topology",
         )  # fmt: skip
 
 
@@ -75,6 +77,7 @@ def _identity(client: Client) -> Iterator[Finding]:
         " cluster of the same name is not recognized while the stream is idle",
         f'db.getSiblingDB("admin").grantPrivilegesToRole(ROLE, [{{resource: {{db:'
         f' "{database}", collection: "{collection}"}}, actions: ["find"]}}])',
+        code="mongodb.identity",
     )
 
 
@@ -89,7 +92,7 @@ def _oplog(client: Client) -> Iterator[Finding]:
         yield finding(
             "warning", "oplog",
             "how far it reaches back is unknown, and `start: beginning` cannot be used",
-            'db.grantRolesToUser(USER, [{role: "read", db: "local"}])',
+            'db.grantRolesToUser(USER, [{role: "read", db: "local"}])', code="mongodb.oplog",
         )  # fmt: skip
         return
     seconds = (newest >> 32) - (oldest >> 32)
@@ -99,12 +102,10 @@ def _oplog(client: Client) -> Iterator[Finding]:
         yield finding("ok", "oplog", message)
     else:
         yield finding(
-            "warning",
-            "oplog",
-            message,
+            "warning", "oplog", message,
             "on every member: db.adminCommand({replSetResizeOplog: 1, minRetentionHours: 48});"
-            " in Atlas the minimum oplog window; or it is new",
-        )
+            " in Atlas the minimum oplog window; or it is new", code="mongodb.oplog",
+        )  # fmt: skip
 
 
 def _stream(settings: MongoSettings) -> Iterator[Finding]:
@@ -128,12 +129,11 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
             known = stream.accepts(stream.more)
     except PositionLost as error:
         yield finding(
-            "warning",
-            "start",
+            "warning", "start",
             f"the oplog does not reach back to {settings.start}: a first start finds lost"
-            f" history ({error.message})",
-            "begin later, or now; a saved position is not affected",
-        )
+            f" history ({error.message})", "begin later, or now; a saved position is not affected",
+            code="mongodb.start",
+        )  # fmt: skip
     except PenstockError as error:
         if not is_timeout(error):
             yield _failed("start", error)
@@ -142,7 +142,10 @@ def _start(settings: MongoSettings) -> Iterator[Finding]:
         if known:
             yield finding("ok", "start", message)
         else:
-            yield finding("warning", "start", f"whether {message} is not known: {UNANSWERED}")
+            yield finding(
+                "warning", "start", f"whether {message} is not known: {UNANSWERED}",
+                code="mongodb.start",
+            )  # fmt: skip
 
 
 def _opened(settings: MongoSettings, mark: Mark | None) -> ChangeStream:
@@ -173,7 +176,7 @@ def _collections(settings: MongoSettings) -> Iterator[Finding]:
         yield finding(
             "warning", "collections",
             f"{missing} does not exist yet, or is a view or a time series, which have no changes",
-            "correct `collections`, or create it",
+            "correct `collections`, or create it", code="mongodb.collections",
         )  # fmt: skip
     for key, wanted in (("before", settings.before), ("full_document", settings.full_document)):
         without = [each for each in found if each not in kept]
@@ -185,12 +188,11 @@ def _tenant(settings: MongoSettings) -> Iterator[Finding]:
     """Of an update without images only the document key is known."""
     if settings.tenant.startswith("field:") and settings.full_document == settings.before == "off":
         yield finding(
-            "warning",
-            "tenant",
+            "warning", "tenant",
             f"{settings.tenant} is null for updates without a document, unless it is part"
             " of the _id or of the shard key",
-            "set full_document: update_lookup, or before: when_available",
-        )
+            "set full_document: update_lookup, or before: when_available", code="mongodb.tenant",
+        )  # fmt: skip
 
 
 def _with_images(settings: MongoSettings, databases: set[str]) -> set[tuple[str, str]]:
@@ -208,10 +210,8 @@ def _without_images(key: str, wanted: str, without: list[tuple[str, str]]) -> Fi
     listed = ", ".join(".".join(each) for each in without[:5])
     ends = "ends the change stream" if wanted == "required" else "has none"
     return finding(
-        "error" if wanted == "required" else "warning",
-        key,
+        "error" if wanted == "required" else "warning", key,
         f"{len(without)} collections keep no images, so that a change of them {ends}: {listed}",
         f'for each: db.getSiblingDB("{database}").runCommand({{collMod: "{name}",'
-        " changeStreamPreAndPostImages: {enabled: true}})",
-        code="images-missing",
-    )
+        " changeStreamPreAndPostImages: {enabled: true}})", code="mongodb.images-missing",
+    )  # fmt: skip

@@ -93,7 +93,7 @@ def documents(batch: bytes) -> Iterator[bytes]:
     while at < len(batch):
         stop = at + (_LENGTH.unpack_from(batch, at)[0] if at + 5 <= len(batch) else 0)
         if not at + 5 <= stop <= len(batch):
-            raise Malformed(f"a batch of documents is broken at byte {at}")
+            raise Malformed(f"a batch of documents is broken at byte {at}", "mongodb")
         yield batch[at:stop]
         at = stop
 
@@ -118,7 +118,7 @@ def id_element(document: bytes) -> bytes:
             return document[4 : 13 + _LENGTH.unpack_from(document, 9)[0]]
     found: Any = RawBSONDocument(document, RAW).get("_id", ...)
     if found is ...:
-        raise Malformed("a document has no _id")
+        raise Malformed("a document has no _id", "mongodb")
     return bson.encode({"_id": found})[4:-1]
 
 
@@ -179,7 +179,8 @@ class MongoRowSource:
                     for batch in found:
                         if is_stopped():
                             raise Unavailable(
-                                f"{what}: the snapshot was stopped before all ranges were read"
+                                f"{what}: the snapshot was stopped before all ranges were read",
+                                "mongodb",
                             )
                         yield batch
 
@@ -214,17 +215,18 @@ class MongoSnapshot:
         try:
             settings.refuse_deltas()
         except ValueError as error:
-            raise SettingsError(str(error)) from None
+            raise SettingsError(str(error), "mongodb") from None
         if self._partition not in self._known:
             raise Unavailable(
                 "no position is saved yet, from which changes after the snapshot would come",
+                "mongodb",
                 hint="start the pipeline first",
             )
         found = {(one.schema, one.table): one for one in schemas_of(settings)}
         if name not in found:
             raise SettingsError(
                 f"there is no collection {'.'.join(name)}",
-                code="collection-missing",
+                "mongodb.collection-missing",
                 hint="name one that is followed; a view and a time series have no changes",
             )
         self.schema: TableSchema = found[name]
@@ -264,7 +266,7 @@ class MongoSnapshot:
         if not known:
             raise SettingsError(
                 f"{address(self._settings)} has no cluster time",
-                code="no-replica-set",
+                "mongodb.no-replica-set",
                 hint="snapshots need a replica set or a sharded cluster",
             )
         return Pin(time=known, gossip=bson.decode(gossip.raw) if gossip else None)
@@ -302,6 +304,7 @@ class MongoSnapshot:
         if self._era_of(known) != self._era:
             raise Unavailable(
                 "changes go on in another history since the snapshot began",
+                "mongodb",
                 hint="ask for another snapshot",
             )
 

@@ -67,7 +67,7 @@ def _from(mark: Mark) -> dict[str, Any]:
         return {"startAtOperationTime": Timestamp(*mark["time"])}
     raise SettingsError(
         "this bookmark has neither a resume token nor a time",
-        code="bookmark-without-token",
+        "mongodb.bookmark-without-token",
         hint="begin anew, or set the position with its mark: a place alone cannot be resumed",
     )
 

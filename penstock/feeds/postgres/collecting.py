@@ -178,7 +178,10 @@ class Collector:
         if self._anchored:
             self._anchored = False
             if cursor != after:
-                raise Diverged(f"a transaction at {cursor} came, and none at our position {after}")
+                raise Diverged(
+                    f"a transaction at {cursor} came, and none at our position {after}",
+                    "postgres.diverged",
+                )
         self.transaction, self.cursor, self.ordinal = transaction, cursor, 0
         self._past = cursor > after
         self.skip = 0 if self._past else ordinal + 1 if cursor == after else ENDLESS

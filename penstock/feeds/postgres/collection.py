@@ -74,7 +74,7 @@ class PostgresTable:
         if not key:
             raise SettingsError(
                 f"there is no table {where} with a primary key",
-                code="table-missing",
+                "postgres.table-missing",
                 hint="name a table as SCHEMA.TABLE; without a primary key rows can't be compared",
             )
         return key

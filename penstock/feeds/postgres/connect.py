@@ -146,7 +146,7 @@ def _pin(connection: Ordinary) -> None:
         if told != value:
             raise SettingsError(
                 f"the session has {name} = {told}, and must have {value}",
-                code="session-setting",
+                "postgres.session-setting",
                 hint=f"connect to the server itself, and look for what sets {name} on the way",
             )
 

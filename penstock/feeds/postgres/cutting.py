@@ -274,6 +274,7 @@ def checked_condition(where: str) -> str:
     if end != len(where) or depth:
         raise SettingsError(
             "the condition of the request has a quote or a parenthesis without its other one",
+            "postgres",
             hint=_HINT,
         )
     return where
@@ -288,8 +289,8 @@ def blaming(where: str) -> Iterator[None]:
         writes = "in a read-only transaction" in error.message
         if not where or not (writes or is_wrong_statement(error)):
             raise
-        raise SettingsError(error.message, hint=_HINT) from error
+        raise SettingsError(error.message, error.code, hint=_HINT) from error
 
 
 def _refused(what: str) -> SettingsError:
-    return SettingsError(f"the condition of the request has {what}", hint=_HINT)
+    return SettingsError(f"the condition of the request has {what}", "postgres", hint=_HINT)

@@ -127,7 +127,7 @@ def failure(state: str | None, message: str, subject: str) -> PenstockError:
     """The error for a SQLSTATE (None: libpq itself) and its message; `subject` says what failed."""
     text = " ".join(message.split())
     kind, hint = _row(state, text)
-    return kind(f"{subject}: {text}" if text else subject, hint=hint)
+    return kind(f"{subject}: {text}" if text else subject, "postgres", hint=hint)
 
 
 def _row(state: str | None, text: str) -> _Row:
@@ -177,4 +177,4 @@ def translating(subject: str) -> Iterator[None]:
     except psycopg.Error as error:
         raise translated(error, subject) from error
     except OSError as error:
-        raise Unavailable(f"{subject}: {error}", hint=_LATER) from error
+        raise Unavailable(f"{subject}: {error}", "postgres", hint=_LATER) from error

@@ -77,7 +77,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if at not in (None, "now"):
             raise SettingsError(
                 f"a replication slot cannot begin at {at}: the server keeps no older log for it",
-                code="start-too-old",
+                "postgres.start-too-old",
                 hint="begin now, or at a bookmark of this slot",
             )
         with connect_ordinary(self.settings) as connection:
@@ -115,7 +115,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         slots.create_slot(connection, name, failover=self.settings.failover)
         slot = slots.find_slot(connection, name)
         if slot is None:
-            raise Unavailable(f"the slot {name} was dropped while we made it")
+            raise Unavailable(f"the slot {name} was dropped while we made it", "postgres")
         return slot
 
     def follow(
@@ -128,7 +128,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         """See `feeds.Feed`. Never from "now": after the bookmark, or where the slot is; despite a
         gap, from where a slot that is made anew begins."""
         if partition != self.settings.partition:
-            raise SettingsError(f"there is no partition {partition}: the slot is the only one")
+            raise SettingsError(
+                f"there is no partition {partition}: the slot is the only one", "postgres"
+            )
         try:
             return self._follow(partition, bookmark, despite)
         except feeds.HistoryLost:
@@ -219,7 +221,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         if verdict.cause == "server_behind" and in_recovery:
             raise Unavailable(
                 f"the standby has not replayed its log up to our position: {verdict.detail}",
-                code="standby-behind",
+                "postgres.standby-behind",
                 hint="it will, unless it was restored from a backup: then connect to its primary",
             )
         return verdict, system
@@ -311,11 +313,9 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 def _refuse_taken(slot: slots.Slot) -> None:
     if slot.active_pid is not None:
         raise Unavailable(
-            _taken(slot),
-            code="slot-taken",
-            hint="stop its reader, or, if that is gone:"
+            _taken(slot), "postgres.slot-taken", hint="stop its reader, or, if that is gone:"
             f" SELECT pg_terminate_backend({slot.active_pid});",
-        )
+        )  # fmt: skip
 
 
 def _taken(slot: slots.Slot) -> str:

@@ -291,6 +291,6 @@ class _Silence:
         if silent > self._limit and asked is not None and now - asked > self._limit / 2:
             raise Unavailable(
                 f"the server said nothing for {silent:.0f} s",
-                code="server-silent",
+                "postgres.server-silent",
                 hint="it hangs, or the network does; penstock connects again by itself",
             )

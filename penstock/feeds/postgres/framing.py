@@ -107,7 +107,9 @@ class Framer:
             return None
         length = int.from_bytes(self._data[position + 1 : position + 5], "big")
         if not 4 <= length <= _LONGEST:
-            raise Malformed(f"a message of the replication stream has the length {length}")
+            raise Malformed(
+                f"a message of the replication stream has the length {length}", "postgres"
+            )
         if left <= length:
             self._lacking = 1 + length - left
             return None
@@ -189,13 +191,15 @@ class Framer:
                 clock = from_pg_time(sent) / 1e6
                 self._progress.keepalive(end, asked=bool(asked), clock=clock)
                 return []
-            raise Malformed(f"a CopyData of {len(piece)} bytes is no replication message")
+            raise Malformed(
+                f"a CopyData of {len(piece)} bytes is no replication message", "postgres"
+            )
         if outer == b"E":
             raise backend_error(piece[5:], "the replication stream ended")
         if outer in (b"c", b"C", b"Z"):
             raise failure("57P01", "", "the server ended the replication stream")
         if outer not in (b"N", b"S", b"A"):
-            raise Malformed(f"the server sent {outer!r} in a replication stream")
+            raise Malformed(f"the server sent {outer!r} in a replication stream", "postgres")
         return []
 
     def _message(self, piece: bytes, now: float) -> list[Page]:
@@ -250,11 +254,13 @@ class Framer:
             case messages.TwoPhase(name):
                 raise SettingsError(
                     f"the slot sends transactions in two phases ({name})",
-                    code="slot-two-phase",
+                    "postgres.slot-two-phase",
                     hint="drop it and let penstock make one, or make one with two_phase = false",
                 )
             case _:
-                raise Malformed(f"{type(message).__name__} came outside of a transaction")
+                raise Malformed(
+                    f"{type(message).__name__} came outside of a transaction", "postgres"
+                )
         return []
 
     def _logical(self, message: messages.LogicalMessage, piece: bytes) -> None:

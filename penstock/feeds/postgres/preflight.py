@@ -71,36 +71,38 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
     what = f"{address(settings)} is PostgreSQL {version}"
     if version < _OLDEST:
         yield finding(
-            "error", "server", what, f"upgrade it to {_OLDEST} or later", code="server-old"
+            "error", "server", what, f"upgrade it to {_OLDEST} or later", code="postgres.server-old"
         )
     elif version > _NEWEST:
         yield finding(
             "warning", "server", f"{what}, newer than what penstock was tested with",
-            code="server-new",
+            code="postgres.server-new",
         )  # fmt: skip
     else:
         yield finding("ok", "server", what)
     if _number(connection, "SELECT pg_is_in_recovery()::int") and version < _STANDBY_SINCE:
         message = "it is a standby, which decodes nothing before PostgreSQL 16"
-        yield finding("error", "server", message, "connect to the primary", code="standby")
+        yield finding("error", "server", message, "connect to the primary", code="postgres.standby")
     level = _setting(connection, "wal_level")
     if level == "logical":
         yield finding("ok", "wal_level", "wal_level is logical")
     else:
         remedy = "ALTER SYSTEM SET wal_level = logical; and restart the server"
-        yield finding("error", "wal_level", f"wal_level is {level}", remedy)
+        yield finding(
+            "error", "wal_level", f"wal_level is {level}", remedy, code="postgres.wal-level"
+        )
     if _setting(connection, "server_encoding") == "SQL_ASCII":
         yield finding(
             "warning", "server_encoding",
             "it is SQL_ASCII: a row that is not UTF-8 becomes a dead letter",
-            "load a dump into a database with encoding UTF8",
+            "load a dump into a database with encoding UTF8", code="postgres.server-encoding",
         )  # fmt: skip
     for name, never, which, remedy in _GIVES_UP:
         value = _setting(connection, name)
         if value not in ("", never):
             yield finding(
                 "warning", name, f"the server gives up a slot that {which.format(value)}", remedy,
-                code="slot-given-up",
+                code="postgres.slot-given-up",
             )  # fmt: skip
 
 
@@ -116,7 +118,9 @@ def _role(connection: Ordinary) -> Iterator[Finding]:
         yield finding("ok", "role", f"the role {name} has REPLICATION")
     else:
         remedy = f'as a superuser: ALTER ROLE "{name}" REPLICATION;'
-        yield finding("error", "role", f"the role {name} lacks REPLICATION", remedy)
+        yield finding(
+            "error", "role", f"the role {name} lacks REPLICATION", remedy, code="postgres.role"
+        )
 
 
 def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:
@@ -136,12 +140,13 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
             yield finding(
                 "warning", subject, f"it is in use by the process {slot.active_pid} of the server",
                 "a pipeline that is started now waits until that reader is gone",
-                code="slot-in-use",
+                code="postgres.slot-in-use",
             )  # fmt: skip
         elif slot.wal_status in ("extended", "unreserved"):
             yield finding(
                 "warning", subject, f"it is far behind: its wal_status is {slot.wal_status}",
-                "run the pipeline soon, or the server may give the slot up", code="slot-behind",
+                "run the pipeline soon, or the server may give the slot up",
+                code="postgres.slot-behind",
             )  # fmt: skip
         else:
             yield finding("ok", subject, "it exists and is free")
@@ -150,7 +155,7 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
         if used >= limit:
             message = f"all {limit} are in use: snapshots need one more"
             yield finding(
-                "warning", *_more("max_replication_slots", message, limit), code="no-room"
+                "warning", *_more("max_replication_slots", message, limit), code="postgres.no-room"
             )
     senders = _number(connection, "SELECT count(*) FROM pg_catalog.pg_stat_replication")
     yield _room(connection, "max_wal_senders", senders, "there is a free wal sender")
@@ -160,7 +165,9 @@ def _room(connection: Ordinary, setting: str, used: int, fine: str) -> Finding:
     limit = int(_setting(connection, setting) or 0)
     if used < limit:
         return finding("ok", setting, f"{fine} ({used} of {limit} in use)")
-    return finding("error", *_more(setting, f"all {limit} are in use", limit), code="no-room")
+    return finding(
+        "error", *_more(setting, f"all {limit} are in use", limit), code="postgres.no-room"
+    )
 
 
 def _more(setting: str, message: str, limit: int) -> tuple[str, str, str]:

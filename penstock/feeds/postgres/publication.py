@@ -146,7 +146,7 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
     if not settings.keeps_publication and not settings.create_publication:
         raise SettingsError(
             f"there is no publication {settings.publication!r}",
-            code="publication-missing",
+            "postgres.publication-missing",
             hint=f"as the tables' owner: {statement}; or set `create_publication: true`",
         )
     with translating(f"creating the publication {settings.publication}"):
@@ -218,7 +218,7 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
     else:
         yield finding(
             "error", subject, "it does not exist", f"{create_statement(settings)};",
-            code="publication-missing",
+            code="postgres.publication-missing",
         )  # fmt: skip
         return
     tables = _followable(ask, settings, is_published=is_there and not is_kept)
@@ -238,7 +238,9 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
         yield finding("ok", subject, covered + ("" if troubles else ", each with a key"))
     else:
         remedy = f"ALTER PUBLICATION {quoted} ADD TABLE <table>;"
-        yield finding("warning", subject, "it has no tables yet", remedy, code="publication-empty")
+        yield finding(
+            "warning", subject, "it has no tables yet", remedy, code="postgres.publication-empty"
+        )
 
 
 def _silent(ask: Ask, settings: PostgresSettings, subject: str, quoted: str) -> Iterator[Finding]:
@@ -248,7 +250,7 @@ def _silent(ask: Ask, settings: PostgresSettings, subject: str, quoted: str) -> 
         remedy = f"ALTER PUBLICATION {quoted} SET (publish = '{', '.join(operations)}');"
         yield finding(
             "warning", subject, f"it does not publish: {', '.join(silent)}", remedy,
-            code="publication-silent",
+            code="postgres.publication-silent",
         )  # fmt: skip
 
 
@@ -258,7 +260,7 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
     if row is None:
         return finding(
             "error", subject, "it does not exist", "create it, or correct `tables`",
-            code="table-missing",
+            code="postgres.table-missing",
         )  # fmt: skip
     quoted = sql.Identifier(schema, table).as_string(None)
     remedy = f"ALTER PUBLICATION {publication} ADD TABLE ONLY {quoted};"
@@ -266,7 +268,7 @@ def _uncovered(connection: Ordinary, publication: str, schema: str, table: str) 
         remedy += f" ALTER PUBLICATION {publication} SET (publish_via_partition_root = true);"
     return finding(
         "error", subject, "the publication does not send it (under this name)", remedy,
-        code="table-unpublished",
+        code="postgres.table-unpublished",
     )  # fmt: skip
 
 
@@ -276,17 +278,18 @@ def _troubles(table: _Table, *, is_kept: bool, is_published: bool) -> Iterator[F
         then = ": it is left out, and waits" if is_kept else ""
         yield finding(
             "warning" if is_published else "error", subject, refusal.message + then, refusal.hint,
-            code="identity-missing",
+            code="postgres.identity-missing",
         )  # fmt: skip
     elif table.identity == "f" and not table.primary_key:
         yield finding(
             "warning", subject, "it has no primary key: its changes have no document id",
-            f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);", code="key-missing",
+            f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (<columns>);", code="postgres.key-missing",
         )  # fmt: skip
     if not table.readable:
         yield finding(
             "warning", subject, "the role may not read it, which snapshots will need",
-            f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;", code="table-denied",
+            f"as its owner: GRANT SELECT ON {table.quoted} TO <role>;",
+            code="postgres.table-denied",
         )  # fmt: skip
     elif table.unreadable and not table.primary_key:
         yield finding(
@@ -295,5 +298,5 @@ def _troubles(table: _Table, *, is_kept: bool, is_published: bool) -> Iterator[F
             f"the role may not read {len(table.unreadable)} of its partitions: a snapshot reads"
             " each of them, because it has no primary key",
             f"as their owner: GRANT SELECT ON {', '.join(table.unreadable)} TO <role>;",
-            code="partition-denied",
+            code="postgres.partition-denied",
         )

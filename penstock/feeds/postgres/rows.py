@@ -59,7 +59,7 @@ def _from_socket(connection: PatientConnection, query: bytes) -> Iterator[bytes]
                 connection.check(deadline)
                 continue
             if not data:
-                raise Unavailable("the server closed the connection")
+                raise Unavailable("the server closed the connection", "postgres")
             connection.check(deadline)
             yield data
             deadline = time.monotonic() + connection.patience
@@ -100,7 +100,7 @@ def _through_libpq(connection: PatientConnection, query: bytes) -> Iterator[byte
 
 def _must(result: "pq.abc.PGresult | None", status: pq.ExecStatus) -> None:
     if result is None:
-        raise Unavailable("the server ended the statement")
+        raise Unavailable("the server ended the statement", "postgres")
     if result.status != status:
         raise psycopg.errors.error_from_result(result)
 
@@ -176,7 +176,9 @@ class CopyFramer:
                 yield from self._flush()
                 continue
             if answer == _BROKEN:
-                raise Malformed(f"{self._what}: a row of COPY has another form or other columns")
+                raise Malformed(
+                    f"{self._what}: a row of COPY has another form or other columns", "postgres"
+                )
             if len(data) - position < _HEADER.size:
                 self._lacking = _HEADER.size - (len(data) - position)
                 break
@@ -194,7 +196,7 @@ class CopyFramer:
         if tag == b"E":
             raise backend_error(body, self._what)
         if tag not in b"HNSAcCZ":
-            raise Malformed(f"{self._what}: the server answered COPY with {tag!r}")
+            raise Malformed(f"{self._what}: the server answered COPY with {tag!r}", "postgres")
         self.is_over = tag == b"Z"
 
     def _flush(self) -> Iterator[tuple[bytes, int]]:

@@ -380,7 +380,7 @@ def relation_in(raw: bytes) -> Relation:
     """A Relation message (from `R`, no xid), decoded. Raises Malformed."""
     relation = decode_message(raw, lenient=True)
     if not isinstance(relation, Relation):
-        raise Malformed(f"{type(relation).__name__} is no Relation message")
+        raise Malformed(f"{type(relation).__name__} is no Relation message", "postgres")
     return relation
 
 

@@ -157,7 +157,7 @@ def _refuse_failover(version: int) -> None:
     if version < FAILOVER_SINCE:
         raise SettingsError(
             f"failover: true needs PostgreSQL 17, and the server is {version // 10_000}",
-            code="failover-unsupported",
+            "postgres.failover-unsupported",
             hint="leave `failover` out; a promoted standby then has no slot, and `on_gap` decides",
         )
 
@@ -169,19 +169,19 @@ def refuse_foreign(slot: Slot) -> None:
         made = slot.plugin or slot.kind
         raise SettingsError(
             f"the slot {slot.name} is of {made}, not of pgoutput",
-            code="slot-plugin",
+            "postgres.slot-plugin",
             hint=f"choose another `slot`, or drop this one: {drop}",
         )
     if slot.database != slot.connected_to:
         raise SettingsError(
             f"the slot {slot.name} belongs to the database {slot.database}",
-            code="slot-database",
+            "postgres.slot-database",
             hint="choose another `slot`: their names are shared by all databases of a server",
         )
     if slot.two_phase:
         raise SettingsError(
             f"the slot {slot.name} was made with two_phase, whose transactions come unfinished",
-            code="slot-two-phase",
+            "postgres.slot-two-phase",
             hint=f"let penstock make one: {drop}",
         )
 
@@ -193,7 +193,7 @@ def refuse_unusable(slot: Slot) -> None:
         reason = slot.invalidation or "wal_removed"
         raise PositionLost(
             f"the slot {slot.name} is lost ({reason}): the server removed changes it had to keep",
-            code="slot-lost",
+            "postgres.slot-lost",
             hint="copy the tables anew at the consumers, and begin anew: SELECT"
             f" pg_drop_replication_slot('{slot.name}'); and raise max_slot_wal_keep_size so that it"
             " does not happen again",

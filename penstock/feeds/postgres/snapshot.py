@@ -199,6 +199,7 @@ class PostgresSnapshot:
             if isinstance(error, Unavailable) and self._wait.seen:
                 raise Unavailable(
                     f"{error.message}; waited for {self._wait.seen}",
+                    error.code,
                     hint="end that (a prepared one by ROLLBACK PREPARED or COMMIT PREPARED), or"
                     " raise snapshot.patience",
                 ) from error
@@ -238,7 +239,7 @@ class PostgresSnapshot:
         if not self._ask("SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = %s", slot):
             raise Unavailable(
                 f"there is no slot {slot} yet, which changes after the snapshot would come from",
-                code="slot-missing",
+                "postgres.slot-missing",
                 hint="start the pipeline first",
             )
 
@@ -248,7 +249,7 @@ class PostgresSnapshot:
         if not raw:
             raise SettingsError(
                 f"the publication {settings.publication} does not send {schema}.{table}",
-                code="table-not-published",
+                "postgres.table-not-published",
                 hint="ALTER PUBLICATION ... ADD TABLE; a view, a foreign table or an unlogged one"
                 " can't be published",
             )
@@ -302,7 +303,7 @@ class PostgresSnapshot:
         if missing := [name for name in columns if name not in found]:
             raise SettingsError(
                 f"{self._schema}.{self._table} has no column {missing[0]}",
-                code="column-missing",
+                "postgres.column-missing",
                 hint=f"there are: {', '.join(sorted(found))}",
             )
         settings = self._settings
@@ -361,7 +362,7 @@ class PostgresSnapshot:
         if self._era_of(known) != self._era:
             raise Unavailable(
                 "the server's history became another one during the snapshot",
-                code="timeline-changed",
+                "postgres.timeline-changed",
                 hint="ask for another snapshot",
             )
 

@@ -53,6 +53,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
             raise SettingsError(
                 f"the backend {self.backend} has no source {partition}, only"
                 f" {', '.join(self._feeds)}",
+                "postgres",
                 hint="add it to `sources` again, or forget its position: penstock positions FILE"
                 f" delete {self.backend}/{partition}",
             )
@@ -134,6 +135,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         """See `feeds.TakesSnapshots`. Of several sources, `of` one takes them."""
         raise SettingsError(
             f"the backend {self.backend} has several sources, whose tables are loaded one by one",
+            "postgres",
             hint="a sink of tables loads them by itself",
         )
 
@@ -161,7 +163,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
                 "warning", f"slot {slot}",
                 f"the source {names[slot]} has left the map, and its server keeps WAL for it",
                 f"if no other pipeline reads it: SELECT pg_drop_replication_slot('{slot}');",
-                code="slot-left",
+                code="postgres.slot-left",
             )
             for slot in sorted({slot for slots in found.values() for slot in slots})
         ]  # fmt: skip
@@ -215,7 +217,7 @@ class SourcesDecoder:
         """See `page.Decoder`. Raises SettingsError for a source that is not there any more."""
         decoder = self._decoders.get(page.partition)
         if decoder is None:
-            raise SettingsError(f"there is no source {page.partition} any more")
+            raise SettingsError(f"there is no source {page.partition} any more", "postgres")
         found = decoder.decode(page)
         self.unknown_types |= decoder.unknown_types
         return found
@@ -223,7 +225,7 @@ class SourcesDecoder:
 
 def _named(sid: str, error: PenstockError) -> Unavailable:
     """An error of one source, also one that an operator must mend: it is tried again."""
-    return Unavailable(f"source {sid}: {error.message}", hint=error.hint)
+    return Unavailable(f"source {sid}: {error.message}", error.code, hint=error.hint)
 
 
 def build(settings: PostgresSettings) -> feeds.Feed:

@@ -76,6 +76,7 @@ def _writing() -> Iterator[None]:
     except OSError as error:
         raise Unavailable(
             f"cannot write an in-progress transaction to a file: {error.strerror}",
+            "postgres",
             hint="make room in the folder of `spill`, or raise `memory`",
         ) from error
 
@@ -175,7 +176,7 @@ class TransactionDelivery:
             pages += self._take(piece, now)
         if not more:
             if tail:
-                raise Malformed("an in-progress transaction ended inside a message")
+                raise Malformed("an in-progress transaction ended inside a message", "postgres")
             pages += self._collector.flush(now, ends=True)
             self._finish()
         return pages

@@ -55,9 +55,11 @@ class PlainTransport:
                 if tag == b"E":
                     raise backend_error(body, "starting replication")
                 if tag not in b"NS":
-                    raise Malformed(f"the server answered START_REPLICATION with {tag!r}")
+                    raise Malformed(
+                        f"the server answered START_REPLICATION with {tag!r}", "postgres"
+                    )
             if not self.wait(_SEND_TIMEOUT):
-                raise Unavailable("the server does not answer START_REPLICATION")
+                raise Unavailable("the server does not answer START_REPLICATION", "postgres")
             data += self.receive()
 
     def receive(self) -> bytes:
@@ -72,11 +74,11 @@ class PlainTransport:
             return b""
         except OSError as error:
             raise Unavailable(
-                f"the replication connection broke: {error}", code="connection-broke"
+                f"the replication connection broke: {error}", "postgres.connection-broke"
             ) from error
         if not data:
             raise Unavailable(
-                "the server closed the replication connection", code="connection-broke"
+                "the server closed the replication connection", "postgres.connection-broke"
             )
         return data
 
@@ -94,7 +96,7 @@ class PlainTransport:
             self._socket.sendall(data)
         except OSError as error:
             raise Unavailable(
-                f"the replication connection broke: {error}", code="connection-broke"
+                f"the replication connection broke: {error}", "postgres.connection-broke"
             ) from error
         finally:
             self._socket.setblocking(False)
@@ -132,10 +134,10 @@ class LibpqTransport:
             if not self._pgconn.is_busy():
                 break
             if not self.wait(_SEND_TIMEOUT):
-                raise Unavailable("the server does not answer START_REPLICATION")
+                raise Unavailable("the server does not answer START_REPLICATION", "postgres")
         result = self._pgconn.get_result()
         if result is None or result.status != ExecStatus.COPY_BOTH:
-            failed = Unavailable("the server did not start replication")
+            failed = Unavailable("the server did not start replication", "postgres")
             raise psycopg.errors.error_from_result(result) if result else failed
 
     def receive(self) -> bytes:
@@ -166,7 +168,7 @@ class LibpqTransport:
     def _ended(self) -> Exception:
         result = self._pgconn.get_result()
         if result is None or result.status != ExecStatus.FATAL_ERROR:
-            return Unavailable("the server ended the replication stream")
+            return Unavailable("the server ended the replication stream", "postgres")
         return psycopg.errors.error_from_result(result)
 
     def wait(self, timeout: float) -> bool:
@@ -182,7 +184,7 @@ class LibpqTransport:
             room = select.poll()  # `select` takes no descriptor above 1,023
             room.register(self._pgconn.socket, select.POLLOUT)
             if not room.poll(_SEND_TIMEOUT * 1000):
-                raise Unavailable("the server takes nothing from us")
+                raise Unavailable("the server takes nothing from us", "postgres")
 
     def close(self) -> None:
         try:

@@ -49,7 +49,7 @@ def check(settings: JetStreamSettings) -> Iterator[Finding]:
                 yield finding(
                     "error", name, f"is missing, and the account has all {most} streams",
                     "raise the account's max_streams, or name a stream that exists",
-                    code="stream-limit",
+                    code="jetstream.stream-limit",
                 )  # fmt: skip
             yield _to_be_made(settings)
             stream = TargetStream(settings.stream, wanted(settings, template, connection.version))
@@ -83,6 +83,7 @@ def _compression(settings: JetStreamSettings, connection: Connection) -> Iterato
             yield finding(
                 "warning", "sink.dictionaries", f"no table of {settings.stream} has one yet",
                 "penstock dictionaries train FILE, once the stream has some changes",
+                code="jetstream.sink-dictionaries",
             )  # fmt: skip
     except SettingsError as error:
         yield failed("sink.compression", error)
@@ -94,12 +95,12 @@ def _server(connection: Connection) -> Iterator[Finding]:
     if connection.version < _OLDEST:
         yield finding(
             "warning", "NATS", f"nats-server {version} is older than what penstock is tested with",
-            "use nats-server 2.10 or later", code="server-old",
+            "use nats-server 2.10 or later", code="jetstream.server-old",
         )  # fmt: skip
     if not connection.info.get("headers"):
         yield finding(
             "error", "NATS", "the server has message headers switched off",
-            "remove no_header_support from its configuration", code="server-headers",
+            "remove no_header_support from its configuration", code="jetstream.server-headers",
         )  # fmt: skip
 
 
@@ -113,7 +114,9 @@ def _to_be_made(settings: JetStreamSettings) -> Finding:
 def _fit(stream: TargetStream, template: Template) -> Iterator[Finding]:
     found = list(problems(stream, template))
     for problem, remedy in found:
-        yield finding("error", f"stream {stream.name}", problem, remedy, code="stream-unfit")
+        yield finding(
+            "error", f"stream {stream.name}", problem, remedy, code="jetstream.stream-unfit"
+        )
     if not found:
         yield finding("ok", f"stream {stream.name}", f"takes {template.wildcard}")
 
@@ -124,7 +127,8 @@ def _as_asked(stream: TargetStream, settings: JetStreamSettings) -> Iterator[Fin
         yield finding(
             "warning", f"stream {stream.name}",
             f"was made with another {name} ({found}) than the file has: what exists is not changed",
-            f"nats stream edit {stream.name}, or correct sink.{name}", code="stream-differs",
+            f"nats stream edit {stream.name}, or correct sink.{name}",
+            code="jetstream.stream-differs",
         )  # fmt: skip
 
 
@@ -138,7 +142,8 @@ def _others(api: JetStream, settings: JetStreamSettings, template: Template) -> 
         if any(overlaps(subject, template.wildcard) for subject in subjects):
             yield finding(
                 "error", f"stream {name}", f"takes subjects of {template.wildcard} as well",
-                f"change the sink's subject, or the subjects of {name}", code="subjects-shared",
+                f"change the sink's subject, or the subjects of {name}",
+                code="jetstream.subjects-shared",
             )  # fmt: skip
 
 
@@ -154,11 +159,12 @@ def _beside(api: JetStream, stream: str) -> Iterator[Finding]:
                 yield finding(
                     "warning", f"stream {other}",
                     f"takes {subject}, so {name} cannot be made when it is needed",
-                    f"leave penstock.> out of the subjects of {other}", code="subjects-taken",
+                    f"leave penstock.> out of the subjects of {other}",
+                    code="jetstream.subjects-taken",
                 )  # fmt: skip
         info = api.stream(name)
         for problem, remedy in unfit(name, info["config"], subject) if info else ():
-            yield finding("error", f"stream {name}", problem, remedy, code="stream-unfit")
+            yield finding("error", f"stream {name}", problem, remedy, code="jetstream.stream-unfit")
 
 
 def _sanity(
@@ -170,18 +176,18 @@ def _sanity(
         yield finding(
             level, name, f"has {stream.retention} retention: consumed changes are gone, and a "
             "later consumer cannot bootstrap", "make a stream with limits retention",
-            code="stream-retention",
+            code="jetstream.stream-retention",
         )  # fmt: skip
     yield from _limits(name, config)
     if 0 < stream.largest < min(connection.max_payload, settings.batch.max_bytes):
         yield finding(
             "warning", name, f"takes messages of {stream.largest} bytes at most: larger changes "
             "are rejected", f"nats stream edit {stream.name} --max-msg-size=-1",
-            code="stream-message-size",
+            code="jetstream.stream-message-size",
         )  # fmt: skip
     for key, value, message, remedy in _LOSING:
         if (found := config.get(key)) and value in (found, None):
-            yield finding("warning", name, message, remedy, code="stream-loses")
+            yield finding("warning", name, message, remedy, code="jetstream.stream-loses")
 
 
 # Configuration that loses changes, or adds what are none: (key, value, message, remedy).
@@ -221,7 +227,7 @@ def _memory(
         yield finding(
             "warning", name, f"forgets message ids after {window:g} s: a replay that is later is "
             "stored twice, except with delivery exactly-once",
-            f"nats stream edit {stream.name} --dupe-window 2m", code="duplicate-window",
+            f"nats stream edit {stream.name} --dupe-window 2m", code="jetstream.duplicate-window",
         )  # fmt: skip
 
 
@@ -244,7 +250,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield finding(
             "warning", name, f"takes no more once it holds {' or '.join(full)}: the pipeline then "
             "waits, and the source keeps its log", "watch its size, or raise the limit",
-            code="stream-fills",
+            code="jetstream.stream-fills",
         )  # fmt: skip
     gone = list(caps.values())
     if (age := config.get("max_age", 0)) > 0:
@@ -253,7 +259,7 @@ def _limits(name: str, config: Mapping[str, Any]) -> Iterator[Finding]:
         yield finding(
             "warning", name, f"keeps only {' and '.join(gone)}: a consumer that comes later misses "
             "changes", "raise the limit to cover the longest outage of a consumer",
-            code="stream-forgets",
+            code="jetstream.stream-forgets",
         )  # fmt: skip
 
 
@@ -263,7 +269,10 @@ def _delivery(settings: JetStreamSettings, stream: TargetStream, connection: Con
     except PenstockError as error:
         return failed("delivery", error)
     level: Level = "ok" if choice.delivery in ("exactly-once", settings.delivery) else "warning"
-    return finding(level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy)
+    return finding(
+        level, "delivery", f"{choice.delivery}: {choice.reason}", choice.remedy,
+        code="jetstream.delivery",
+    )  # fmt: skip
 
 
 def _durability(
@@ -289,7 +298,7 @@ def _permission_beside(connection: Connection, stream: str) -> Iterator[Finding]
         yield finding(
             "warning", "NATS", "may not publish to penstock.>: no dead letters, no notices, and no"
             " lease that keeps an instance with other positions from writing as well",
-            "permit the user to publish to penstock.>", code="may-not-publish",
+            "permit the user to publish to penstock.>", code="jetstream.may-not-publish",
         )  # fmt: skip
 
 

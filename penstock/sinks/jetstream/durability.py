@@ -45,14 +45,14 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
     if stream.config.get("storage") == "memory":
         raise SettingsError(
             f"durability fsync: the stream {stream.name} is kept in memory",
-            code="stream-in-memory",
+            "jetstream.stream-in-memory",
             hint="make a stream with file storage",
         )
     if stream.config.get("persist_mode") == "async":
         raise SettingsError(
             f"durability fsync: the stream {stream.name} acknowledges before it writes "
             "(persist_mode async)",
-            code="stream-async",
+            "jetstream.stream-async",
             hint="make a stream with the default persist_mode",
         )
     if settings.assume_synced:
@@ -60,7 +60,7 @@ def synced(settings: JetStreamSettings, stream: TargetStream, server: str, ask: 
     if not settings.monitoring:
         raise SettingsError(
             f"durability fsync: it is not known whether the servers of {stream.name} sync",
-            code="sync-unknown",
+            "jetstream.sync-unknown",
             hint=_REMEDY,
         )
     answers = _answers(settings.monitoring_urls, settings.timeout, ask)
@@ -88,7 +88,9 @@ def _judged(holders: Sequence[str], found: Mapping[str, bool | None], silent: Se
     for name in holders:
         if name in found and not found[name]:
             says = "does not sync always" if found[name] is False else "is too old to tell"
-            raise SettingsError(f"durability fsync: the server {name} {says}", hint=_REMEDY)
+            raise SettingsError(
+                f"durability fsync: the server {name} {says}", "jetstream", hint=_REMEDY
+            )
     verified = [name for name in holders if name in found]
     # One of three may be down: it acknowledges nothing, and what two synced is safe.
     if 2 * len(verified) <= len(holders):
@@ -96,6 +98,7 @@ def _judged(holders: Sequence[str], found: Mapping[str, bool | None], silent: Se
         raise SettingsError(
             f"durability fsync: {missing} could not be asked"
             + (f" (no answer from {', '.join(silent)})" if silent else ""),
+            "jetstream",
             hint=_REMEDY,
         )
     return f"{', '.join(verified)} of {len(holders)} sync{'s' * (len(verified) == 1)} always"

@@ -172,10 +172,11 @@ def ensure_stream(
         if subject not in (info["config"].get("subjects") or ()):
             raise SettingsError(
                 f"the stream {name} exists and does not take {subject}",
+                "jetstream",
                 hint=f"nats stream edit {name} --subjects '{subject}', or move it away",
             )
         for problem, remedy in unfit(name, info["config"], subject):
-            raise SettingsError(f"the stream {name} {problem}", hint=remedy)
+            raise SettingsError(f"the stream {name} {problem}", "jetstream", hint=remedy)
         return dict(info["config"])
     try:
         return dict(api.create(own_stream(name, subject, settings) | more)["config"])
@@ -183,7 +184,7 @@ def ensure_stream(
         if f"[{_TAKEN}]" in error.message:
             raise SettingsError(
                 f"the stream {name} cannot be made: another stream takes {subject}",
-                code="subject-taken",
+                "jetstream.subject-taken",
                 hint=f"give {settings.stream} subjects of its own instead of a wildcard for all",
             ) from None
         raise

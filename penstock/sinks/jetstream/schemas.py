@@ -110,7 +110,9 @@ class SchemaBucket(SchemaStore):
             except Unavailable as error:
                 if not connection.info:  # no server spoke to us: nor to the sink
                     raise
-                raise SettingsError(error.message, hint=error.hint or _REMEDY) from error
+                raise SettingsError(
+                    error.message, error.code, hint=error.hint or _REMEDY
+                ) from error
 
 
 def _is(stored: KeyValue | None, schema: TableSchema, document: Mapping[str, Any]) -> bool:

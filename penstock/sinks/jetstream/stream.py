@@ -104,7 +104,9 @@ def ensure(
         info = api.create(wanted(settings, template, connection.version))
     stream = TargetStream.of(info)
     for problem, remedy in problems(stream, template):
-        raise SettingsError(f"the stream {stream.name} {problem}", code="stream-unfit", hint=remedy)
+        raise SettingsError(
+            f"the stream {stream.name} {problem}", "jetstream.stream-unfit", hint=remedy
+        )
     return stream, made
 
 
@@ -176,7 +178,7 @@ def choose(asked: Delivery, stream: TargetStream, version: tuple[int, ...]) -> C
     if asked == "exactly-once":
         raise SettingsError(
             f"delivery exactly-once is not possible: {obstacle}",
-            code="not-exactly-once",
+            "jetstream.not-exactly-once",
             hint=remedy,
         )
     return Choice("deduplicated", obstacle, remedy)

@@ -131,7 +131,7 @@ class WriteRun(WriteLoop):
                 raise
             # The stream takes less than it did when the session opened: a new session asks again,
             # and then what is too large is set aside.
-            raise Unavailable(error.message, hint=error.hint) from error
+            raise Unavailable(error.message, error.code, hint=error.hint) from error
 
     def _step_down(self, error: OtherWriters) -> None:
         """From atomic batches to message ids, if we may choose."""

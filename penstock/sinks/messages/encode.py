@@ -95,7 +95,7 @@ def fitting(messages: Messages, framing: Framing) -> Messages:
         raise Rejected(
             f"the change at {messages.place(index)} of {partition} is {messages.sizes[index]} bytes"
             f" as a message; the server takes {framing.limit}",
-            code="too-large",
+            "messages.too-large",
             hint=framing.remedy,
         )
     return messages
@@ -116,6 +116,7 @@ def _with_images(columns: Columns, wanted: Images) -> dict[str, Column]:
             raise Rejected(
                 f"the {name} image at {place} of {batch.column('partition')[error.row]} "
                 "cannot be converted to the sink's encoding",
+                "messages",
                 hint="give source and sink the same encoding of images",
             ) from None
     return found

@@ -195,6 +195,7 @@ class Headers:
         except LineBreak:
             raise Rejected(
                 f"{runs[0].origin.partition} has a cursor, event id or mark with a line break",
+                "messages",
                 hint="no feed of penstock makes one: look at the transform",
             ) from None
 

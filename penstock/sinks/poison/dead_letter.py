@@ -93,7 +93,7 @@ class Letter:
                 fields[name] = base64.b64decode(fields[name])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Malformed("a message is no dead letter") from error
+            raise Malformed("a message is no dead letter", "poison") from error
 
 
 def error_letter(row: Mapping[str, Any], images: str) -> Letter:
@@ -140,7 +140,7 @@ def row_of(letter: Letter) -> pa.RecordBatch:
                 row[name] = None if image is None else base64.b64decode(image)
         return pa.RecordBatch.from_pylist([row], schema=target)
     except (ValueError, TypeError, KeyError, pa.ArrowInvalid) as error:
-        raise Malformed("a dead letter does not hold its change") from error
+        raise Malformed("a dead letter does not hold its change", "poison") from error
 
 
 def _letter(row: Mapping[str, Any], raw: bytes, **more: Any) -> Letter:

@@ -163,7 +163,7 @@ class Quarantine(Generic[T]):
             what = min(found).error or error_letter(values, images_of(batch.schema)).error
             raise Rejected(
                 f"the change at {place} of {values['partition']} cannot be published: {what}",
-                code="poison",
+                "poison.poison",
                 hint="on_error: dead-letter or suspend would set it aside",
             )
         return found

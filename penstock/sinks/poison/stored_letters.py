@@ -47,6 +47,7 @@ class StoredLetter:
             raise Rejected(
                 f"the dead letter {self.id} holds the first {len(letter.raw)} of "
                 f"{letter.raw_bytes} bytes only",
+                "poison",
                 hint="correct the consumers by hand, or copy the table anew",
             )
         batches = decode(page_of(letter)) if letter.kind == "source" else [row_of(letter)]
@@ -54,6 +55,7 @@ class StoredLetter:
         if sum(map(len, found)) != 1:
             raise SettingsError(
                 f"the dead letter {self.id} is of a table that the pipeline does not follow",
+                "poison",
                 hint="add it to `tables`",
             )
         return Part.of(found[0])
@@ -80,7 +82,7 @@ def find_letter(letters: StoredLetters, id: str) -> StoredLetter:
     if found is None:
         raise SettingsError(
             f"there is no dead letter {id} in {letters.name}",
-            code="no-letter",
+            "poison.no-letter",
             hint="`penstock dead-letters list` names those that there are",
         )
     return found
@@ -102,12 +104,14 @@ def find_suspended(known: Mapping[K, Mapping[str, Any]], backend: str | None, ta
     if found:
         names = ", ".join(sorted(suspended[key]["backend"] for key in found))
         raise SettingsError(
-            f"several backends have a suspended table {table}: {names}", hint="say --backend"
+            f"several backends have a suspended table {table}: {names}",
+            "poison",
+            hint="say --backend",
         )
     whose = f" of the backend {backend}" if backend else ""
     names = ", ".join(sorted(each["table"] for each in suspended.values()))
     raise SettingsError(
         f"no table {table}{whose} is suspended",
-        code="not-suspended",
+        "poison.not-suspended",
         hint=f"suspended: {names or 'none'}",
     )

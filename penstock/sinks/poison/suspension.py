@@ -110,7 +110,7 @@ class Suspension:
         try:
             state = step(TRANSITIONS, self.state, event)
         except KeyError as error:
-            raise Malformed(f"the table {self.table}: {error.args[0]}") from None
+            raise Malformed(f"the table {self.table}: {error.args[0]}", "poison") from None
         since = now if state is not self.state else self.since
         holes = self.holes
         if state is SuspensionState.FOLLOWING:
@@ -166,7 +166,7 @@ class Suspension:
             fields["holes"] = tuple(Hole(**hole) for hole in fields["holes"])
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Malformed("a message is no record of a table") from error
+            raise Malformed("a message is no record of a table", "poison") from error
 
 
 def _grown(hole: Hole, partition: str, places: list[Place]) -> Hole:

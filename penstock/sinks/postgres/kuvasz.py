@@ -70,7 +70,9 @@ def of_sqlite(path: Path) -> KuvaszMap:
         connection.row_factory = sqlite3.Row
         if connection.execute("PRAGMA user_version").fetchone()[0]:
             raise SettingsError(
-                f"{path} is a map of penstock", hint="`sink.map` may name it; or export it first"
+                f"{path} is a map of penstock",
+                "postgres",
+                hint="`sink.map` may name it; or export it first",
             )
         for db in connection.execute("SELECT db_id, name FROM db ORDER BY db_id").fetchall():
             urls = connection.execute("SELECT sid, url FROM url WHERE db_id = ?", [db["db_id"]])
@@ -86,5 +88,5 @@ def _tables(rows: sqlite3.Cursor) -> Iterator[tuple[str, dict[str, Any]]]:
 
 def _map(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, dict):
-        raise SettingsError(f"{_WHAT}: {where}: must be a map")
+        raise SettingsError(f"{_WHAT}: {where}: must be a map", "postgres")
     return value

@@ -227,7 +227,7 @@ class MapStore(Closes):
     def _one(self, connection: sqlite3.Connection, kind: Kind, id: int) -> dict[str, Any]:
         for row in self._read(connection, kind, id):
             return row
-        raise RefusedEdit(f"there is no {kind} {id}", reason="not found", field="id")
+        raise RefusedEdit(f"there is no {kind} {id}", "postgres", reason="not found", field="id")
 
     def _validated(
         self,
@@ -247,8 +247,8 @@ class MapStore(Closes):
                 row["url"] = url = unmasked(url, before)
             if is_masked(url):
                 raise RefusedEdit(
-                    "url: its password is ***",
-                    hint="give the password, also for another server or user", field="url",
+                    "url: its password is ***", "postgres", field="url",
+                    hint="give the password, also for another server or user",
                 )  # fmt: skip
         if isinstance(model, _Table):
             row["partitions_regex"] = model.partitions
@@ -260,7 +260,7 @@ class MapStore(Closes):
             try:
                 db = self._one(connection, "db", int(row["db_id"] or 0))
             except RefusedEdit as error:
-                raise RefusedEdit(error.message, field="db_id") from None
+                raise RefusedEdit(error.message, error.code, field="db_id") from None
             if isinstance(model, _Url):
                 self._verify_slot(connection, db["name"], model, id)
         return row
@@ -274,6 +274,7 @@ class MapStore(Closes):
             if is_other and other["sid"] != url.sid and server_name(db, other["sid"]) == name:
                 raise RefusedEdit(
                     f"sid: {other['sid']} and {url.sid} would both have the slot {name}",
+                    "postgres",
                     hint="only letters, digits and underscores tell names apart there",
                     field="sid",
                 )
@@ -308,11 +309,14 @@ class MapStore(Closes):
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version > len(_MIGRATIONS):
                 raise SettingsError(
-                    f"{_FILE} {self.path} was made by a newer penstock", hint="upgrade penstock"
+                    f"{_FILE} {self.path} was made by a newer penstock",
+                    "postgres",
+                    hint="upgrade penstock",
                 )
             if not version and connection.execute("SELECT 1 FROM sqlite_schema").fetchone():
                 raise SettingsError(
                     f"{_FILE} {self.path} is another program's database",
+                    "postgres",
                     hint="name a file of its own in sink.map; `penstock map FILE import` reads"
                     " that of kuvasz-streamer",
                 )
@@ -343,12 +347,15 @@ def _named(kind: Kind) -> Iterator[None]:
     except sqlite3.IntegrityError as error:
         if error.sqlite_errorcode == sqlite3.SQLITE_CONSTRAINT_FOREIGNKEY:
             raise RefusedEdit(
-                f"this {kind} has urls or tables", hint="remove them first", reason="in use"
+                f"this {kind} has urls or tables",
+                "postgres",
+                hint="remove them first",
+                reason="in use",
             ) from None
         columns = re.findall(r"\.(\w+)", str(error))
         raise RefusedEdit(
             f"there is a {kind} with this {' and '.join(columns)}",
-            reason="duplicate", field=columns[-1],
+            "postgres", reason="duplicate", field=columns[-1],
         ) from None  # fmt: skip
 
 
@@ -364,7 +371,7 @@ def _model(kind: Kind, values: Mapping[str, Any]) -> Settings:
         text = {"missing": "is missing", "extra_forbidden": "is no field"}.get(
             found["type"], found["msg"].removeprefix("Value error, ")
         )
-        raise RefusedEdit(f"{field}: {text}", field=field) from None
+        raise RefusedEdit(f"{field}: {text}", "postgres", field=field) from None
 
 
 def _entries(tables: Mapping[str, dict[str, TableOptions]]) -> tuple[MapEntry, ...]:

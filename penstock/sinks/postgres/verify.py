@@ -185,6 +185,7 @@ class TableComparison:
         if (found := database.find(target, table.target_schema, table.target)) is None:
             raise SettingsError(
                 f"there is no table {table.target_schema}.{table.target} at the destination",
+                "postgres",
                 hint="start the pipeline first, or create it",
             )
         self._staged = database.staged(
@@ -224,9 +225,8 @@ class TableComparison:
         if self._mapping.has_expressions or not staged.key or self._table.periods is not None:
             raise SettingsError(
                 f"{self._table.source} has `set`, `filter` or no key, or is a history: rows"
-                " cannot be mended",
-                hint="penstock reload loads it anew",
-            )
+                " cannot be mended", "postgres", hint="penstock reload loads it anew",
+            )  # fmt: skip
         keys = [each.key for each in found]
         with self._target.transaction():
             cursor = self._target.cursor()

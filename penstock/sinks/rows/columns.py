@@ -111,6 +111,7 @@ def hashes_of(column: Column) -> Numbers:
         wrong = next(number for number in numbers.tolist() if not 0 <= number < MOST)
         raise SettingsError(
             f"a change has the hash partition {wrong}",
+            "rows",
             hint=f"keep the column `route` between 0 and {MOST - 1} in the transform",
         )
     return numbers

@@ -233,6 +233,7 @@ class Order:
             raise SettingsError(
                 f"changes of {origin.partition} are out of order: {late.first} after "
                 f"{self._last[origin]}",
+                "rows",
                 hint="let nothing shuffle between the source and the sink (no repartition, join or "
                 "union), or sort by partition, cursor and ordinal in one partition",
             )

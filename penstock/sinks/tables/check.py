@@ -91,14 +91,15 @@ def _check_target(
         if not table.options.create:
             yield finding(
                 "error", subject, f"it does not exist, and {table.source} goes there",
-                "create it, or set `create: true` for the table in the map", code="target-missing",
+                "create it, or set `create: true` for the table in the map",
+                code="tables.target-missing",
             )  # fmt: skip
         return
     if is_shared and SID not in found.columns:
         yield finding(
             "error", subject, "several tables of the map go there, and it has no column sid",
             "add a column sid to it and to its key, or give each table a target of its own",
-            code="sid-missing",
+            code="tables.sid-missing",
         )  # fmt: skip
     yield from database.check(connection, found)
 
@@ -113,13 +114,13 @@ def _check_columns(
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding(
             "error", source, f"it has no column {unknown[0]}", "correct `columns`",
-            code="column-missing",
+            code="tables.column-missing",
         )  # fmt: skip
     if unknown := sorted({*options.set} - found.columns.keys()):
         name = f"{found.schema}.{found.table}"
         yield finding(
             "error", source, f"{name} has no column {unknown[0]}", "correct `set`",
-            code="column-missing",
+            code="tables.column-missing",
         )  # fmt: skip
         return
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
@@ -128,25 +129,25 @@ def _check_columns(
     elif not relation.key:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",
-            "give it a primary key", code="key-missing",
+            "give it a primary key", code="tables.key-missing",
         )  # fmt: skip
     elif isinstance(staged, StagedHistory) and not staged.has_open_index(connection):
         yield finding(
             "warning", source, f"{found.schema}.{found.table} has no index of its open versions:"
             " TRUNCATE, and reading what is current, take as long as there are old ones",
-            f"{staged.open_index.as_string(None)};", code="index-missing",
+            f"{staged.open_index.as_string(None)};", code="tables.index-missing",
         )  # fmt: skip
     if problem is None:
         yield from _check_left_out(connection, database, table, relation, found)
     wrong = [*wrong_expressions(connection.cursor(), database, staged)]
     for message in wrong:
-        yield finding("error", source, message, code="expression")
+        yield finding("error", source, message, code="tables.expression")
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):
         yield finding(
             "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"
             " large value that stayed as it was becomes a dead letter (unsent-value)",
             f"ALTER TABLE {schema.schema}.{schema.table} REPLICA IDENTITY FULL;",
-            code="value-unsent",
+            code="tables.value-unsent",
         )  # fmt: skip
 
 
@@ -193,5 +194,5 @@ def _check_left_out(
     yield finding(
         "warning", f"table {table.source} of {table.backend}",
         f"{found.schema}.{found.table} lacks columns, and {waits} {names}",
-        f"{statement.as_string(None)} or `schema_changes: add`", code="columns-left-out",
+        f"{statement.as_string(None)} or `schema_changes: add`", code="tables.columns-left-out",
     )  # fmt: skip

@@ -86,7 +86,7 @@ class LedgerLoad:
             else:
                 raise SettingsError(
                     f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
-                    code="partitions-unfit",
+                    "tables.partitions-unfit",
                     hint="give it a primary key, and no `existing: keep`, or map it apart",
                 )
             texts = [orjson.dumps(part).decode() for part in parts]
@@ -186,7 +186,7 @@ class LedgerLoad:
             yield
         except BeginAnew:
             self.discard()
-            raise Unavailable(f"the load of {self.name} begins anew") from None
+            raise Unavailable(f"the load of {self.name} begins anew", "tables") from None
 
     @contextmanager
     def _locked(self, doing: str) -> Iterator[tuple[TargetLedger, LedgerRow]]:
@@ -197,7 +197,7 @@ class LedgerLoad:
 
     def _lock(self, ledger: TargetLedger) -> LedgerRow:
         if not (found := ledger.lock([self._row.id])):
-            raise SettingsError(f"the ledger has no row of {self.name} any more")
+            raise SettingsError(f"the ledger has no row of {self.name} any more", "tables")
         return found[self._row.id]
 
 

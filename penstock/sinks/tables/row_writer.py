@@ -67,7 +67,7 @@ class TableRowWriter:
             ledger = self.database.ledger(cursor)
             # Another one that loads the same part waits here.
             if not ledger.mark(self.row.id, mark):
-                raise Unavailable(f"the load of {source} was begun anew")
+                raise Unavailable(f"the load of {source} was begun anew", "tables")
             rows = 0
             if not isolates:
                 rows = self._load(cursor, pieces)

@@ -74,13 +74,16 @@ class TableLetters:
             if mapped is None or document is None:
                 raise SettingsError(
                     f"the dead letter {kept.id} is of a table that is not in the map",
+                    "tables",
                     hint="add it to `map`",
                 )
             row = mapped.enter(ledger, letter.partition, initial=self.settings.initial)
             table = SourceTable(mapped=mapped, sid=letter.partition, id=row.id)
             if ledger.lock([table.id])[table.id].state != "live":
                 raise Rejected(
-                    f"{table.name} is suspended or loading", hint="replay the letter after that"
+                    f"{table.name} is suspended or loading",
+                    "tables",
+                    hint="replay the letter after that",
                 )
             relation = SourceRelation.of(orjson.loads(document))
             staged = table.staged(cursor, self._database, relation, 0, lines_are="letters")
@@ -106,9 +109,9 @@ class TableLetters:
                 each for each in ledger.tables() if (each.backend, each.table) == (backend, table)
             ]
             if not found:
-                raise SettingsError(f"{backend} has no table {table} in the map")
+                raise SettingsError(f"{backend} has no table {table} in the map", "tables")
             for row in ledger.lock(each.row.id for each in found).values():
-                ledger.save(row.become("waiting", Rejected("suspended by hand")))
+                ledger.save(row.become("waiting", Rejected("suspended by hand", "tables")))
             return found[0].described() | {"state": "waiting"}
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:

@@ -118,6 +118,7 @@ class TableSink(TableLetters):
             if not found:
                 raise SettingsError(
                     f"the ledger has no table {table}" + (f" of {partition}" if partition else ""),
+                    "tables",
                     hint="write `table` or `schema.table` of the source, and its sid",
                 )
             for row in ledger.lock(found).values():

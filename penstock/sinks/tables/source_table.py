@@ -92,7 +92,7 @@ class SourceTable:
         """What is wrong where its target has rows before its first load."""
         return SettingsError(
             f"{self.name}: {self.target} has rows already",
-            code="target-not-empty",
+            "tables.target-not-empty",
             hint="set `existing: replace` or `keep` for it in the map, or delete them",
         )
 
@@ -124,7 +124,7 @@ class SourceTable:
             anew = f"create it, then `penstock reload FILE {mapped.source}`"
             raise SettingsError(
                 f"{self.name}: there is no table {self.target} at the destination",
-                code="target-missing",
+                "tables.target-missing",
                 hint=anew if known.columns else "create it, or set `create: true` in the map",
             )
         if not mapped.options.set:
@@ -141,7 +141,7 @@ class SourceTable:
         mapping = mapped.mapping(self.sid, found, columns or None)
         staged = database.staged(relation, found, mapping, number, mapped.periods)
         if problem := unfit(staged):
-            raise SettingsError(f"{self.name}: {problem.message}", hint=problem.hint)
+            raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
         refuse_wrong_expressions(cursor, database, staged, self.name)
         return staged
 
@@ -174,18 +174,23 @@ class SourceTable:
         except SettingsError as error:
             anew = f"`penstock reload FILE {mapped.source}` loads it anew; or make {self.target}"
             raise SettingsError(
-                f"{self.name}: {error.message}", hint=f"{anew} {BY_HAND} {mapped.source}`"
+                f"{self.name}: {error.message}",
+                error.code,
+                hint=f"{anew} {BY_HAND} {mapped.source}`",
             ) from None
         if changes.statements and policy != "add":
             raise SettingsError(
                 f"{self.name}: {', '.join(changes.reasons)}",
+                "tables",
                 hint=" ".join(f"{each.as_string(None)};" for each in changes.statements),
             )
         if changes.statements:
             try:
                 database.alter(cursor, self.target, changes.statements)
             except SettingsError as error:
-                raise SettingsError(f"{self.name}: {error.message}", hint=error.hint) from None
+                raise SettingsError(
+                    f"{self.name}: {error.message}", error.code, hint=error.hint
+                ) from None
         for names in changes.renames:
             ledger.rename_column(self.target, names)
         only = {SID: self.sid} if is_of_sid else {}
@@ -249,6 +254,7 @@ class SourceTable:
         if self.mapped.options.type == "history":
             raise Rejected(
                 "a partition was truncated, and versions do not say of which partition they are",
+                "tables",
                 hint="end its versions by hand, or `penstock reload` the table",
             )
 
@@ -298,10 +304,11 @@ def unfit(staged: StagedRows) -> SettingsError | None:
     found, key = staged.destination, staged.unique
     target = f"{found.schema}.{found.table}"
     if isinstance(staged, StagedHistory) and (problem := staged.lacks):
-        return SettingsError(f"{target}: {problem}", hint="see docs/how-to/history.md")
+        return SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
     if not staged.written and (staged.relation.columns or found.columns.keys() - {SID}):
         return SettingsError(
             f"{target} has none of its columns",
+            "tables",
             hint="add them to the target, or write `set` in the map",
         )
     if not key or frozenset(key) in found.keys:
@@ -309,18 +316,19 @@ def unfit(staged: StagedRows) -> SettingsError | None:
     if missing := [name for name in key if name not in found.columns]:
         return SettingsError(
             f"{target} has no column {missing[0]}, which is in the key",
+            "tables",
             hint="add it to the target, or map the table with `set`",
         )
     names = ", ".join(key)
     if frozenset(key) in found.deferrable:
         return SettingsError(
             f"the key ({names}) of {target} is DEFERRABLE, and ON CONFLICT cannot use it",
-            code="key-deferrable",
+            "tables.key-deferrable",
             hint=f"ALTER TABLE {target} DROP CONSTRAINT <its name>, ADD PRIMARY KEY ({names});",
         )
     return SettingsError(
         f"no unique index of {target} has exactly ({names})",
-        code="no-unique-index",
+        "tables.no-unique-index",
         hint=staged.add_key.format(target=target, table=found.table, names=names),
     )
 

@@ -162,6 +162,7 @@ class Worker:
                 if (row := rows.get(table.id)) is None:
                     raise SettingsError(
                         f"the ledger has no row of {table.name} any more",
+                        "tables",
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
                 is_live, report = row.state == "live", TableReport(stretches[-1].last, row.columns)

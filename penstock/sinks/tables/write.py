@@ -122,6 +122,7 @@ class TableWrite:
         if images_of(batch.schema) != "text":
             raise SettingsError(
                 "a sink of tables takes rows as lines of COPY, and these are not",
+                "tables",
                 hint="use it in a pipeline file, without a transform, with a backend of type"
                 " postgres",
             )
@@ -243,9 +244,8 @@ class TableWrite:
             first = letters[0]
             raise Rejected(
                 f"the change at {first.position} of {first.partition} cannot be read:"
-                f" {first.error}",
-                hint="on_error: dead-letter would set it aside",
-            )
+                f" {first.error}", "tables", hint="on_error: dead-letter would set it aside",
+            )  # fmt: skip
         self._retried(partial(self._keep, letters))
         self._progress.report({"dead_letters": dict(Counter(each.reason for each in letters))})
         return batch.take(pa.array(sorted(set(range(len(batch))) - set(rows)), pa.int64()))

@@ -101,7 +101,7 @@ class Engine(Closes):
             if self._is_stopping():
                 kill_jvm()  # nothing runs in it yet
         if self._is_stopping() and opening.exception() is not None:
-            raise EngineLost("the service was stopped while Spark started")
+            raise EngineLost("the service was stopped while Spark started", "spark")
         return opening.result()
 
     def statements(self) -> "SparkStatements":
@@ -166,7 +166,7 @@ class Engine(Closes):
         with talking_to_java():
             slots = task_slots(self.open())
         if slots < 0:
-            raise EngineLost("Spark was stopped: the cluster has ended the application")
+            raise EngineLost("Spark was stopped: the cluster has ended the application", "spark")
         if slots != self._slots:
             self._slots = slots
             write_task_slots(self._run, slots // max(1, self._room))
@@ -218,11 +218,16 @@ class SparkStatements:
             if condition := error.getCondition():
                 raise SettingsError(
                     f"transform fails on rows of a snapshot: {condition}",
+                    "spark",
                     hint="correct its statements; the changes of such rows fail, too",
                 ) from None
-            raise Unavailable("Spark failed to run transform on rows of a snapshot") from None
+            raise Unavailable(
+                "Spark failed to run transform on rows of a snapshot", "spark"
+            ) from None
         except Py4JError:
-            raise Unavailable("Spark does not run transform on rows of a snapshot") from None
+            raise Unavailable(
+                "Spark does not run transform on rows of a snapshot", "spark"
+            ) from None
 
 
 def _plugins(pipeline: Pipeline) -> list[str]:

@@ -82,22 +82,22 @@ def start_query(
     )
 
 
-# The text of an error of ours, and its code.
-_CODED = re.compile(r"(.*?)(?: \[([a-z0-9-]+\.[a-z0-9-]+)\])?", re.DOTALL)
+# The text of an error of ours, and its code; that of others' errors is the name of its class.
+_CODED = re.compile(r"(.*?)(?: \[(?:([a-z0-9-]+\.[a-z0-9-]+)|[a-z-]+)\])?", re.DOTALL)
 
 
 def failure(query_error: Exception | None) -> PenstockError:
     """Why a query ended, as one of our errors; anything we did not raise is Unavailable: the
     query is started again from the stored position (a worker or a task died)."""
     if query_error is None:
-        return Unavailable("the Spark query ended without an error")
+        return Unavailable("the Spark query ended without an error", "spark")
     text = str(query_error)
     for module, name, message in reversed(_ERROR.findall(text)):
         if (kind := _kind(module, name)) is not None:
             told = _CODED.fullmatch(message.strip())
             assert told is not None  # it takes any text
-            return kind(told[1], code=told[2] or "")
-    return Unavailable(f"the Spark query failed: {_first_line(text)}", code="query-failed")
+            return kind(told[1], told[2] or "")
+    return Unavailable(f"the Spark query failed: {_first_line(text)}", "spark.query-failed")
 
 
 def _kind(module: str, name: str) -> type[PenstockError] | None:
@@ -210,7 +210,7 @@ def transformed(spark: SparkSession, pipeline: Pipeline, frame: DataFrame) -> Da
         except PySparkException as error:
             raise SettingsError(
                 f"transform: {_first_line(str(error))}",
-                code="transform-invalid",
+                "spark.transform-invalid",
                 hint=f"in the statement: {step.sql}",
             ) from error
     return frame

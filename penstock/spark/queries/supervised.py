@@ -40,7 +40,7 @@ def talking_to_java() -> Iterator[None]:
     except Py4JJavaError:
         raise
     except (Py4JError, OSError) as error:
-        raise EngineLost("the Spark JVM is gone") from error
+        raise EngineLost("the Spark JVM is gone", "spark") from error
 
 
 class Supervised:

@@ -281,20 +281,20 @@ def _not_started(error: Exception, master: str) -> PenstockError:
     if _STOPPED in text and not is_local(master):
         return Unavailable(
             f"the Spark master {master} cannot be reached, or refused the application",
-            code="master-unreachable",
+            "spark.master-unreachable",
             hint="start it, or correct `spark.master` in the pipeline file;"
             " Spark's warnings in the log name every attempt",
         )
     if _NO_JVM in text:
         return SettingsError(
             f"Spark's JVM ended at its start, with the master {master}",
-            code="not-started",
+            "spark.not-started",
             hint="the log before this line says why: often `spark.master` is misspelled"
             " (local[*], spark://HOST:PORT, yarn, k8s://URL), or `spark.conf` asks for too much",
         )
     return SettingsError(
         f"Spark did not start with the master {master}: {_reason(text)}",
-        code="not-started",
+        "spark.not-started",
         hint="correct `spark.master` or `spark.conf` in the pipeline file",
     )
 

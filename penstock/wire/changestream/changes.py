@@ -82,7 +82,9 @@ class Reader:
             event |= bson.decode(document, CODEC)
         kind = event["operationType"]
         if (operation := OPERATIONS.get(kind)) is None:
-            raise Malformed("an unknown operation", hint="a newer server's? update penstock")
+            raise Malformed(
+                "an unknown operation", "wire", hint="a newer server's? update penstock"
+            )
         place = event.get("ns") or {}
         database, collection = place.get("db"), place.get("coll")
         if kind not in _OF_DOCUMENTS:
@@ -96,7 +98,7 @@ class Reader:
                 committed_at=_committed(event),
             )
         if not (key := event.get("documentKey")) or "_id" not in key:
-            raise Malformed("the event has no document key")
+            raise Malformed("the event has no document key", "wire")
         before, after = event.get("fullDocumentBeforeChange"), event.get("fullDocument")
         return Read(
             operation,
@@ -186,6 +188,6 @@ def _committed(event: Mapping[str, Any]) -> int | None:
     wall, cluster = event.get("wallTime"), event.get("clusterTime")
     if wall is not None:
         if not _YEAR_1 <= int(wall) < _YEAR_10000:
-            raise Malformed("wallTime is not in the years 1 to 9999")
+            raise Malformed("wallTime is not in the years 1 to 9999", "wire")
         return int(wall) * 1000
     return cluster.time * 1_000_000 if isinstance(cluster, Timestamp) else None

@@ -59,7 +59,8 @@ class ChangeStreamDecoder:
         run = events(page.payload)
         if run.end != len(page.payload) or len(run.events) != page.count:
             raise Malformed(
-                f"a page at {page.first} says {page.count} changes and has {len(run.events)}"
+                f"a page at {page.first} says {page.count} changes and has {len(run.events)}",
+                "wire",
             )
         era = era_of(page.first.cursor)
         placer = Placer.before(page.first, era)
@@ -67,7 +68,9 @@ class ChangeStreamDecoder:
         rows = [self._placed(event, placer, era, ending, page.payload) for event in run.events]
         for expected, row in (page.first, rows[0]), (page.last, rows[-1]):
             if expected != Place(row.cursor, row.ordinal):
-                raise Malformed(f"a page says it has the change {expected}, but it is another one")
+                raise Malformed(
+                    f"a page says it has the change {expected}, but it is another one", "wire"
+                )
         return [self._batch(page, rows, self._reads(run.events, page))]
 
     def _placed(
@@ -101,7 +104,8 @@ class ChangeStreamDecoder:
             if self.on_error == "stop":
                 raise Malformed(
                     f"a change event of {page.partition} after {page.first} can't be read:"
-                    f" {_reason(error)[1]}"
+                    f" {_reason(error)[1]}",
+                    "wire",
                 ) from error
             return self._unreadable(documents, error)
 
@@ -128,7 +132,9 @@ class ChangeStreamDecoder:
         try:
             arrays = [_array(field, columns, same, size) for field in target]
         except (pa.ArrowInvalid, OverflowError) as error:
-            raise Malformed(f"a page of {page.partition} at {page.first} has no changes") from error
+            raise Malformed(
+                f"a page of {page.partition} at {page.first} has no changes", "wire"
+            ) from error
         return pa.RecordBatch.from_arrays(arrays, schema=target)
 
 

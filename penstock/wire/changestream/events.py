@@ -64,7 +64,7 @@ def read_cursor(document: bytes) -> Reply:
             elif name == b"ns" and kind == _STRING:
                 collection = document[start + 4 : stop - 1].decode().partition(".")[2]
     except (struct.error, IndexError, ValueError) as error:
-        raise Malformed("a reply of the server is no valid BSON") from error
+        raise Malformed("a reply of the server is no valid BSON", "wire") from error
     return Reply(payload, token, cursor, collection)
 
 
@@ -147,10 +147,10 @@ def _documents(payload: bytes) -> Iterator[tuple[int, int, int]]:
     while at < size:
         start = payload.find(b"\0", at + 1) + 1
         if payload[at] != _DOCUMENT or not start or start + 5 > size:
-            raise Malformed(f"a page of change events is broken at byte {at}")
+            raise Malformed(f"a page of change events is broken at byte {at}", "wire")
         stop = start + _LENGTH(payload, start)[0]
         if stop > size or stop < start + 5:
-            raise Malformed(f"a page of change events is broken at byte {at}")
+            raise Malformed(f"a page of change events is broken at byte {at}", "wire")
         yield at, start, stop
         at = stop
 
@@ -197,7 +197,7 @@ def cursor_time(cursor: str) -> int:
         seconds, counter = cursor.split("/")
         return int(seconds, 16) << 32 | int(counter, 16)
     except ValueError as error:
-        raise Malformed(f"{cursor!r} is not a cluster time") from error
+        raise Malformed(f"{cursor!r} is not a cluster time", "wire") from error
 
 
 class Placer:

@@ -52,7 +52,7 @@ def token_from_mark(mark: Any) -> dict[str, Any]:
     try:
         return {name: _from_json(value) for name, value in mark["token"].items()}
     except (LookupError, TypeError, AttributeError, ValueError) as error:
-        raise Malformed("this mark has no resume token of MongoDB's") from error
+        raise Malformed("this mark has no resume token of MongoDB's", "wire") from error
 
 
 def hash_of(token: bytes) -> str:
@@ -66,7 +66,7 @@ def _to_json(value: Any) -> Any:
         return {"$binary": {"base64": b64encode(value).decode(), "subType": f"{subtype:02x}"}}
     if isinstance(value, str | int | float):
         return value
-    raise Malformed(f"a resume token has a field of the type {type(value).__name__}")
+    raise Malformed(f"a resume token has a field of the type {type(value).__name__}", "wire")
 
 
 def _from_json(value: Any) -> Any:

@@ -48,7 +48,7 @@ class DocumentContext(NamedTuple):
             found = orjson.loads(page.context)
             return cls(**{**found, "paths": tuple(found["paths"])})
         except (ValueError, TypeError, KeyError) as error:
-            raise Malformed("the context of a page of Cosmos DB is not readable") from error
+            raise Malformed("the context of a page of Cosmos DB is not readable", "wire") from error
 
 
 def values_at(document: Document, paths: Sequence[str]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def key_of(document: Document, paths: Sequence[str], *, every: bool) -> dict[str
             values = []
             for path, name in zip(paths, names, strict=True):
                 if path.strip("/") not in given and name not in given:
-                    raise Malformed(f"a delete has no value of the partition key {name}")
+                    raise Malformed(f"a delete has no value of the partition key {name}", "wire")
                 values.append(given.get(path.strip("/"), given.get(name)))
             return _key(dict(zip(names, values, strict=True)), metadata.get("id"))
     return _key(values_at(found, paths), found.get("id"))
@@ -83,7 +83,7 @@ def key_of(document: Document, paths: Sequence[str], *, every: bool) -> dict[str
 
 def _key(values: dict[str, Any], identity: Any) -> dict[str, Any]:
     if not isinstance(identity, str):
-        raise Malformed("a change has no id")
+        raise Malformed("a change has no id", "wire")
     return {**values, "id": identity}
 
 
@@ -96,7 +96,7 @@ def in_order(
             (Place(_cursor(each["_lsn"], each["_rid"]), 0), each) for each in documents
         ]  # fmt: skip
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise Malformed("a document of the change feed has no LSN or no _rid") from error
+        raise Malformed("a document of the change feed has no LSN or no _rid", "wire") from error
     placed.sort(key=lambda each: each[0])
     return placed
 
@@ -135,7 +135,7 @@ def lsn_of(place: Place) -> int:
     """The LSN of a place; raises Malformed."""
     digits = place.cursor[:_DIGITS]
     if not digits.isdecimal() or place.cursor[_DIGITS : _DIGITS + 1] != "/":
-        raise Malformed(f"{place} is not a place of Cosmos DB's change feed")
+        raise Malformed(f"{place} is not a place of Cosmos DB's change feed", "wire")
     return int(digits)
 
 
@@ -144,7 +144,9 @@ def read_documents(page: Page, context: DocumentContext) -> list[tuple[Place, Do
     try:
         documents = orjson.loads(page.payload)["Documents"]
     except (ValueError, KeyError, TypeError) as error:
-        raise Malformed("a page of Cosmos DB is not an answer of the change feed") from error
+        raise Malformed(
+            "a page of Cosmos DB is not an answer of the change feed", "wire"
+        ) from error
     return in_order(documents, context.paths, every=context.every)[context.skip :]
 
 
@@ -190,7 +192,7 @@ class CosmosDecoder(RowDecoder):
             metadata = document["metadata"]
             operation = _OPERATIONS.get(metadata.get("operationType", ""), "")
             if not operation:
-                raise Malformed("its operationType is none of create, replace and delete")
+                raise Malformed("its operationType is none of create, replace and delete", "wire")
             before, after = document.get("previous") or None, document.get("current") or None
             at = metadata.get("crts")
             delta = {"expired": True} if metadata.get("timeToLiveExpired") else None

@@ -40,7 +40,7 @@ class PageContext(msgspec.Struct, frozen=True):
         try:
             return _context.decode(page.context)
         except msgspec.MsgspecError as error:
-            raise Malformed("the context of a page of DynamoDB is not readable") from error
+            raise Malformed("the context of a page of DynamoDB is not readable", "wire") from error
 
 
 class _HeadFields(msgspec.Struct):
@@ -143,14 +143,16 @@ class Unread(NamedTuple):
 def place_of(sequence: str) -> Place:
     """Padded to 40 digits, so that places compare as text; raises Malformed."""
     if not sequence.isdecimal() or len(sequence) > _DIGITS:
-        raise Malformed(f"{sequence[:60]!r} is not a sequence number of 1 to {_DIGITS} digits")
+        raise Malformed(
+            f"{sequence[:60]!r} is not a sequence number of 1 to {_DIGITS} digits", "wire"
+        )
     return Place(sequence.zfill(_DIGITS), 0)
 
 
 def sequence_number(place: Place) -> str:
     """The sequence number as DynamoDB wrote it: 21 digits or more. Raises Malformed."""
     if not place.cursor.isdecimal():
-        raise Malformed(f"{place} is not a place of DynamoDB Streams")
+        raise Malformed(f"{place} is not a place of DynamoDB Streams", "wire")
     return place.cursor.lstrip("0").zfill(_SHORTEST)
 
 
@@ -159,7 +161,7 @@ def read_answer(body: bytes) -> Answer:
     try:
         return _answers.decode(body)
     except msgspec.MsgspecError as error:
-        raise Malformed(f"an answer of GetRecords is not readable: {error}") from error
+        raise Malformed(f"an answer of GetRecords is not readable: {error}", "wire") from error
 
 
 def read_records(page: Page) -> Sequence[StreamRecord | Unread]:
@@ -182,7 +184,7 @@ def _raw_records(page: Page) -> list[bytes]:
     try:
         return [bytes(each) for each in _parts.decode(page.payload).Records]
     except msgspec.MsgspecError as error:
-        raise Malformed("a page of DynamoDB is not an answer of GetRecords") from error
+        raise Malformed("a page of DynamoDB is not an answer of GetRecords", "wire") from error
 
 
 def _one(raw: bytes) -> StreamRecord | Unread:
@@ -195,7 +197,7 @@ def _one(raw: bytes) -> StreamRecord | Unread:
                 head.sequence, head.created_at, raw, f"the record is not readable: {error}"
             )
         except msgspec.MsgspecError as worse:
-            raise Malformed(f"a record has no sequence number: {worse}") from worse
+            raise Malformed(f"a record has no sequence number: {worse}", "wire") from worse
 
 
 _OPERATIONS = {"INSERT": "INSERT", "MODIFY": "UPDATE", "REMOVE": "DELETE"}
@@ -231,7 +233,7 @@ class DynamodbDecoder(RowDecoder):
 
     def _change(self, record: StreamRecord) -> Row:
         if (operation := _OPERATIONS.get(record.event)) is None:
-            raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams")
+            raise Malformed(f"{record.event[:20]!r} is not an event of DynamoDB Streams", "wire")
         item, pack = self._item, self._pack
         keys = item(record.keys)
         if len(keys) > 1:

@@ -75,7 +75,7 @@ class AttributeValues:
         except Malformed:
             raise
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-            raise Malformed("an attribute is not a typed value of DynamoDB") from error
+            raise Malformed("an attribute is not a typed value of DynamoDB", "wire") from error
         return found
 
     def _list(self, values: list[dict[str, Any]]) -> list[Any]:

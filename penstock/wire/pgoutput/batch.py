@@ -72,16 +72,20 @@ def assemble(
     try:
         return _batch(page, rows, constants, settings)
     except (pa.ArrowInvalid, OverflowError) as error:
-        raise Malformed(f"a page of {page.partition} at {page.first} has no changes") from error
+        raise Malformed(
+            f"a page of {page.partition} at {page.first} has no changes", "wire"
+        ) from error
 
 
 def _verify(page: Page, rows: list[tuple[Any, ...]], constants: Constants) -> None:
     if len(rows) != page.count:
-        raise Malformed(f"a page at {page.first} says {page.count} changes and has {len(rows)}")
+        raise Malformed(
+            f"a page at {page.first} says {page.count} changes and has {len(rows)}", "wire"
+        )
     for stated, row in ((page.first, rows[0]), (page.last, rows[-1])) if rows else ():
         found = Place(constants.cursors[row[0]], row[2])
         if found != stated:
-            raise Malformed(f"a page says it has the change {stated}, but it is {found}")
+            raise Malformed(f"a page says it has the change {stated}, but it is {found}", "wire")
 
 
 def _batch(

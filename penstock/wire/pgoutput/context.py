@@ -73,4 +73,4 @@ class Context:
             fields["keys"] = {oid: tuple(names) for oid, names in fields["keys"].items()}
             return cls(**fields)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise Malformed("a page's context is not one of pgoutput") from error
+            raise Malformed("a page's context is not one of pgoutput", "wire") from error

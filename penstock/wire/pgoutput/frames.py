@@ -34,7 +34,7 @@ class ByteReader:
         at = self._at
         if size < 0 or at + size > len(self._data):
             left = len(self._data) - at
-            raise Malformed(f"a message ends early: {size} bytes wanted, {left} left")
+            raise Malformed(f"a message ends early: {size} bytes wanted, {left} left", "wire")
         self._at = at + size
         return self._data[at : self._at]
 
@@ -71,19 +71,19 @@ class ByteReader:
         """Up to a NUL byte, which is taken too; in UTF-8."""
         end = self._data.find(b"\0", self._at)
         if end < 0:
-            raise Malformed("a message ends early: a string has no end")
+            raise Malformed("a message ends early: a string has no end", "wire")
         text = self.take(end - self._at)
         self._at += 1
         try:
             return text.decode(errors="backslashreplace" if self._lenient else "strict")
         except UnicodeDecodeError:
-            raise Malformed("a name is not UTF-8") from None
+            raise Malformed("a name is not UTF-8", "wire") from None
 
     def end(self) -> None:
         """Nothing may be left."""
         left = len(self._data) - self._at
         if left:
-            raise Malformed(f"a message has {left} bytes after its end")
+            raise Malformed(f"a message has {left} bytes after its end", "wire")
 
 
 _STATUS = struct.Struct(">cQQQqB")

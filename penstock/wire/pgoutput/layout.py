@@ -60,7 +60,9 @@ class DecoderSettings:
     def __post_init__(self) -> None:
         if self.tenant not in ("none", "database") and not self.tenant_column:
             raise SettingsError(
-                f"{self.tenant!r} is no rule for tenants", hint="none, database or field:<column>"
+                f"{self.tenant!r} is no rule for tenants",
+                "wire",
+                hint="none, database or field:<column>",
             )
 
     @property
@@ -184,7 +186,7 @@ class RowLayout:
             relation = decode_message(raw)
             if not isinstance(relation, Relation):
                 what = type(relation).__name__
-                raise Malformed(f"a page's context has {what} among its relations")
+                raise Malformed(f"a page's context has {what} among its relations", "wire")
             return cls(relation, raw, context, settings)
         except Malformed as fault:
             if settings.on_error == "stop":

@@ -20,7 +20,7 @@ def parse_lsn(text: str) -> int:
             raise ValueError
         return int(high, 16) << 32 | int(low, 16)
     except ValueError:
-        raise Malformed(f"{text!r} is not an LSN (such as 0/16B3748)") from None
+        raise Malformed(f"{text!r} is not an LSN (such as 0/16B3748)", "wire") from None
 
 
 def message_cursor(lsn: int) -> str:

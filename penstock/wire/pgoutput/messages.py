@@ -208,7 +208,7 @@ def decode_message(data: bytes, *, streamed: bool = False, lenient: bool = False
     elif kind := _CONTROL.get(tag):
         message = kind(**{each.name: _FIELDS[each.name](reader) for each in fields(kind)})
     else:
-        raise Malformed(f"there is no pgoutput message {tag!r}")
+        raise Malformed(f"there is no pgoutput message {tag!r}", "wire")
     reader.end()
     return message
 
@@ -228,12 +228,12 @@ def _column_value(reader: ByteReader) -> ColumnValue:
         case b"b":
             return Binary(reader.take(reader.int32()))
         case kind:
-            raise Malformed(f"there is no column kind {kind!r}")
+            raise Malformed(f"there is no column kind {kind!r}", "wire")
 
 
 def _count(number: int) -> int:
     if number < 0:
-        raise Malformed(f"a message counts {number} parts")
+        raise Malformed(f"a message counts {number} parts", "wire")
     return number
 
 
@@ -261,7 +261,7 @@ def _relation(reader: ByteReader, xid: int | None) -> Relation:
 
 def _replica_identity(tag: bytes) -> str:
     if tag not in (b"d", b"n", b"f", b"i"):
-        raise Malformed(f"there is no replica identity {tag!r}")
+        raise Malformed(f"there is no replica identity {tag!r}", "wire")
     return tag.decode()
 
 
@@ -316,7 +316,7 @@ def _old_kind(tag: bytes) -> Literal["K", "O"]:
 
 def _expect(tag: bytes, wanted: bytes) -> None:
     if tag != wanted:
-        raise Malformed(f"a row message has {tag!r} where {wanted!r} belongs")
+        raise Malformed(f"a row message has {tag!r} where {wanted!r} belongs", "wire")
 
 
 def _truncate(reader: ByteReader, xid: int | None) -> Truncate:

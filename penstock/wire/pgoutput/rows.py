@@ -78,7 +78,7 @@ def explain(message: Message, layout: RowLayout) -> Diagnosis:
     table = f"{layout.relation.namespace}.{layout.relation.name}"
     if layout.fault is not None:
         what = f"the relation {table} can't be decoded: {layout.fault.message}"
-        return Diagnosis("broken-relation", Malformed(what, hint=layout.fault.hint))
+        return Diagnosis("broken-relation", Malformed(what, "wire", hint=layout.fault.hint))
     match message:
         case Insert():
             tuples = [message.new]
@@ -93,11 +93,13 @@ def explain(message: Message, layout: RowLayout) -> Diagnosis:
             what = (
                 f"a row of {table} has {len(data)} columns, its relation has {len(layout.columns)}"
             )
-            return Diagnosis("broken-row", Malformed(what))
+            return Diagnosis("broken-row", Malformed(what, "wire"))
         if broken := _broken_column(data, layout):
             name, reason, what, hint = broken
-            return Diagnosis(reason, Malformed(f"column {name} of {table} {what}", hint=hint))
-    return Diagnosis("broken-row", Malformed(f"a row of {table} can't be decoded"))
+            return Diagnosis(
+                reason, Malformed(f"column {name} of {table} {what}", "wire", hint=hint)
+            )
+    return Diagnosis("broken-row", Malformed(f"a row of {table} can't be decoded", "wire"))
 
 
 def _broken_column(data: TupleData, layout: RowLayout) -> tuple[str, str, str, str] | None:

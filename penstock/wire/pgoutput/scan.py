@@ -126,7 +126,9 @@ class Scan:
             copy, length, kind, tag, oid = frame(data, at)
             stop = at + 1 + length
             if copy != _COPY_DATA or stop > end:
-                raise Malformed(f"byte {at} of a payload does not start a whole CopyData message")
+                raise Malformed(
+                    f"byte {at} of a payload does not start a whole CopyData message", "wire"
+                )
             if kind == _XLOG_DATA and length >= _MESSAGE:
                 if tag == _INSERT:
                     self._new("INSERT", at + body, stop, oid)
@@ -144,7 +146,7 @@ class Scan:
                 else:
                     self._control(data[at + _MESSAGE : stop])
             elif kind != _KEEPALIVE or length != _KEEPALIVE_LENGTH:
-                raise Malformed(f"byte {at} of a payload holds no replication message")
+                raise Malformed(f"byte {at} of a payload holds no replication message", "wire")
             at = stop
 
     def _new(self, operation: str, at: int, stop: int, oid: int) -> None:
@@ -218,11 +220,11 @@ class Scan:
 
     def _layout(self, oid: int) -> tuple[int, RowLayout]:
         if self.unit < 0:
-            raise Malformed("a change comes outside of a transaction")
+            raise Malformed("a change comes outside of a transaction", "wire")
         try:
             return self._layouts[oid]
         except KeyError:
-            raise Malformed(f"relation {oid} was not announced") from None
+            raise Malformed(f"relation {oid} was not announced", "wire") from None
 
     def _filtered(self) -> None:
         """An ordinal of a filtered row: ordinals count before the filter."""
@@ -264,11 +266,11 @@ class Scan:
             case OriginMessage() | Type():
                 pass
             case StreamStart() | StreamStop() | StreamCommit() | StreamAbort():
-                raise Malformed(f"a page has a {type(message).__name__} message")
+                raise Malformed(f"a page has a {type(message).__name__} message", "wire")
             case TwoPhase(name):
-                raise Malformed(f"a page has a {name} message")
+                raise Malformed(f"a page has a {name} message", "wire")
             case Insert() | Update() | Delete():
-                raise Malformed("a row message came the wrong way")
+                raise Malformed("a row message came the wrong way", "wire")
             case _:
                 assert_never(message)
 
@@ -293,7 +295,7 @@ class Scan:
 
     def _begin(self, lsn: int, xid: int, committed_at: int) -> None:
         if self.unit >= 0 or self.streamed:
-            raise Malformed("a transaction begins inside another")
+            raise Malformed("a transaction begins inside another", "wire")
         self._enter(lsn, xid, committed_at, 0)
 
     def _enter(self, lsn: int, xid: int, committed_at: int, ordinal: int) -> None:
@@ -303,7 +305,7 @@ class Scan:
 
     def _commit(self, lsn: int) -> None:
         if self.unit < 0 or lsn != self.commit_lsn:
-            raise Malformed("a transaction commits that did not begin")
+            raise Malformed("a transaction commits that did not begin", "wire")
         self.unit = -1
 
     def _announce(self, raw: bytes) -> None:
@@ -331,11 +333,11 @@ class Scan:
         unit, ordinal = self.unit, self.ordinal
         if not message.transactional:
             if not message.lsn:
-                raise Malformed("a logical message has no LSN")
+                raise Malformed("a logical message has no LSN", "wire")
             # Its LSN is its record's end, where the next commit may be: see lsn.message_cursor.
             return self.constants.add_unit(message.lsn - 1, None, None), 0
         if unit < 0:
-            raise Malformed("a transactional message comes outside of a transaction")
+            raise Malformed("a transactional message comes outside of a transaction", "wire")
         self.ordinal += 1
         return unit, ordinal
 

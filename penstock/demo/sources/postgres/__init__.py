@@ -98,6 +98,7 @@ class Postgres(EmbeddedServer):
             if not reachable(self.folder):
                 raise SettingsError(
                     f"PostgreSQL does not run as root, and user {user} cannot enter {self.folder}",
+                    "demo",
                     hint="use a folder that others may enter: TMPDIR=/tmp, say",
                 )
         done = subprocess.run(  # noqa: S603 - our own servers
@@ -111,7 +112,7 @@ class Postgres(EmbeddedServer):
             cwd="/",
         )
         if done.returncode != 0:
-            raise Unavailable(f"initdb failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}")
+            raise Unavailable(f"initdb failed:\n{done.stdout[-1000:]}{done.stderr[-1000:]}", "demo")
 
     def _ready(self) -> bool:
         try:
@@ -144,7 +145,7 @@ def postgres_bin(installed: str = "pginstall") -> Path:
     if spec is None or spec.origin is None:
         raise Unavailable(
             f"{_PACKAGE} is not installed",
-            code="package-missing",
+            "demo.package-missing",
             hint="pip install 'penstock-cdc[demo]'",
         )
     package = Path(spec.origin).parent
@@ -176,7 +177,9 @@ def _copied(package: Path) -> Path:
             shutil.rmtree(fresh)
     # In a folder that every user may write to, only a copy of our own user is used.
     if cache.stat().st_uid != os.geteuid():
-        raise SettingsError(f"{cache} belongs to another user", hint="remove it, or set TMPDIR")
+        raise SettingsError(
+            f"{cache} belongs to another user", "demo", hint="remove it, or set TMPDIR"
+        )
     return cache / package.name
 
 

@@ -286,7 +286,7 @@ class Atomic(Publisher):
     def _take(self, connection: Connection, message: Msg) -> None:
         """The answer to a batch: to the oldest in flight, because none is stored before it."""
         if status_of(message.headers) == 503:
-            raise Unavailable(f"the stream {self._stream} does not answer now")
+            raise Unavailable(f"the stream {self._stream} does not answer now", "jetstream")
         batch = self._flight[0]
         self._flow.answered(connection.quiet_at, more=self.flying > batch.messages)
         answer = orjson.loads(message.payload)
@@ -326,4 +326,6 @@ class Atomic(Publisher):
         self._flow.forget()
         refusals.row += 1
         if refusals.row > _PATIENCE:
-            raise Unavailable(f"{self._stream} refuses our batches again and again: {error}")
+            raise Unavailable(
+                f"{self._stream} refuses our batches again and again: {error}", "jetstream"
+            )

@@ -245,12 +245,14 @@ class Individual(Publisher):
                     self._refused.add(number)
                     continue
                 if status_of(headers) == 503:
-                    raise Unavailable("no stream takes our subjects now", code="no-stream")
+                    raise Unavailable("no stream takes our subjects now", "jetstream.no-stream")
                 if payload:
                     self._refuse(orjson.loads(payload)["error"])
             if b'"duplicate"' in payload:
                 if b'"seq":0,' in payload:
-                    raise Unavailable("a message id is known, and its message is not stored yet")
+                    raise Unavailable(
+                        "a message id is known, and its message is not stored yet", "jetstream"
+                    )
                 self._tally.duplicates += self._changes(number)
             if number == self._acknowledged:
                 self._acknowledged += 1

@@ -88,6 +88,7 @@ def _state(stream: str, subject: str, origin: Origin, last: Stored | None) -> Sh
         raise OtherWriters(
             f"the last message of {stream} under {subject} ({last.subject}, sequence "
             f"{last.sequence}) is not from penstock",
+            "jetstream",
             hint="give the sink a stream or subjects of its own, or use delivery: deduplicated",
         )
     owner, (place, mark, _) = found
@@ -101,6 +102,7 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> OtherWriter
     return OtherWriters(
         f"{one.backend}/{one.partition} and {other.backend}/{other.partition} both write to "
         f"{subject} of {stream}, so its last message is no record of either",
+        "jetstream",
         hint="put {backend} and {source_partition} into the subject, each in a token of its own, "
         "or use delivery: deduplicated",
     )
@@ -155,7 +157,7 @@ class StoredPlaces:
 
     def _read(self, origins: list[Origin], queue: Queue) -> StreamState:
         if self.api is None:
-            raise Unavailable("the sink has no connection to its server now")
+            raise Unavailable("the sink has no connection to its server now", "jetstream")
         state = read_shards(self.api, self._stream, self._template, origins)
         for origin, shard in state.shards.items():
             if shard.place is not None:
@@ -186,6 +188,7 @@ class StoredPlaces:
             f"the shard of {origin.partition} in {self._stream} is at {place}, and we left it at "
             f"{self.stored.get(origin)}: another writer uses it, or it was rolled back"
             + (f" (instances that have its lease: {owners})" if owners else ""),
+            "jetstream",
             hint="one pipeline owns a partition; start again from what is stored",
         )
 

@@ -91,7 +91,7 @@ class Publisher(ABC):
 
     def _open(self) -> Connection:
         if self._connection is None:
-            raise Unavailable("the sink has no connection to its server now")
+            raise Unavailable("the sink has no connection to its server now", "jetstream")
         return self._connection
 
     def _await(self, connection: Connection) -> None:

@@ -136,7 +136,7 @@ def value_of(
     that neither the catalog nor `types` has is its text as well, and its name joins `unknown`.
     """
     if depth > _DEPTH:
-        raise Malformed(f"type {oid} is defined by itself")
+        raise Malformed(f"type {oid} is defined by itself", "wire")
     if (family := BUILT_IN.get(oid)) is not None:
         convert, number = _FAMILIES[family]
         return (images != "msgpack" and _IN_JSON.get(family)) or convert, ValueKind(number)
