@@ -37,9 +37,10 @@ if TYPE_CHECKING:
     from penstock.processor.observer import Changes, CloseReason, Observer, PartitionContext
     from penstock.processor.processor import Processor
     from penstock.sinks import Receipt, Sink, SinkPlugin
+    from penstock.sinks.tables.sink import table_sink
     from penstock.spark.datasource import PenstockDataSource, register
     from penstock.stream import Stream, stream
-    from penstock.tables.targets import Target
+    from penstock.tables.database import TableDatabase
 
 _PLACES = {
     "penstock.model.change": ("Operation", "schema"),
@@ -60,9 +61,10 @@ _PLACES = {
     "penstock.processor.processor": ("Processor",),
     "penstock.consumer.mirror.replica": ("Replica",),
     "penstock.consumer.mirror.tailing": ("ReplicaStatus",),
-    "penstock.tables.targets": ("Target",),
+    "penstock.tables.database": ("TableDatabase",),
     "penstock.model.settings": ("Secret", "Settings"),
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
+    "penstock.sinks.tables.sink": ("table_sink",),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
     "penstock.stream": ("Stream", "stream"),
     "penstock.consumer.tail.reader": ("Message", "TailReader"),
@@ -112,9 +114,9 @@ __all__ = [
     "Sink",
     "SinkPlugin",
     "Stream",
+    "TableDatabase",
     "TailReader",
     "Taking",
-    "Target",
     "Unavailable",
     "__version__",
     "balance",
@@ -123,6 +125,7 @@ __all__ = [
     "register",
     "schema",
     "stream",
+    "table_sink",
     "watch",
 ]
 

@@ -20,6 +20,7 @@ from penstock.sinks.server import SinkServer
 if TYPE_CHECKING:
     from penstock.consumer.tail.reader import TailReader
     from penstock.sinks.postgres.map_store import MapStore
+    from penstock.tables.database import TableDatabase
 
 # `Progress.report`, for parts of a sink that report and store nothing.
 Notify = Callable[[Mapping[str, Any]], None]
@@ -312,5 +313,7 @@ class SinkPlugin:
     leases: Callable[[Any], LeaseStore] | None = None
     # Settings and a backend's name -> the tables that a sink of tables wants of it.
     tables: Callable[[Any, str], Sequence[str]] | None = None
+    # A URL -> the database of tables that a sink of tables writes to, and mirrors may.
+    database: "Callable[[str], TableDatabase] | None" = None
     # Settings -> the file of the map that is edited while the pipeline runs, if there is one.
     map_store: "Callable[[Any], MapStore | None] | None" = None

@@ -20,6 +20,7 @@ from penstock.tables.staged import (
     joined_names,
     kinds_listed,
 )
+from penstock.tables.values import Encoder
 
 # Whose session it is.
 Owner = Literal["sink", "mirror"]
@@ -33,6 +34,10 @@ class TableDatabase(ABC):
     """What the driver raises."""
     alters_columns = True
     """Whether the default and the type of a column can be changed."""
+    mark = "%s"
+    """How a parameter is written."""
+    locks_rows = True
+    """Whether a SELECT may lock rows (FOR SHARE); else writers of the database wait anyway."""
 
     @abstractmethod
     def ledger(self, cursor: Any) -> TargetLedger:
@@ -51,6 +56,14 @@ class TableDatabase(ABC):
     def is_conflict(self, error: Exception) -> bool:
         """Whether another row is in the way."""
 
+    def folded(self, name: str) -> str:
+        """A name as the database compares it."""
+        return name
+
+    @abstractmethod
+    def default_schema(self, cursor: Any) -> str:
+        """Where tables are of which only the name is said."""
+
     @abstractmethod
     def find(self, cursor: Any, schema: str, table: str) -> Destination | None:
         """A table as it is now; None if there is none."""
@@ -58,6 +71,15 @@ class TableDatabase(ABC):
     @abstractmethod
     def type_at(self, cursor: Any, column: RelationColumn) -> str:
         """The type of a source's column in this database."""
+
+    def stored_type(self, cursor: Any, kind: str) -> str:
+        """The type of a source, by its name, as which values of messages are stored."""
+        return kind
+
+    @abstractmethod
+    def encoder(self, kind: str, stored: str) -> Encoder:
+        """What makes a value of the database of a value (not null) of messages, of this type of the
+        source, which is stored as that."""
 
     @abstractmethod
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:

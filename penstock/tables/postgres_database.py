@@ -22,6 +22,7 @@ from penstock.tables.staging import (
     set_session,
     type_at,
 )
+from penstock.tables.values import Encoder, array_of, as_bytes, as_document, as_text, as_time
 
 _PATIENCE = 10  # seconds to connect
 # Of one row: it breaks a constraint, does not fit its type, or is too large.
@@ -38,6 +39,11 @@ SELECT CASE WHEN to_regnamespace(%s) IS NULL
             ELSE has_schema_privilege(%s, 'CREATE') OR to_regclass(%s) IS NOT NULL END
 """
 _MAY_BE_LARGE = "SELECT typstorage <> 'p' FROM pg_catalog.pg_type WHERE oid = to_regtype(%s)"
+_BUILT_IN = """
+SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid = t.typnamespace
+WHERE t.oid = to_regtype(%s)::oid AND n.nspname = 'pg_catalog'
+  AND t.typname !~ '^_?(reg|aclitem)'
+"""
 _LACKING = """
 SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
 """
@@ -50,6 +56,11 @@ LEFT JOIN pg_catalog.pg_constraint c ON c.oid = t.tgconstraint AND t.tgisinterna
 WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
   AND (c.contype = 'f' OR NOT t.tgisinternal)
 """
+
+
+_ENCODERS: dict[str, Encoder] = {
+    "bytea": as_bytes, "json": as_document, "jsonb": as_document, "date": as_time, "text": as_text,
+}  # fmt: skip
 
 
 class PostgresDatabase(TableDatabase):
@@ -100,7 +111,10 @@ class PostgresDatabase(TableDatabase):
                 f"the destination refuses a row: {', '.join([said, *about])} ({state})",
                 "postgres.row-refused",
             )
-        message = f"{doing} at the destination: {_first_line(error)} ({state or 'no connection'})"
+        said = _first_line(error)
+        if state == "2BP01":  # what depends on a column that goes
+            said = f"{said}: {diagnosis.message_detail}"
+        message = f"{doing} at the destination: {said} ({state or 'no connection'})"
         if _OF_SETUP.fullmatch(state):
             return SettingsError(
                 message, "postgres", hint="look at the target, its columns and the role's rights"
@@ -109,6 +123,29 @@ class PostgresDatabase(TableDatabase):
 
     def is_conflict(self, error: Any) -> bool:
         return error.sqlstate in _CONFLICTS
+
+    def folded(self, name: str) -> str:
+        return name.encode()[:63].decode(errors="ignore")  # longer ones are cut
+
+    def default_schema(self, cursor: Any) -> str:
+        return cursor.execute("SELECT current_schema()").fetchone()[0] or "public"
+
+    def stored_type(self, cursor: Any, kind: str) -> str:
+        """The source's own type, if it is built in; domains are the type under them already. All
+        else is text: enums, types of extensions, and those whose values name something of the
+        database, such as regclass."""
+        # Without what it is limited to: varchar(80) is found as varchar.
+        if cursor.execute(_BUILT_IN, [kind]).fetchone():
+            return kind
+        return "text[]" if kind.count("[]") == 1 else "text"
+
+    def encoder(self, kind: str, stored: str) -> Encoder:
+        """Values are as PostgreSQL reads them, but for JSON, bytes, arrays and distant years."""
+        if stored.endswith("[]"):
+            return array_of(stored.removesuffix("[]"))
+        if stored == kind == "text":  # and of no type that is text only here
+            return None
+        return _ENCODERS.get(stored) or (as_time if stored.startswith("timestamp") else None)
 
     def staged(
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,

@@ -11,12 +11,13 @@ from typing import Any
 from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError
-from penstock.process.sqlite_file import ERRORS, code_of
+from penstock.process.sqlite_file import ERRORS, code_of, path_of
 from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import CREATE, TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import (
+    KINDS,
     SqliteStagedTable,
     find_destination,
     insert_rows,
@@ -25,6 +26,7 @@ from penstock.tables.sqlite_staging import (
     row_id_of,
 )
 from penstock.tables.staged import Destination, RowMapping
+from penstock.tables.values import Encoder, as_bytes, as_document, as_documents, as_text
 
 # Seconds that a transaction waits for another one (a part of a load is one), and settings.
 _SESSIONS: Mapping[Owner, tuple[float, Sequence[str]]] = {
@@ -40,6 +42,19 @@ _CONFLICTS = (
     sqlite3.SQLITE_CONSTRAINT_ROWID,
 )  # fmt: skip
 
+
+_ERRORS = ERRORS | {
+    sqlite3.SQLITE_CANTOPEN: (SettingsError, "its folder must exist, and both be writable"),
+}
+_ENCODERS: dict[str, Encoder] = {
+    "bytea": as_bytes, "boolean": int,
+    "json": as_document, "jsonb": as_document, "json[]": as_documents, "jsonb[]": as_documents,
+}  # fmt: skip
+# Types whose values are text in messages, whatever they are.
+_TEXTS = (
+    "text", "character varying", "character", "uuid", "numeric", "date", "timestamp with time zone",
+    "timestamp without time zone", "time without time zone", "interval",
+)  # fmt: skip
 
 # Columns of the type that the ledger's have: `CURRENT_TIMESTAMP` is text in SQLite.
 sqlite3.register_converter(
@@ -58,11 +73,21 @@ _OTHERWISE = (
 class SqliteDatabase(TableDatabase):
     """See `TableDatabase`. One file, which is made if missing; its folder must exist."""
 
-    error, alters_columns = sqlite3.Error, False
+    error, alters_columns, mark, locks_rows = sqlite3.Error, False, "?", False
     find = staticmethod(find_destination)
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+
+    @classmethod
+    def of_url(cls, url: str) -> "SqliteDatabase":
+        """The file that a URL names. Raises SettingsError."""
+        if (path := path_of(url)) is None:
+            raise SettingsError(
+                "the URL names no SQLite file", "tables",
+                hint="write sqlite:///relative.db or sqlite:////absolute.db",
+            )  # fmt: skip
+        return cls(path)
 
     def ledger(self, cursor: Any) -> TargetLedger:
         return SqliteLedger(cursor)
@@ -76,11 +101,22 @@ class SqliteDatabase(TableDatabase):
         code = code_of(error) if isinstance(error, sqlite3.Error) else 0
         if code in _OF_ROWS:
             return Rejected(f"the destination refuses a row: {error}", "sqlite.row-refused")
-        kind, hint = ERRORS.get(code, (SettingsError, "look at the target and its columns"))
+        kind, hint = _ERRORS.get(code, (SettingsError, "look at the target and its columns"))
         return kind(f"{doing} at the destination {self.path}: {error}", "sqlite", hint=hint)
 
     def is_conflict(self, error: Exception) -> bool:
         return getattr(error, "sqlite_errorcode", 0) in _CONFLICTS
+
+    def folded(self, name: str) -> str:
+        return name.encode().lower().decode()  # only ASCII letters
+
+    def default_schema(self, cursor: Any) -> str:
+        return "main"
+
+    def encoder(self, kind: str, stored: str) -> Encoder:
+        """Numeric, NaN and times are text already. SQLite's driver is slow to take booleans."""
+        is_plain = (kind.partition("(")[0] in _TEXTS and not kind.endswith("[]")) or kind in KINDS
+        return _ENCODERS.get(kind, None if is_plain else as_text)
 
     def type_at(self, cursor: Any, column: RelationColumn) -> str:
         return kind_of(column)
@@ -95,6 +131,24 @@ class SqliteDatabase(TableDatabase):
         """See `TableDatabase`. There are no histories: see the settings."""
         row_id = "" if relation.key else row_id_of(found.table, found.columns)
         return SqliteStagedTable(relation, found, mapping, number, row_id)
+
+    def create(
+        self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
+        periods: HistoryColumns | None = None, has_sid: bool = False,
+    ) -> None:  # fmt: skip
+        """See `TableDatabase`. Raises SettingsError for columns that SQLite cannot tell apart."""
+        seen: dict[str, str] = {}
+        for column in relation.names:
+            if (other := seen.setdefault(self.folded(column), column)) is not column:
+                raise SettingsError(
+                    f"SQLite cannot have both columns {other} and {column} of {relation.table},"
+                    " which differ only by case",
+                    "tables",
+                    hint="write the table to PostgreSQL, or rename a column",
+                )
+        if not relation.key:
+            row_id_of(relation.table, relation.names)
+        super().create(cursor, relation, name, periods=periods, has_sid=has_sid)
 
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
         for statement in statements:

@@ -7,6 +7,9 @@ from typing import Any
 
 import orjson
 
+# What makes a value of the database of a value of messages; None: it takes that as it is.
+Encoder = Callable[[Any], Any] | None
+
 _YEAR = re.compile(r"([+-]?\d+)(-\d\d-\d\d)(?:T([\d:.]+))?(Z?)")
 
 

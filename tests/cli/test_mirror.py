@@ -14,9 +14,9 @@ from penstock.cli.options import settings_of
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.replica import Replica
 from penstock.consumer.mirror.tailing import ReplicaStatus
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import Unavailable
 from penstock.nats.settings import NatsSettings
-from penstock.tables.target_table import TargetTable
 from tests.consumer.mirror.conftest import world_of
 from tests.consumer.mirror.world import World, same, sqlite_rows
 from tests.nats.test_connection import key

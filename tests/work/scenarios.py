@@ -17,6 +17,8 @@ from bson.int64 import Int64
 from bson.objectid import ObjectId
 
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
+from penstock.consumer.mirror.target import MirrorTarget
+from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.feeds.postgres.collecting import Collector, KnownRelation, PageLimits
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.progress import LogProgress
@@ -41,8 +43,7 @@ from penstock.sinks.jetstream.session import Session
 from penstock.sinks.rows.intake import Order
 from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Part
-from penstock.tables.sqlite import SqliteTarget
-from penstock.tables.target_table import TargetColumn, TargetTable
+from penstock.tables.sqlite_database import SqliteDatabase
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 from tests.wire.changestream.made import event
@@ -85,7 +86,7 @@ def mirroring(rows: int) -> Callable[[], object]:
     server = NatsSettings.model_validate({"url": "nats://127.0.0.1:1"})
 
     def job() -> object:
-        target = SqliteTarget(":memory:")
+        target = MirrorTarget(SqliteDatabase(":memory:"))
         target.open(["t"])
         target.begin(replace(table, state="loading"))
         target.finish(table)

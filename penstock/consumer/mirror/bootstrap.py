@@ -14,6 +14,7 @@ import orjson
 
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.documents import chunk_rows
+from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable
 from penstock.consumer.mirror.snapshot_messages import (
     SnapshotMessages,
@@ -22,6 +23,9 @@ from penstock.consumer.mirror.snapshot_messages import (
     is_partial,
     loaded,
 )
+from penstock.consumer.mirror.steps import LoadedChunk
+from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
 from penstock.nats.api import JetStream
@@ -30,9 +34,6 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered
 from penstock.nats.services import asked
 from penstock.nats.subjects import escape
-from penstock.tables.plan import RowCoder
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import LoadedChunk, Target, encoders
 
 _ANSWER = 30.0  # seconds for an answer to a request
 _SILENCE = 20.0  # seconds without a message until a snapshot is asked for again
@@ -68,7 +69,7 @@ class Bootstrap:
         connection: Connection,
         init: str,
         announced: PublishedTable,
-        target: Target,
+        target: MirrorTarget,
         table: TargetTable,
         *,
         is_patient: bool = False,

@@ -9,10 +9,10 @@ from typing import Any
 
 import orjson
 
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import SettingsError
 from penstock.model.images import base64_of
 from penstock.tables.fold import OF_ROWS
-from penstock.tables.target_table import TargetTable
 
 Row = dict[str, Any]
 _INT64 = 2.0**63

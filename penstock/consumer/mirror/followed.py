@@ -10,16 +10,17 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from penstock.consumer.mirror.documents import is_renamed_to, row_change
+from penstock.consumer.mirror.plan import TablePlan
 from penstock.consumer.mirror.published_tables import Catalog
+from penstock.consumer.mirror.steps import AlterColumns, ForgetLate, Step
+from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Place
 from penstock.nats.compression import ENCODING
 from penstock.nats.consumers import Delivered
 from penstock.tables.difference import difference
-from penstock.tables.plan import TablePlan
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import AlterColumns, ForgetLate, Step, Target, encoders
 
 # What becomes of columns that the source drops.
 Dropped = Literal["drop", "keep"]
@@ -77,7 +78,7 @@ class Followed:
     already. `refusal`: the error, where the problem is one."""
 
     def __init__(
-        self, table: TargetTable, target: Target, catalog: Catalog, *, dropped: Dropped
+        self, table: TargetTable, target: MirrorTarget, catalog: Catalog, *, dropped: Dropped
     ) -> None:
         self.table = table
         self.problem = ""

@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket, read_map
 from penstock.nats.connection import Connection
-from penstock.tables.target_table import TargetTable
 
 BUCKET = "schemas"
 _HINT = "the pipeline makes it when it starts, if its source has snapshots; is it another account?"

@@ -17,7 +17,10 @@ import structlog
 from penstock.consumer.mirror.bootstrap import Bootstrap, NoSnapshot
 from penstock.consumer.mirror.followed import Dropped
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, chosen
+from penstock.consumer.mirror.steps import TableRefused
 from penstock.consumer.mirror.tailing import LiveTables, ReplicaStatus
+from penstock.consumer.mirror.target import MirrorTarget, open_target
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import LeaseLost, Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
@@ -25,8 +28,7 @@ from penstock.nats.settings import NatsSettings
 from penstock.process.backoff import delays
 from penstock.process.closing import Closes
 from penstock.process.notebook import Drawn
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import TableRefused, Target, open_target
+from penstock.tables.database import TableDatabase
 
 _LOOK = 2.0  # seconds between looks at the bucket of schemas and at the stream's end
 
@@ -34,10 +36,10 @@ log = structlog.get_logger("penstock")
 
 
 class Replica(Drawn, Closes):
-    """Keeps `tables` (all that are published, if none are named) in a `target`, a URL or a
-    `Target`. `server` is the URL of a NATS server, or several by commas, or the settings of a
-    connection. `init` is the stream of the snapshots; `dropped` says what becomes of columns that
-    the source drops. Constructing one does no I/O; not for several threads.
+    """Keeps `tables` (all that are published, if none are named) in a `target`, the URL of a
+    database or a `TableDatabase`. `server` is the URL of a NATS server, or several by commas, or
+    the settings of a connection. `init` is the stream of the snapshots; `dropped` says what becomes
+    of columns that the source drops. Constructing one does no I/O; not for several threads.
 
     Everything raises SettingsError (the operator must change something), LeaseLost (another replica
     has the target) and Unavailable, after which `run` waits and goes on. What concerns one table
@@ -48,7 +50,7 @@ class Replica(Drawn, Closes):
     def __init__(
         self,
         server: str | NatsSettings,
-        target: str | Target,
+        target: str | TableDatabase,
         *,
         tables: Sequence[str] | None = None,
         init: str = "INIT",
@@ -59,7 +61,7 @@ class Replica(Drawn, Closes):
         self.status = ReplicaStatus()
         self.copies: Sequence[TargetTable] = ()  # as they were left by `run`
         self._init = init
-        self._target = open_target(target) if isinstance(target, str) else target
+        self._target = open_target(target) if isinstance(target, str) else MirrorTarget(target)
         self._names = tables  # None: all
         self._connection = Connection(server, "penstock mirror")
         self._published = Catalog(self._connection)
@@ -72,7 +74,7 @@ class Replica(Drawn, Closes):
         self._has_begun = False  # what was reached once is waited for
 
     def __repr__(self) -> str:
-        return f"<Replica in {type(self._target).__name__}>"
+        return f"<Replica in {type(self._target.database).__name__}>"
 
     def facts(self) -> Mapping[str, Any]:
         """What Jupyter shows."""

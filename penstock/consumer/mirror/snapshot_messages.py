@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import ormsgpack
 
+from penstock.consumer.mirror.steps import LoadedChunk
 from penstock.consumer.tail.bodies import ARROW, arrow_table, exact_json
 from penstock.model.errors import Malformed
 from penstock.nats.api import JetStream
@@ -16,7 +17,6 @@ from penstock.nats.compression import Decompressor, DictionaryBucket
 from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered, PullConsumer
 from penstock.nats.subjects import escape
-from penstock.tables.targets import LoadedChunk
 
 _AT_ONCE = 8  # chunks
 

@@ -14,6 +14,9 @@ from penstock.consumer.mirror.documents import is_renamed_to
 from penstock.consumer.mirror.followed import POSITION, VERSION, Dropped, Followed, PlainChange
 from penstock.consumer.mirror.published_tables import Catalog, PublishedTable, is_past
 from penstock.consumer.mirror.snapshot_messages import last_meta
+from penstock.consumer.mirror.steps import TableRefused
+from penstock.consumer.mirror.target import MirrorTarget
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.api import JetStream
@@ -21,8 +24,6 @@ from penstock.nats.connection import Connection
 from penstock.nats.consumers import Delivered
 from penstock.nats.settings import NatsSettings
 from penstock.process.closing import Closes
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import TableRefused, Target
 
 _FETCH = 2000  # messages at a time
 _SUBJECTS = 1000  # that are known for plain changes
@@ -58,7 +59,12 @@ class LiveTables(Closes):
     and the others pass over what they have."""
 
     def __init__(
-        self, server: NatsSettings, connection: Connection, target: Target, *, dropped: Dropped
+        self,
+        server: NatsSettings,
+        connection: Connection,
+        target: MirrorTarget,
+        *,
+        dropped: Dropped,
     ) -> None:
         self.sequence = 0
         self._server, self._connection, self._target = server, connection, target

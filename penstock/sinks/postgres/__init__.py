@@ -9,6 +9,7 @@ from penstock.sinks.postgres.map_store import map_store
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.settings import wanted
 from penstock.sinks.tables.sink import TableSink
+from penstock.tables.postgres_database import PostgresDatabase
 
 
 class PostgresSink(TableSink):
@@ -16,5 +17,9 @@ class PostgresSink(TableSink):
 
 
 PLUGIN = SinkPlugin(
-    settings=PostgresSinkSettings, build=PostgresSink, tables=wanted, map_store=map_store
+    settings=PostgresSinkSettings,
+    build=PostgresSink,
+    tables=wanted,
+    map_store=map_store,
+    database=PostgresDatabase,
 )

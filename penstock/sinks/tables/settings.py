@@ -9,7 +9,8 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator, model_validator
 
 from penstock.model.change import Images, OnError
-from penstock.model.settings import Duration, Settings
+from penstock.model.settings import Duration, Secret, Settings
+from penstock.process.plugins import plugin
 from penstock.process.sqlite_file import path_of
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import SchemaChanges
@@ -18,7 +19,9 @@ from penstock.tables.ledger import LedgerRow, State, TargetLedger
 from penstock.tables.staged import SID, Destination, RowMapping
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
-warnings.filterwarnings("ignore", message='Field name "schema" in "(PostgresSinkSettings|_Table)"')
+warnings.filterwarnings(
+    "ignore", message='Field name "schema" in "(PostgresSinkSettings|DatabaseSinkSettings|_Table)"'
+)
 
 # How a table is kept: as it is at the source, without deletes, or every version of its rows.
 Kind = Literal["clone", "append", "history"]
@@ -191,6 +194,23 @@ class TableSinkSettings(Settings):
                 backend=entry.backend, schema_name=schema, table=table,
                 target_schema=target_schema, target=target, options=options,
             )  # fmt: skip
+
+
+class DatabaseSinkSettings(TableSinkSettings):
+    """What a pipeline file may say about a database of your own: see `table_sink`."""
+
+    url: Secret
+    """Of the database, as mirrors have it."""
+    schema: str = Field(default="main", min_length=1)  # type: ignore[assignment]
+    """Where targets are that name no schema."""
+
+    def database(self) -> TableDatabase:
+        found: TableDatabase = plugin("sinks", self.type).database(self.url.get_secret_value())
+        return found
+
+    @property
+    def default_schema(self) -> str:
+        return self.schema
 
 
 def _split(name: str, schema: str) -> tuple[str, str]:

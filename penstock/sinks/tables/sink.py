@@ -1,6 +1,6 @@
 """A sink of tables: changes in, rows of its tables out, each commit with its ledger rows."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,12 +10,14 @@ from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Progress, Receipt, Record
+from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 from penstock.sinks.tables.check import check, check_tables, left_sources
 from penstock.sinks.tables.load import LedgerLoad
 from penstock.sinks.tables.set_aside import TableLetters
+from penstock.sinks.tables.settings import DatabaseSinkSettings, wanted
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
+from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import TableRecord, TargetLedger
 
 
@@ -124,3 +126,9 @@ class TableSink(TableLetters):
             for row in ledger.lock(found).values():
                 ledger.load_anew(row)
         return [*found.values()]
+
+
+def table_sink(make: Callable[[str], TableDatabase]) -> SinkPlugin:
+    """The plug-in of a database of your own, made of a URL: a sink of tables, and by the scheme of
+    the URL, which is the name of the entry point, a mirror's target."""
+    return SinkPlugin(settings=DatabaseSinkSettings, build=TableSink, tables=wanted, database=make)

@@ -13,10 +13,11 @@ import pytest
 
 from penstock.consumer.mirror.bootstrap import Bootstrap
 from penstock.consumer.mirror.published_tables import Catalog
+from penstock.consumer.mirror.steps import RestoreRows
+from penstock.consumer.mirror.target import MirrorTarget, open_target
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.nats.protocol import Msg
 from penstock.tables.fold import Clear
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import RestoreRows, Target, open_target
 from tests.consumer.mirror.world import World, rows_of
 from tests.servers import Database
 from tests.waiting import until
@@ -29,7 +30,7 @@ class Taken:
         world.mirror(f"sqlite:///{folder}/first.db")
         world.stop_service()
         self.world, self.url = world, f"sqlite:///{folder}/second.db"
-        self.target: Target = open_target(self.url)
+        self.target: MirrorTarget = open_target(self.url)
         self.target.open(["t"])
         last = world.api.last
         chunk, meta = last("INIT", "init.snap.t.>"), last("INIT", "init.meta.t")

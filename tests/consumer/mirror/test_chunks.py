@@ -10,10 +10,10 @@ import pytest
 import zstandard
 
 from penstock.consumer.mirror.snapshot_messages import body_of, differs, loaded
+from penstock.consumer.mirror.steps import LoadedChunk
 from penstock.model.errors import Malformed, SettingsError
 from penstock.nats.compression import Decompressor
 from penstock.snapshots.chunks import ChunkCompression, ChunkForm, cut
-from penstock.tables.targets import LoadedChunk
 
 ROWS = [{"id": 1, "raw": b"\x00"}, {"id": 2, "raw": None}]
 FORM = {"table": "t", "schema": "public", "snapshot_id": "snap-1", "lsn": "0/1",

@@ -10,11 +10,11 @@ import ormsgpack
 import pytest
 
 from penstock.consumer.mirror.followed import Followed
+from penstock.consumer.mirror.steps import AlterColumns, ForgetLate, RestoreRows
+from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.model.errors import SettingsError
 from penstock.nats.consumers import Delivered
 from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
-from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import AlterColumns, ForgetLate, RestoreRows
 
 TABLE = TargetTable(
     name="t", backend="", schema="public", table="t", target="t", version="v1", relation_id=5,

@@ -9,12 +9,12 @@ import orjson
 import pytest
 
 from penstock.consumer.mirror import replica, snapshot_messages
+from penstock.consumer.mirror.plan import RowCoder
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.consumer.mirror.replica import SetAside
 from penstock.model.errors import Malformed, PenstockError, SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.records import Records
-from penstock.tables.plan import RowCoder
 from tests.consumer.mirror.world import World, execute, same
 from tests.servers import Database
 from tests.waiting import until

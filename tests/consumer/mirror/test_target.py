@@ -6,18 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.model.errors import LeaseLost, SettingsError
-from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
-from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import (
+from penstock.consumer.mirror.steps import (
     AlterColumns,
     ForgetLate,
     LoadedChunk,
     RestoreRows,
-    Target,
     Values,
-    open_target,
 )
+from penstock.consumer.mirror.target import MirrorTarget, open_target
+from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
+from penstock.model.errors import LeaseLost, SettingsError
+from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
 from tests.consumer.mirror.world import execute, rows_of
 
 A, B, C = (
@@ -30,19 +29,19 @@ TABLE = TargetTable(
     snapshot_id="snap-1", stream="CDC", sequence=7,
 )  # fmt: skip
 LIVE = replace(TABLE, state="live")
-Make = Callable[[], Target]
+Make = Callable[[], MirrorTarget]
 
 
 @pytest.fixture
 def made(target: str) -> Make:
-    def make() -> Target:
+    def make() -> MirrorTarget:
         return open_target(target)
 
     return make
 
 
 @pytest.fixture
-def one(made: Make) -> Iterator[Target]:
+def one(made: Make) -> Iterator[MirrorTarget]:
     """One that is open, for the table `t`."""
     found = made()
     found.open(["t"])
@@ -50,7 +49,7 @@ def one(made: Make) -> Iterator[Target]:
     found.close()
 
 
-def load(one: Target, table: TargetTable, *rows: Values) -> TargetTable:
+def load(one: MirrorTarget, table: TargetTable, *rows: Values) -> TargetTable:
     """The table once readers see these rows in it."""
     one.begin(table)
     if rows:
@@ -84,7 +83,7 @@ def test_rows_are_seen_when_the_table_is_complete_and_chunks_count_once(
     other.close()
 
 
-def test_rows_of_another_snapshot_are_dropped(target: str, one: Target) -> None:
+def test_rows_of_another_snapshot_are_dropped(target: str, one: MirrorTarget) -> None:
     one.begin(TABLE)
     one.load(TABLE, LoadedChunk(0, 1, 0), [(1, "of a snapshot that was lost")])
     other = replace(TABLE, snapshot_id="snap-2")
@@ -93,7 +92,7 @@ def test_rows_of_another_snapshot_are_dropped(target: str, one: Target) -> None:
     assert rows(target) == [("2", "x")]
 
 
-def test_a_table_that_gets_another_name_leaves_none_behind(target: str, one: Target) -> None:
+def test_a_table_that_gets_another_name_leaves_none_behind(target: str, one: MirrorTarget) -> None:
     load(one, TABLE, (1, "x"))
     other = replace(TABLE, target="away_t", snapshot_id="snap-2")
     assert one.begin(other) == []
@@ -106,7 +105,9 @@ def test_a_table_that_gets_another_name_leaves_none_behind(target: str, one: Tar
         one.begin(other)
 
 
-def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, one: Target) -> None:
+def test_positions_are_stored_with_the_changes_or_not_at_all(
+    target: str, one: MirrorTarget
+) -> None:
     def stored(*names: str) -> dict[str, int]:
         return {table.name: table.sequence for table in one.open(names)}
 
@@ -125,7 +126,7 @@ def test_positions_are_stored_with_the_changes_or_not_at_all(target: str, one: T
     assert stored("t", "u") == {"t": 11, "u": 12}
 
 
-def test_columns_change_between_rows(target: str, one: Target) -> None:
+def test_columns_change_between_rows(target: str, one: MirrorTarget) -> None:
     load(one, TABLE)
     wide = replace(LIVE, columns=(A, B, C))
     narrow = replace(LIVE, columns=(A, C))
@@ -141,7 +142,7 @@ def test_columns_change_between_rows(target: str, one: Target) -> None:
     assert [table.names for table in one.open(["t"])] == [("a", "c %")]
 
 
-def test_names_with_percent_signs(target: str, one: Target) -> None:
+def test_names_with_percent_signs(target: str, one: MirrorTarget) -> None:
     odd = [TargetColumn(name=name, data_type="text") for name in ("v%s", "%%", 'a "%(x)s"')]
     table = replace(TABLE, target="100%s", columns=(A, *odd))
     first = [(1, "x", "y", "z"), (1, "a", "b", "c")]  # a key twice goes another way
@@ -178,7 +179,7 @@ def test_without_a_key_one_name_of_a_rows_number_is_left(file: str) -> None:
     one.close()
 
 
-def test_columns_that_differ_by_case(target: str, one: Target) -> None:
+def test_columns_that_differ_by_case(target: str, one: MirrorTarget) -> None:
     names = ("Name", "name", "NAME", "Änd", "änd")
     columns = tuple(TargetColumn(name=name, data_type="text") for name in names)
     table = replace(TABLE, columns=columns, key=("name",))
@@ -190,7 +191,7 @@ def test_columns_that_differ_by_case(target: str, one: Target) -> None:
     assert [dict(row) for row in rows_of(target, "t")] == [{name: name for name in table.names}]
 
 
-def test_a_row_that_moves_takes_the_place_of_another(target: str, one: Target) -> None:
+def test_a_row_that_moves_takes_the_place_of_another(target: str, one: MirrorTarget) -> None:
     load(one, TABLE, (1, "moves"), (2, "is there"), (3, "stays"))
     one.apply([(LIVE, [Move((1,), (2, ABSENT)), Move((9,), (3, ABSENT))])], {"CDC": 10})
     assert rows(target) == [("2", "moves"), ("3", "stays")]
@@ -228,7 +229,7 @@ def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
 
 
 def test_a_table_of_others_is_refused_and_the_last_opener_writes(
-    target: str, one: Target, made: Make
+    target: str, one: MirrorTarget, made: Make
 ) -> None:
     other = made()
     load(one, TABLE)

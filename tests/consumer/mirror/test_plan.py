@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.consumer.mirror.followed import Followed
+from penstock.consumer.mirror.plan import TablePlan
+from penstock.consumer.mirror.steps import LoadedChunk, Step, TableRefused
+from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.nats.consumers import Delivered
 from penstock.tables.fold import Merge, Recount
-from penstock.tables.plan import TablePlan
-from penstock.tables.sqlite import SqliteTarget
-from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import LoadedChunk, Step, TableRefused, encoders
+from penstock.tables.sqlite_database import SqliteDatabase
 
 COLUMNS = tuple(TargetColumn(name=name, data_type="text") for name in ("a", "b", "large"))
 KEYED = TargetTable(
@@ -101,7 +102,7 @@ class Source:
 def test_steps_leave_the_rows_of_the_source(data: st.DataObject) -> None:
     table = data.draw(st.sampled_from([KEYED, BAG]))
     source = Source(data.draw, keyed=bool(table.key))
-    target = SqliteTarget(":memory:")
+    target = MirrorTarget(SqliteDatabase(":memory:"))
     target.open([table.name])
     target.begin(table)
     target.finish(table)
@@ -125,7 +126,7 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
     source, log, target = (
         Source(data.draw, keyed=True),
         list[dict[str, Any]](),
-        SqliteTarget(":memory:"),
+        MirrorTarget(SqliteDatabase(":memory:")),
     )
     list(source.changes())  # before the first point
     read: set[str] = set()
@@ -160,7 +161,7 @@ def test_chunks_of_three_points_and_the_changes_between_them_leave_the_rows_of_t
             followed.reached(number + 1)
     assert not followed.problem
     assert _rows(target) == Counter(tuple(row.values()) for row in source.rows)
-    assert not target._exists("penstock_late_e3b98a4da31a127d")
+    assert target._find("penstock_late_e3b98a4da31a127d") is None
     target.close()
 
 
@@ -168,7 +169,7 @@ def _cursor(number: int) -> str:
     return f"{number:08}"
 
 
-def _rows(target: SqliteTarget) -> Counter[Any]:
+def _rows(target: MirrorTarget) -> Counter[Any]:
     return Counter(target._run("SELECT a, b, large FROM t"))
 
 
@@ -185,7 +186,7 @@ def test_many_changes_of_a_row_are_one_step() -> None:
     assert plan.steps() == [Merge(parts={(2,): [("1", "99", None)]})]
 
 
-class CountingTarget(SqliteTarget):
+class CountingTarget(MirrorTarget):
     """Counts the steps that it does."""
 
     steps = 0
@@ -202,7 +203,7 @@ class CountingTarget(SqliteTarget):
 def test_the_first_row_that_is_refused_is_found_in_halves(
     table: TargetTable, refused: set[int]
 ) -> None:
-    target = CountingTarget(":memory:")
+    target = CountingTarget(SqliteDatabase(":memory:"))
     target.open([table.name])
     target.begin(table)
     target.finish(table)

@@ -4,10 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any
 
+from penstock.consumer.mirror.steps import RestoreRows, Step, Values, key_of, refused
+from penstock.consumer.mirror.target_table import TargetTable
 from penstock.tables.fold import ABSENT, EMPTYING, OF_ROWS, VALUES, Row, RowFold
 from penstock.tables.lines import LineChange
-from penstock.tables.target_table import TargetTable
-from penstock.tables.targets import Encoder, RestoreRows, Step, Values, refused
+from penstock.tables.values import Encoder
 
 
 class RowCoder:
@@ -61,11 +62,8 @@ class TablePlan:
         self._row = RowCoder(table, table.names, encoders)
         self._key = RowCoder(table, table.key, encoders)
         self._names = frozenset(table.key)
-        numbers = [table.names.index(name) for name in table.key]
-        first = min(numbers, default=0)  # a slice of one is a tuple, too
-        parts = numbers if len(numbers) > 1 else [slice(first, first + 1)]
-        self._key_of: Callable[[Values], Values] = itemgetter(*parts)
-        self._fold = RowFold(numbers, VALUES)
+        self._key_of = key_of(table)
+        self._fold = RowFold([*map(table.names.index, table.key)], VALUES)
         self._restores, self._is_plain = restores, bool(table.key) and not restores
         self._named: dict[Values, None] | None = {}  # keys to restore; None: all
 

@@ -1,39 +1,43 @@
-"""What the targets that speak SQL have in common: tables, the state beside them, and the steps.
+"""Where a replica keeps its tables: a database of tables, and the replica's state in it.
 
-Three tables are the target's own: `penstock_mirror` (each table's state), `penstock_mirror_chunk`
+Three tables are the replica's own: `penstock_mirror` (each table's state), `penstock_mirror_chunk`
 (which chunks are loaded) and `penstock_mirror_owner` (the replica that may write).
 """
 
 import hashlib
 import secrets
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
 import orjson
 
-from penstock.model.errors import LeaseLost, SettingsError, Unavailable
-from penstock.process.closing import Closes
-from penstock.tables.fold import Clear, Merge, Move, Recount
-from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import StagedRows
-from penstock.tables.target_table import TargetColumn, TargetTable
-from penstock.tables.targets import (
+from penstock.consumer.mirror.session import TargetSession, quoted
+from penstock.consumer.mirror.steps import (
     AlterColumns,
-    Encoder,
     ForgetLate,
     LoadedChunk,
+    Piece,
     RestoreRows,
     Step,
     Values,
+    Work,
     joined,
+    key_of,
+    pieces,
     refused,
-    single_rows,
+    row_of,
 )
+from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
+from penstock.model.errors import LeaseLost, Rejected, SettingsError, Unavailable
+from penstock.process.plugins import known, plugin
+from penstock.tables.database import TableDatabase
+from penstock.tables.fold import Clear, Merge, Move, Recount
+from penstock.tables.sift import sift
+from penstock.tables.values import Encoder
 
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS penstock_mirror"
@@ -44,75 +48,75 @@ _CREATE = (
     "CREATE TABLE IF NOT EXISTS penstock_mirror_owner (one int PRIMARY KEY, token text NOT NULL)",
 )
 
+_SCHEMES = {"postgresql": "postgres"}  # -> what the sink is called
+
 
 class _Undone(Exception):
     pass
 
 
-class SqlTarget(Closes):
-    """A `Target`. What differs between databases is in the methods at the end."""
+class MirrorTarget(TargetSession):
+    """Used by one thread. Constructing one does no I/O.
 
-    mark = "?"  # a parameter
-    not_unique: type[Exception]  # the driver's error
+    Each method is one transaction of the database, and what it stores of the table (`TargetTable`)
+    is in that transaction: after a crash a replica goes on from exactly there. Everything raises
+    Unavailable, SettingsError; LeaseLost once another replica has opened the same target; `load`,
+    `finish` and `apply` TableRefused for what is of one table.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, database: TableDatabase) -> None:
+        super().__init__(database)
         self._token = secrets.token_hex(8)
-        self._connection: Any = None
-        # By target: its columns and key, and what has temporary tables for these.
-        self._staged: dict[str, tuple[Any, StagedRows]] = {}
-        self._numbers: dict[str, int] = {}
-
-    def close(self) -> None:
-        """Disconnects; the next call connects again."""
-        self._staged.clear()
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
 
     def open(self, names: Collection[str]) -> Sequence[TargetTable]:
+        """Connects, and returns what it has of the tables of these names, whole or half loaded.
+        Those that it has besides stay as they are, until a replica names them."""
         with self._transaction():
             for statement in _CREATE:
                 self._run(statement)
-            if "stream" not in {name for name, *_ in self._shape("penstock_mirror")}:
+            own = self._find("penstock_mirror")
+            if own is not None and "stream" not in own.columns:
                 self._run("ALTER TABLE penstock_mirror ADD COLUMN stream text")
             self._run("DELETE FROM penstock_mirror_owner")
-            self._run(f"INSERT INTO penstock_mirror_owner VALUES (1, {self.mark})", [self._token])
+            self._run("INSERT INTO penstock_mirror_owner VALUES (1, %s)", [self._token])
             found = self._tables()
             for table in found:
                 self._store(table, is_followed=table.name in names)
         return [table for table in found if table.name in names]
 
     def begin(self, table: TargetTable) -> Sequence[LoadedChunk]:
+        """Prepares for the rows of the table's snapshot, beside the rows that readers see. Returns
+        what is loaded of this snapshot already; rows of another one are dropped. Raises
+        SettingsError for a name that something else has."""
+        folded = self.database.folded
         with self._writing():
             before = self._stored(table.name)
             for other in self._tables():
-                same = self._folded(other.target) == self._folded(table.target)
+                same = folded(other.target) == folded(table.target)
                 if same and other.name != table.name:
                     raise SettingsError(
                         f"{other.name} and {table.name} would both be the table {table.target}",
                         "tables",
                         hint="mirror them into two files or databases",
                     )
-            is_other = before is None or self._folded(before.target) != self._folded(table.target)
-            if is_other and self._exists(table.target):
+            is_other = before is None or folded(before.target) != folded(table.target)
+            if is_other and self._find(table.target):
                 raise SettingsError(
                     f"the target has a table {table.target} that is not of a replica",
                     "tables.target-not-ours",
                     hint="drop it, or mirror into another database or file",
                 )
-            if before and is_other and self._exists(before.target):
-                old, new = self.quote(before.target), self.quote(table.target)
-                self._run(f"ALTER TABLE {old} RENAME TO {new}")
+            if before and is_other and self._find(before.target):
+                self._rename(before.target, table.target)
             if before and before.snapshot_id == table.snapshot_id and before.state == "loading":
                 chunks = self._run(
-                    "SELECT chunk, row_count, crc32 FROM penstock_mirror_chunk"
-                    f" WHERE name = {self.mark}",
+                    "SELECT chunk, row_count, crc32 FROM penstock_mirror_chunk WHERE name = %s",
                     [table.name],
                 )
                 return [LoadedChunk(*row) for row in chunks]
             for name in (self._loading(table), self._late(table)):
                 self._run(f"DROP TABLE IF EXISTS {name}")
-            self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
+            self._run("DELETE FROM penstock_mirror_chunk WHERE name = %s", [table.name])
             self._create(table, self._loading(table))
             self._store(table)
         return []
@@ -125,12 +129,13 @@ class SqlTarget(Closes):
         *,
         is_late: bool = False,
     ) -> None:
+        """Adds the rows of a chunk. Those that are late, of the point `table.last_point` and not of
+        the first, are kept beside, too, for `RestoreRows`; those of earlier points are not."""
         loading = replace(table, target=self._loading(table))
         steps = (_added(loading, each) for each in [rows])  # made when it is needed
         with self._refusing([(loading, steps)]), self._writing():
             values = [table.name, chunk.chunk, chunk.rows, chunk.crc32]
-            marks = ", ".join([self.mark] * 4)
-            self._run(f"INSERT INTO penstock_mirror_chunk VALUES ({marks})", values)
+            self._run("INSERT INTO penstock_mirror_chunk VALUES (%s, %s, %s, %s)", values)
             self._fill(loading, rows)
             if is_late:
                 late, before = self._late(table), self._stored(table.name)
@@ -141,9 +146,10 @@ class SqlTarget(Closes):
                 self._fill(replace(table, target=late), rows)
 
     def finish(self, table: TargetTable, rows: int | None = None) -> None:
-        """See `Target`. A table with the same key keeps what users made of it, as far as that needs
-        no column that goes: indexes, views and grants."""
-        loading, target = self._loading(table), self.quote(table.target)
+        """Readers see the loaded rows, all at once, instead of what was there before. Raises
+        TableRefused if they are not so many as `rows`. A table with the same key keeps what users
+        made of it, as far as that needs no column that goes: indexes, views and grants."""
+        loading, target = self._loading(table), quoted(table.target)
         with self._refusing([(table, [])]), self._writing():
             have = self._run(f"SELECT count(*) FROM {loading}")[0][0] if rows is not None else rows
             if have != rows:
@@ -159,13 +165,16 @@ class SqlTarget(Closes):
                 self._run(f"DROP TABLE {loading}")
             else:
                 self._run(f"DROP TABLE IF EXISTS {target}")
-                self._run(f"ALTER TABLE {loading} RENAME TO {target}")
-            self._run(f"DELETE FROM penstock_mirror_chunk WHERE name = {self.mark}", [table.name])
+                self._rename(loading, table.target)
+            self._run("DELETE FROM penstock_mirror_chunk WHERE name = %s", [table.name])
             self._store(table)
 
     def apply(
         self, work: Sequence[tuple[TargetTable, Sequence[Step]]], positions: Mapping[str, int]
     ) -> None:
+        """Changes of tables, in their order, and what is to be stored of them. `positions`: of each
+        stream the message up to which all its live tables that are followed are then, unless they
+        are past it already."""
         done: list[tuple[TargetTable, Sequence[Step]]] = []
         with self._refusing(done), self._writing():
             for table, steps in work:
@@ -176,28 +185,26 @@ class SqlTarget(Closes):
             done.clear()  # what fails now is of no table
             for stream, sequence in positions.items():
                 self._run(
-                    f"UPDATE penstock_mirror SET sequence = {self.mark}"
-                    f" WHERE live = 1 AND stream = {self.mark} AND sequence < {self.mark}",
+                    "UPDATE penstock_mirror SET sequence = %s"
+                    " WHERE live = 1 AND stream = %s AND sequence < %s",
                     [sequence, stream, sequence],
                 )
 
     def count(self, table: TargetTable) -> int:
-        return int(self._run(f"SELECT count(*) FROM {self.quote(table.target)}")[0][0])
-
-    def quote(self, name: str) -> str:
-        return '"' + name.replace('"', '""') + '"'
+        """How many rows it has."""
+        return int(self._run(f"SELECT count(*) FROM {quoted(table.target)}")[0][0])
 
     def _step(self, table: TargetTable, step: Step) -> None:
-        target = self.quote(table.target)
+        target = quoted(table.target)
         match step:
             case Clear():  # readers see the rows until the commit
                 self._run(f"DELETE FROM {target}")
             case AlterColumns(added, dropped):
                 for name in dropped:
-                    self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
+                    self._run(f"ALTER TABLE {target} DROP COLUMN {quoted(name)}")
                 for column in added:
-                    kind = f"{self.quote(column.name)} {self.type_of(column)}"
-                    self._run(f"ALTER TABLE {target} ADD COLUMN {kind}")
+                    kind = self._kind(column)
+                    self._run(f"ALTER TABLE {target} ADD COLUMN {quoted(column.name)} {kind}")
             case RestoreRows(keys):
                 self._restore(table, keys)
             case ForgetLate():
@@ -207,27 +214,21 @@ class SqlTarget(Closes):
                     self._make_room(table, step)
                 self._rows_of(table).apply(self._opened().cursor(), [step])
 
-    def _rows_of(self, table: TargetTable) -> StagedRows:
-        shape, known = (table.columns, table.key), self._staged.get(table.target)
-        if known is None or known[0] != shape:
-            number = self._numbers.setdefault(table.target, len(self._numbers))
-            known = self._staged[table.target] = shape, self._staged_table(table, number)
-            known[1].make(self._opened().cursor())
-        return known[1]
-
     def _fill(self, table: TargetTable, rows: Sequence[Values]) -> None:
         """Adds rows in bulk; one that has a key of another replaces it."""
         staged, cursor = self._rows_of(table), self._opened().cursor()
         cursor.execute("SAVEPOINT penstock_fill")
         try:
             staged.copy(cursor, rows)
-        except self.not_unique:
+        except self.database.error as error:
+            if not self.database.is_conflict(error):
+                raise
             cursor.execute("ROLLBACK TO SAVEPOINT penstock_fill")
             staged.apply(cursor, [_added(table, rows)])
         cursor.execute("RELEASE SAVEPOINT penstock_fill")
 
     def _restore(self, table: TargetTable, keys: Sequence[Values] | None) -> None:
-        target, late = self.quote(table.target), self._late(table)
+        target, late = quoted(table.target), self._late(table)
         names, key = self._names(table.names), self._names(table.key)
         among = ""
         if keys is not None:
@@ -239,17 +240,21 @@ class SqlTarget(Closes):
 
     def _fits(self, table: TargetTable) -> bool:
         """Whether the table that is there has the columns of the loaded one, or gets them here."""
-        there, new = self._shape(table.target), self._shape(self._loading(table))
-        if [one for one in there if one[2] >= 0] != [one for one in new if one[2] >= 0]:
+        there, new = self._find(table.target), self._find(self._loading(table))
+        if there is None or new is None or there.primary != new.primary:
             return False
-        target = self.quote(table.target)
+        if any(there.columns[name] != new.columns[name] for name in new.primary):
+            return False
+        target, kinds = quoted(table.target), new.columns
         self._run("SAVEPOINT penstock_fits")
         try:
-            for name, *_ in (one for one in there if one not in new):
-                self._run(f"ALTER TABLE {target} DROP COLUMN {self.quote(name)}")
-            for name, kind, _ in (one for one in new if one not in there):
-                self._run(f"ALTER TABLE {target} ADD COLUMN {self.quote(name)} {kind}")
-        except SettingsError:  # also where there is no table yet
+            for name, kind in there.columns.items():
+                if kinds.get(name) != kind:
+                    self._run(f"ALTER TABLE {target} DROP COLUMN {quoted(name)}")
+            for name, kind in kinds.items():
+                if there.columns.get(name) != kind:
+                    self._run(f"ALTER TABLE {target} ADD COLUMN {quoted(name)} {kind}")
+        except SettingsError:
             self._run("ROLLBACK TO SAVEPOINT penstock_fits")
             return False
         return True
@@ -257,26 +262,19 @@ class SqlTarget(Closes):
     def _make_room(self, table: TargetTable, step: Move) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
         chunks of several points in the log."""
-        target, given = self.quote(table.target), dict(zip(table.names, step.row, strict=True))
-        kinds = {column.name: column for column in table.columns}
-        keyed = " AND ".join(f"{self.quote(one)} = {self.value(kinds[one])}" for one in table.key)
-        new = [given[name] for name in table.key]  # no value of a key is absent
-        if new != [*step.old] and self._run(f"SELECT 1 FROM {target} WHERE {keyed}", step.old):
-            self._run(f"DELETE FROM {target} WHERE {keyed}", new)
+        new = key_of(table)(step.row)  # no value of a key is absent
+        if new != step.old and self._with_key("SELECT 1", table, step.old):
+            self._with_key("DELETE", table, new)
 
-    def _create(self, table: TargetTable, name: str) -> None:
-        key = table.key
-        parts = [
-            f"{self.quote(one.name)} {self.type_of(one)}"
-            + (" PRIMARY KEY" if key == (one.name,) else "")
-            for one in table.columns
-        ]
-        if len(key) > 1:
-            parts.append(f"PRIMARY KEY ({', '.join(map(self.quote, key))})")
-        self._run(f"CREATE TABLE {name} ({', '.join(parts)})")
+    def _with_key(self, what: str, table: TargetTable, key: Values) -> bool:
+        """Does something with the row of a key; whether that gave rows."""
+        staged, names = self._rows_of(table), self._names(table.key)
+        staged.stage(self._opened().cursor(), (), [key])
+        among = f"({names}) IN (SELECT {names} FROM {staged.keys})"
+        return bool(self._run(f"{what} FROM {quoted(table.target)} WHERE {among}"))
 
     def _names(self, names: Sequence[str]) -> str:
-        return ", ".join(map(self.quote, names))
+        return ", ".join(map(quoted, names))
 
     def _loading(self, table: TargetTable) -> str:
         return self._beside("loading", table)
@@ -297,25 +295,26 @@ class SqlTarget(Closes):
         ]
 
     def _stored(self, name: str) -> TargetTable | None:
-        found = self._run(f"SELECT document FROM penstock_mirror WHERE name = {self.mark}", [name])
+        found = self._run("SELECT document FROM penstock_mirror WHERE name = %s", [name])
         return TargetTable.from_json(orjson.loads(found[0][0])) if found else None
 
     def _store(self, table: TargetTable, *, is_followed: bool = True) -> None:
         live = int(is_followed and table.state == "live")
         document = orjson.dumps(table.to_json()).decode()
-        marks = ", ".join([self.mark] * 5)
         self._run(
             "INSERT INTO penstock_mirror (name, document, sequence, live, stream)"
-            f" VALUES ({marks}) ON CONFLICT (name) DO UPDATE SET document = excluded.document,"
-            " sequence = excluded.sequence, live = excluded.live, stream = excluded.stream",
+            " VALUES (%s, %s, %s, %s, %s) ON CONFLICT (name) DO UPDATE"
+            " SET document = excluded.document, sequence = excluded.sequence,"
+            " live = excluded.live, stream = excluded.stream",
             [table.name, document, table.sequence, live, table.stream],
         )
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """A transaction of the replica that opened the target last."""
+        lock = " FOR SHARE" if self.database.locks_rows else ""  # other replicas wait
         with self._transaction():
-            found = self._run(f"SELECT token FROM penstock_mirror_owner{self._locked}")
+            found = self._run(f"SELECT token FROM penstock_mirror_owner{lock}")
             if not found or found[0][0] != self._token:
                 raise LeaseLost(
                     "another replica writes to this target",
@@ -325,7 +324,7 @@ class SqlTarget(Closes):
             yield
 
     @contextmanager
-    def _refusing(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Iterator[None]:
+    def _refusing(self, work: Work) -> Iterator[None]:
         """What fails is of the last table of the work, if there is any."""
         try:
             yield
@@ -334,107 +333,40 @@ class SqlTarget(Closes):
         except Exception as error:
             if not work:
                 raise
-            table = work[-1][0]
-            row = self._refused_row([one for one in work if one[0].name == table.name])
+            table, row = self._first_refused(work) or (work[-1][0], {})
             columns = {one.name: one for one in table.columns}
             refusing = (name for name in row if not self._takes(columns[name], row[name]))
             raise refused(table, row, next(refusing, ""), error) from error
 
-    def _refused_row(self, work: Sequence[tuple[TargetTable, Iterable[Step]]]) -> Mapping[str, Any]:
-        """What is known of the row that fails: the work is done again in halves, then undone."""
-        known: Mapping[str, Any] = {}
-        with suppress(Exception), self._transaction():
-            for table, steps in work:
-                for step in steps:
-                    found = self._first_refused(table, [*single_rows(table, step)])
-                    if found is not None:
-                        known = found
-                        raise _Undone
+    def _first_refused(self, work: Work) -> tuple[TargetTable, Mapping[str, Any]] | None:
+        """The table, and what is known of its row, that fails: the work is done again in halves,
+        then undone."""
+        last = work[-1][0].name
+        given = pieces([one for one in work if one[0].name == last])
+        with suppress(_Undone), self._transaction():
+            _, found = sift(given, self._attempt, first=True)
             raise _Undone
-        return known
+        return next(((table, row_of(table, piece)) for ((table, piece),), _ in found), None)
 
-    def _first_refused(
-        self, table: TargetTable, rows: Sequence[tuple[Step, Mapping[str, Any]]]
-    ) -> Mapping[str, Any] | None:
-        """Does these steps of single rows together; what is known of the first that fails."""
-        if len(rows) > 1:
-            self._rows_of(table)  # its temporary tables stay
-        self._run("SAVEPOINT penstock_half")
-        try:
-            if rows:
-                self._step(table, joined([step for step, _ in rows]))
-        except Exception:
-            self._run("ROLLBACK TO SAVEPOINT penstock_half")
-            if len(rows) == 1:
-                return rows[0][1]
-            at = len(rows) // 2
-            first = self._first_refused(table, rows[:at])
-            return self._first_refused(table, rows[at:]) if first is None else first
-        return None
-
-    def _takes(self, column: TargetColumn, value: Any) -> bool:
-        with suppress(Exception):
-            self._run(f"SELECT {self.value(column)}", [value])
-            return True
-        return False
-
-    _locked = ""  # what makes a SELECT wait for other replicas
-
-    @abstractmethod
-    def encoder(self, column: TargetColumn) -> Encoder:
-        """See `Target`."""
-
-    @abstractmethod
-    def type_of(self, column: TargetColumn) -> str:
-        """The type of a column here."""
-
-    def value(self, column: TargetColumn) -> str:
-        """A parameter for a value of the column."""
-        return self.mark
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Connects if need be; translates errors, after which temporary tables are gone."""
+    def _attempt(self, some: Sequence[Piece]) -> Sequence[object]:
+        """Does a part of some work. Raises Rejected for anything that may be of its rows."""
         try:
             with self._translated(), self._opened().transaction():
-                yield
-        except BaseException:
-            self._staged.clear()
+                for table, steps in joined(some):
+                    for step in steps:
+                        self._step(table, step)
+        except Unavailable:
             raise
+        except Exception as error:
+            self._staged.clear()  # its temporary tables may be gone with the savepoint
+            raise Rejected("a row is refused", "tables") from error
+        return ()
 
-    def _opened(self) -> Any:
-        if self._connection is None or self._connection.closed:
-            self._connection = self._connect()
-        return self._connection
-
-    def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:
-        with self._translated():
-            done = self._opened().execute(statement, values)
-            return done.fetchall() if done.description else []
-
-    @abstractmethod
-    def _connect(self) -> Any:
-        """A connection in autocommit mode, with `transaction()` and `closed`."""
-
-    @abstractmethod
-    def _translated(self) -> AbstractContextManager[None]:
-        """The driver's errors as ours."""
-
-    @abstractmethod
-    def _staged_table(self, table: TargetTable, number: int) -> StagedRows:
-        """What applies steps to the table; `number` is that of its temporary tables."""
-
-    @abstractmethod
-    def _folded(self, name: str) -> str:
-        """A name as the database compares it."""
-
-    @abstractmethod
-    def _exists(self, name: str) -> bool:
-        """Whether there is a table or view of that name."""
-
-    @abstractmethod
-    def _shape(self, name: str) -> Sequence[tuple[str, str, int]]:
-        """The columns of a table with types, and places in its key or -1; none without one."""
+    def _takes(self, column: TargetColumn, value: Any) -> bool:
+        with suppress(SettingsError):
+            self._run(f"SELECT CAST(%s AS {self._kind(column)})", [value])
+            return True
+        return False
 
 
 def _added(table: TargetTable, rows: Sequence[Values]) -> Merge | Recount:
@@ -445,7 +377,30 @@ def _added(table: TargetTable, rows: Sequence[Values]) -> Merge | Recount:
     return Merge(whole=[*{key(row): row for row in rows}.values()])
 
 
-def relation_of(table: TargetTable) -> SourceRelation:
-    """What rows of a table are of."""
-    columns = (RelationColumn(one.name, one.type, one.name in table.key) for one in table.columns)
-    return SourceRelation(schema="", table=table.target, columns=tuple(columns))
+def open_target(url: str) -> MirrorTarget:
+    """The database that a URL names, by its scheme: that of the sink of this name. No I/O. Raises
+    SettingsError."""
+    scheme, separator, _ = url.partition("://")
+    name = _SCHEMES.get(scheme, scheme)
+    made = None
+    if separator and name in known("sinks"):
+        made = plugin("sinks", name).database
+    if made is None:
+        kinds = ", ".join(filter(_is_of_tables, known("sinks")))
+        raise SettingsError(
+            "the target's URL names no database of tables", "tables",
+            hint=f"write sqlite:///mirror.db or postgresql://...; known: {kinds}",
+        )  # fmt: skip
+    return MirrorTarget(made(url))
+
+
+def _is_of_tables(sink: str) -> bool:
+    with suppress(SettingsError):  # a driver that is not installed
+        return plugin("sinks", sink).database is not None
+    return False
+
+
+def encoders(target: MirrorTarget, columns: Sequence[TargetColumn]) -> Mapping[str, Encoder]:
+    """Those of the columns that need one."""
+    made = {column.name: target.encoder(column) for column in columns}
+    return {name: encode for name, encode in made.items() if encode is not None}
