@@ -100,12 +100,12 @@ def _sink(pipeline: Pipeline) -> Iterator[Finding]:
     sink = pipeline.sink.sink()
     found = list(sink.check())
     yield from found
-    if isinstance(sink, LoadsTables) and all(each.level != "error" for each in found):
+    if isinstance(sink, LoadsTables) and any(each.level == "ok" for each in found):
         for backend in pipeline.backends:
             with suppress(PenstockError):  # the feed's own findings say it
                 feed, loads = backend.feed(), pipeline.snapshot.initial is not False
                 partitions = [each.partition for each in feed.partitions()] if loads else []
-                yield from sink.check_tables(backend.name, feed.schemas(), partitions)
+                yield from sink.check_tables(backend.name, feed.schemas_to_be(), partitions)
                 if isinstance(feed, HasSources):
                     yield from feed.check_left(sink.left(backend.name))
 

@@ -271,6 +271,10 @@ class Feed(Protocol):
         any. Does I/O; raises as `tables` does."""
         return ()
 
+    def schemas_to_be(self) -> Sequence[TableSchema]:
+        """Preflight: the `schemas` that there are after the next start."""
+        return self.schemas()
+
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
         """From now on followings record each schema that the source announces before the changes of
         it, in the thread that reads, before they return these. A pickled copy records nothing."""

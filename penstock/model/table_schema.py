@@ -26,7 +26,8 @@ class TableSchema:
     published, by which index its rows are identified, its partitions; docs/reference/messages.md
     has its fields. `origin`: the backend and its database, as messages have them. A schema that
     `is_current` is of the catalogue; any other is of a message of the log that is older than it.
-    `sends_all`: changes have all values, also large ones that did not change.
+    `sends_all`: changes have all values, also large ones that did not change. `unsent`: generated
+    columns that changes lack, where that was asked for.
     """
 
     schema: str
@@ -42,6 +43,7 @@ class TableSchema:
     state: Mapping[str, Any] = field(default_factory=dict)
     is_current: bool = True
     sends_all: bool = False
+    unsent: tuple[str, ...] = ()
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""

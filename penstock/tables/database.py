@@ -1,7 +1,7 @@
 """A database of tables, for sinks and mirrors; there is one class for each kind of database."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, Literal
 
@@ -104,6 +104,19 @@ class TableDatabase(ABC):
     ) -> None:  # fmt: skip
         """Makes the table of this name (schema, table) with the source's columns and key, and what
         a history has besides (and any other, if it `has_sid`, the source's name)."""
+        kinds, key = self.shape(cursor, relation, periods=periods, has_sid=has_sid)
+        parts = kinds_listed(kinds)
+        if key:
+            parts += sql.SQL(", PRIMARY KEY ({})").format(joined_names(key))
+        cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(*name), parts))
+        if periods is not None:
+            cursor.execute(open_index(*name, key[:-1], periods))
+
+    def shape(
+        self, cursor: Any, relation: SourceRelation, *, periods: HistoryColumns | None = None,
+        has_sid: bool = False,
+    ) -> tuple[Mapping[str, str], Sequence[str]]:  # fmt: skip
+        """The columns and the key that `create` gives a table."""
         kinds = {column.name: self.type_at(cursor, column) for column in relation.columns}
         key = [relation.columns[number].name for number in relation.key]
         if has_sid or periods is not None:
@@ -112,12 +125,7 @@ class TableDatabase(ABC):
         if periods is not None:
             kinds |= periods.kinds
             key = [*key, periods.start] if key else []
-        parts = kinds_listed(kinds)
-        if key:
-            parts += sql.SQL(", PRIMARY KEY ({})").format(joined_names(key))
-        cursor.execute(sql.SQL("CREATE TABLE {} ({})").format(sql.Identifier(*name), parts))
-        if periods is not None:
-            cursor.execute(open_index(*name, key[:-1], periods))
+        return kinds, key
 
     @abstractmethod
     def staged(

@@ -152,8 +152,8 @@ class StagedHistory(StagedTable):
         """What a history cannot be without; empty for nothing."""
         if not self.key:
             return "a history needs a key, and the source's table has none"
-        missing = self._periods.kinds.keys() - self.destination.columns.keys()
-        return f"a history needs a column {min(missing)}" if missing else ""
+        missing = sorted(self._periods.kinds.keys() - self.destination.columns.keys())
+        return f"a history needs a column {', '.join(missing)}" if missing else ""
 
     def has_open_index(self, connection: Any) -> bool:
         """Whether open versions have an index of their own. Raises psycopg's errors."""

@@ -235,3 +235,73 @@ def test_the_slot_of_a_source_that_left_the_map_is_named(
         assert found.count("pg_drop_replication_slot") == 1
         database.execute("SELECT pg_drop_replication_slot(%s)", [slot])
         assert warning not in check(path).output
+
+
+def test_before_the_first_start_all_mistakes_of_the_map_are_named(
+    tmp_path: Path, database: Database, postgres: Postgres
+) -> None:
+    """By the source's catalogue: there is no publication yet."""
+    database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, note text);"
+        "CREATE TABLE late (id int PRIMARY KEY);"
+        "CREATE TABLE prices (id int PRIMARY KEY, price int);"
+        "CREATE TABLE bare (id int);"
+        "CREATE TABLE made (id int PRIMARY KEY, n int,"
+        " twice int GENERATED ALWAYS AS (n * 2) STORED)"
+    )
+    tables = {
+        "items": {"columns": ["id", "size", "colour"], "filter": "note ="},
+        "late": {"create": True, "columns": ["when"], "set": {"id": "lower(id)", "x": "nope"}},
+        "prices": {"type": "history"},
+        "bare": {"create": True}, "gone": None, "made": None, "ev": {"partitions": "ev_.*"},
+    }  # fmt: skip
+    with postgres.database() as target:
+        target.execute(
+            "CREATE TABLE items (id int, note text); CREATE TABLE prices (id int, kvsz_end int);"
+            "CREATE TABLE made (id int PRIMARY KEY, n int, twice int); CREATE TABLE gone (id int)"
+        )
+        document = {
+            "name": "t", "state": str(tmp_path / "state"), "ops": {"port": 0},
+            "backends": [{"name": "shop", "type": "postgres", "connection": database.url}],
+            "sink": {
+                "type": "postgres", "connection": target.url,
+                "map": [{"backend": "shop", "tables": tables}],
+            },
+        }  # fmt: skip
+        path = tmp_path / "pipeline.yaml"
+        path.write_text(json.dumps(document))
+        found = check(path, "--json")
+        assert found.exit_code == 1
+
+        def named(table: str) -> list[str]:
+            subjects = (f"table {table}", f"table {table} of shop", f"target {table}")
+            return [
+                f"{each['level']} {each['message']}" for each in json.loads(found.output)
+                if each["subject"].partition(": ")[2] in subjects
+            ]  # fmt: skip
+
+        not_sql = "is not SQL over its columns: reading at the destination:"
+        assert named("public.items") == [
+            "error it has no column colour, size",
+            "error no unique index of public.items has exactly (id)",
+            f'error `filter` {not_sql} syntax error at or near ")" (42601)',
+        ]
+        assert named("public.late") == [
+            "error it has no column when",
+            "error public.late has no column x",
+            f"error `set` of id {not_sql} function lower(integer) does not exist (42883)",
+            f'error `set` of x {not_sql} column "nope" does not exist (42703)',
+        ]
+        assert named("public.prices") == [
+            "error public.prices: a history needs a column kvsz_deleted, kvsz_start",
+        ]
+        assert [each[:29] for each in named("public.bare")][:1] == ["error no replica identity tha"]
+        assert named("public.gone") == ["error it does not exist"]
+        assert named("public.ev") == [
+            "error it does not exist, and public.ev goes there",
+            "error no table matches `partitions`",
+        ]
+        assert [each[:44] for each in named("public.made")] == [
+            "warning the source computes twice, and does "
+        ]
+        assert database.execute("SELECT FROM pg_publication") == []

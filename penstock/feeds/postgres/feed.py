@@ -28,8 +28,9 @@ from penstock.feeds.postgres.publication import (
     followed_tables,
     left_out,
     publication_exists,
+    to_be_published,
 )
-from penstock.feeds.postgres.schemas import schemas_of
+from penstock.feeds.postgres.schemas import schemas_of, schemas_to_be
 from penstock.feeds.postgres.settings import PostgresSettings, pattern_of
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
@@ -290,6 +291,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def schemas(self) -> Sequence[TableSchema]:
         with closing(SideConnection(self.settings)) as side:
             return schemas_of(side.rows, self.settings)
+
+    def schemas_to_be(self) -> Sequence[TableSchema]:
+        with closing(SideConnection(self.settings)) as side:
+            oids = to_be_published(side.rows, self.settings)
+            return schemas_to_be(side.rows, self.settings, oids)
 
     def snapshot(
         self,

@@ -5,7 +5,7 @@ UPDATE and DELETE the server would refuse. And its preflight: coverage, keys, re
 
 from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from psycopg import sql
 
@@ -202,8 +202,20 @@ def _followable(
 ) -> list[_Table]:
     """The tables of the settings that can be published, or are."""
     found = ask(_PUBLISHED, settings.publication) if is_published else ask(_HAS)
-    oids = [oid for oid, *table in found if settings.follows(*table)]
+    oids = _oids(found, settings)
     return list(map(_Table._make, ask(_TABLES, settings.publication, oids)))
+
+
+def to_be_published(ask: Ask, settings: PostgresSettings) -> list[int]:
+    """The tables (oid) that a publication will have which is made, or altered, at the start."""
+    is_made = settings.keeps_publication or (
+        settings.create_publication and not ask(_PUBLICATION, settings.publication)
+    )
+    return _oids(ask(_HAS), settings) if is_made else []
+
+
+def _oids(found: Iterable[tuple[Any, ...]], settings: PostgresSettings) -> list[int]:
+    return [oid for oid, *table in found if settings.follows(*table)]
 
 
 def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]:

@@ -6,7 +6,7 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
@@ -49,6 +49,25 @@ ORDER BY t.number
 _NAMESAKES = """
 SELECT count(DISTINCT schemaname) FROM pg_catalog.pg_publication_tables
 WHERE pubname = %s AND tablename = %s
+"""
+
+# The tables that a publication sends, and those (by oid) that it would send, if it had them.
+_SENT = """(
+    SELECT pubname, schemaname, tablename, to_jsonb(t) -> 'attnames' AS sent
+    FROM pg_catalog.pg_publication_tables t
+    WHERE pubname = %s AND (%s::text IS NULL OR schemaname = %s AND tablename = %s) OFFSET 0)"""
+_TO_BE_SENT = """(
+    SELECT b.name AS pubname, n.nspname AS schemaname, o.relname AS tablename, (
+        SELECT coalesce(jsonb_agg(u.attname), '[]') FROM pg_catalog.pg_attribute u
+        WHERE u.attrelid = o.oid AND u.attgenerated IN (
+            '', CASE WHEN to_jsonb(p) ->> 'pubgencols' = 's' THEN 's' END)) AS sent
+    FROM (SELECT %s::text AS name) b
+    LEFT JOIN pg_catalog.pg_publication p ON p.pubname = b.name,
+    pg_catalog.pg_class o JOIN pg_catalog.pg_namespace n ON n.oid = o.relnamespace
+    WHERE o.oid = ANY (%s::oid[]) OFFSET 0)"""
+_UNSENT = """
+SELECT attrelid::bigint, attname::text FROM pg_catalog.pg_attribute
+WHERE attrelid = ANY (%s::oid[]) AND attgenerated <> '' AND NOT attisdropped ORDER BY attnum
 """
 
 # As pgoutput finds them: the columns that it sends, in their order; those of the replica identity
@@ -121,11 +140,8 @@ SELECT p.schemaname, p.tablename, c.oid, c.relreplident::text,
             FROM pg_catalog.pg_partition_ancestors(t.relid) a
             LEFT JOIN pg_catalog.pg_inherits i ON i.inhrelid = a.relid) attached
         WHERE t.isleaf AND attached.seen = attached.ancestors - 1) END) END
-FROM (SELECT pubname, schemaname, tablename, to_jsonb(t) -> 'attnames' AS sent
-      FROM pg_catalog.pg_publication_tables t
-      WHERE pubname = %s AND (%s::text IS NULL OR schemaname = %s AND tablename = %s)
-      OFFSET 0) p
-JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
+FROM {_SENT} p
+LEFT JOIN pg_catalog.pg_publication pub ON pub.pubname = p.pubname
 JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
 JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
 LEFT JOIN pg_catalog.pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -256,6 +272,24 @@ def schemas_of(ask: Ask, settings: PostgresSettings, oid: int | None = None) -> 
     return [_schema(settings, *one) for one in _followed(ask, settings, oid)]
 
 
+def schemas_to_be(ask: Ask, settings: PostgresSettings, oids: Sequence[int]) -> list[TableSchema]:
+    """Those of all followed tables, and of these as they will be once they are; with the generated
+    columns that changes lack."""
+    now = schemas_of(ask, settings)
+    wanted = sorted({*oids} - {each.relation_id for each in now})
+    made = _RELATIONS.replace(_SENT, _TO_BE_SENT)
+    rows = ask(made, settings.publication, wanted, None, None)
+    now += [_schema(settings, *one) for one in _named(ask, settings, map(_Row._make, rows))]
+    unsent = [*ask(_UNSENT, [each.relation_id for each in now])]
+    return [
+        replace(each, unsent=tuple(
+            name for oid, name in unsent
+            if oid == each.relation_id and all(name != column["name"] for column in each.columns)
+        ))
+        for each in now
+    ]  # fmt: skip
+
+
 def numbered_columns(ask: Ask, publication: str, oid: int, xid: int) -> Any:
     """What the catalogue has now of the columns of a relation that a transaction announced, for
     `Context.catalogs`; None where the publication does not send it any more."""
@@ -289,8 +323,14 @@ def announced(ask: Ask, settings: PostgresSettings, known: KnownRelation) -> lis
 def _followed(
     ask: Ask, settings: PostgresSettings, oid: int | None
 ) -> Iterator[tuple[list[_Row], TableName, "_OwnTypes"]]:
+    rows = ask(_RELATIONS, settings.publication, None, None, None, oid, oid)
+    return _named(ask, settings, map(_Row._make, rows), oid)
+
+
+def _named(
+    ask: Ask, settings: PostgresSettings, found: Iterable[_Row], oid: int | None = None
+) -> Iterator[tuple[list[_Row], TableName, "_OwnTypes"]]:
     """Each table's columns, its name in messages and buckets, and types that are not built in."""
-    found = map(_Row._make, ask(_RELATIONS, settings.publication, None, None, None, oid, oid))
     tables = {key: list(some) for key, some in groupby(found, key=itemgetter(0, 1))}
     is_narrow = bool(settings.tables)
     ours = settings.table_names or {key for key in tables if settings.follows(*key)}

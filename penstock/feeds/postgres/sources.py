@@ -116,6 +116,15 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
                 found.setdefault((schema.schema, schema.table), schema)
         return list(found.values())
 
+    def schemas_to_be(self) -> Sequence[TableSchema]:
+        """See `feeds.Feed`: each table once in each form that sources have it in."""
+        found: dict[tuple[Any, ...], TableSchema] = {}
+        for each in self._ask(PostgresFeed.schemas_to_be).values():
+            for schema in each:
+                columns = [(one["name"], one["data_type"], one["key"]) for one in schema.columns]
+                found.setdefault((schema.schema, schema.table, schema.unsent, *columns), schema)
+        return list(found.values())
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         for each in self._feeds.values():
             each.announce_schemas(announced)

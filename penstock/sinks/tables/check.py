@@ -45,10 +45,19 @@ def check_tables(
     database, table_map = settings.database(), TableMap(settings)
     try:
         with closing(database.connect()) as connection, database.translated("checking"):
+            found: dict[Finding, None] = {}  # sources have much in common
+            absent = {each.source for each in settings.tables(backend) if each.options.partitions}
             for schema in schemas:
                 table = table_map.mapped(backend, schema.schema, schema.table)
                 if table is not None:
-                    yield from _check_columns(connection, database, table, schema)
+                    absent.discard(table.source)
+                    found |= dict.fromkeys(_check_columns(connection, database, table, schema))
+            yield from found
+            for name in sorted(absent):
+                yield finding(
+                    "error", f"table {name} of {backend}", "no table matches `partitions`",
+                    "create one, or correct `partitions`", code="tables.table-missing",
+                )  # fmt: skip
             ours = {
                 (each.sid, each.table) for each in database.ledger(connection.cursor()).tables()
                 if each.backend == backend and (each.row.is_ours or each.row.state == "live")
@@ -108,38 +117,39 @@ def _check_columns(
     connection: Any, database: TableDatabase, table: MappedTable, schema: TableSchema
 ) -> Iterator[Finding]:
     options, source = table.options, f"table {table.source} of {table.backend}"
-    if (found := database.find(connection, table.target_schema, table.target)) is None:
-        return
-    relation = relation_of(schema)
+    relation, cursor = relation_of(schema), connection.cursor()
+    target = database.find(connection, table.target_schema, table.target)
+    found = target or _to_be_made(cursor, database, table, relation)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding(
-            "error", source, f"it has no column {unknown[0]}", "correct `columns`",
+            "error", source, f"it has no column {', '.join(unknown)}", "correct `columns`",
             code="tables.column-missing",
         )  # fmt: skip
-    if unknown := sorted({*options.set} - found.columns.keys()):
-        name = f"{found.schema}.{found.table}"
+    unknown = sorted({*options.set} - found.columns.keys())
+    if unknown and (target or options.create):
         yield finding(
-            "error", source, f"{name} has no column {unknown[0]}", "correct `set`",
-            code="tables.column-missing",
+            "error", source, f"{table.full_target} has no column {', '.join(unknown)}",
+            "correct `set`", code="tables.column-missing",
         )  # fmt: skip
-        return
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
-    if problem := unfit(staged):
-        yield failed(source, problem)
-    elif not relation.key:
+    problems = [*unfit(staged)]
+    yield from (failed(source, problem) for problem in problems)
+    if not problems and not relation.key:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",
             "give it a primary key", code="tables.key-missing",
         )  # fmt: skip
-    elif isinstance(staged, StagedHistory) and not staged.has_open_index(connection):
+    is_sound = target is not None and not problems
+    if is_sound and isinstance(staged, StagedHistory) and not staged.has_open_index(connection):
         yield finding(
             "warning", source, f"{found.schema}.{found.table} has no index of its open versions:"
             " TRUNCATE, and reading what is current, take as long as there are old ones",
             f"{staged.open_index.as_string(None)};", code="tables.index-missing",
         )  # fmt: skip
-    if problem is None:
+    if is_sound:
         yield from _check_left_out(connection, database, table, relation, found)
-    wrong = [*wrong_expressions(connection.cursor(), database, staged)]
+    yield from _check_generated(source, table, schema, found)
+    wrong = [*wrong_expressions(cursor, database, staged)]
     for message in wrong:
         yield finding("error", source, message, code="tables.expression")
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):
@@ -148,6 +158,36 @@ def _check_columns(
             " large value that stayed as it was becomes a dead letter (unsent-value)",
             f"ALTER TABLE {schema.schema}.{schema.table} REPLICA IDENTITY FULL;",
             code="tables.value-unsent",
+        )  # fmt: skip
+
+
+def _to_be_made(
+    cursor: Any, database: TableDatabase, table: MappedTable, relation: SourceRelation
+) -> Destination:
+    """The target that is missing, as `create` would make it."""
+    kinds, key = database.shape(cursor, relation, periods=table.periods)
+    return Destination(
+        schema=table.target_schema, table=table.target, columns=kinds, primary=frozenset(key),
+        keys=frozenset([frozenset(key)]), is_made=True,
+    )  # fmt: skip
+
+
+def _check_generated(
+    source: str, table: MappedTable, schema: TableSchema, found: Destination
+) -> Iterator[Finding]:
+    """Columns that changes lack, and that the target does not compute."""
+    options, plain = table.options, found.columns.keys() - found.generated
+    lacking = [
+        name for name in schema.unsent
+        if name in plain and (options.columns or [name]).count(name) and not options.set
+    ]  # fmt: skip
+    if lacking:
+        yield finding(
+            "warning", source, f"the source computes {', '.join(lacking)}, and does not send it:"
+            f" it stays null in {table.full_target}",
+            "make it GENERATED there, or name the others in `columns`; or, from PostgreSQL 18"
+            " on, ALTER PUBLICATION <its name> SET (publish_generated_columns = stored);",
+            code="tables.column-generated",
         )  # fmt: skip
 
 

@@ -27,9 +27,9 @@ def wrong_expressions(cursor: Any, database: TableDatabase, staged: StagedRows) 
         for each in dict.fromkeys((OWN_SID, *META, *staged.relation.columns))
     )
     wanted = [
-        (f"`set` of {name}", text, kinds[name])
-        for name, text in mapping.computed.items() if name in kinds
-    ]  # fmt: skip
+        (f"`set` of {name}", text, kinds.get(name, "text"))
+        for name, text in mapping.computed.items()
+    ]
     for what, text, kind in [*wanted, ("`filter`", mapping.filter, "boolean")]:
         try:
             for form in _FORMS if text else ():

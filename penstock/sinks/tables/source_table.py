@@ -1,7 +1,7 @@
 """A table of one source, and how its changes become rows of its target."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, NamedTuple
@@ -140,7 +140,7 @@ class SourceTable:
         columns = [each.target for each in known.columns if each.target is not None]
         mapping = mapped.mapping(self.sid, found, columns or None)
         staged = database.staged(relation, found, mapping, number, mapped.periods)
-        if problem := unfit(staged):
+        for problem in unfit(staged):
             raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
         refuse_wrong_expressions(cursor, database, staged, self.name)
         return staged
@@ -299,38 +299,41 @@ def relation_of(schema: TableSchema) -> SourceRelation:
     )  # fmt: skip
 
 
-def unfit(staged: StagedRows) -> SettingsError | None:
-    """What is wrong with the target's key, or a history's columns; None for nothing."""
+def unfit(staged: StagedRows) -> Iterator[SettingsError]:
+    """What is wrong with the target's key, and a history's columns."""
     found, key = staged.destination, staged.unique
     target = f"{found.schema}.{found.table}"
-    if isinstance(staged, StagedHistory) and (problem := staged.lacks):
-        return SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
+    problem = staged.lacks if isinstance(staged, StagedHistory) else ""
+    if problem:
+        yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
+    missing = [name for name in key if name not in found.columns]
     if not staged.written and (staged.relation.columns or found.columns.keys() - {SID}):
-        return SettingsError(
+        yield SettingsError(
             f"{target} has none of its columns",
             "tables",
             hint="add them to the target, or write `set` in the map",
         )
-    if not key or frozenset(key) in found.keys:
-        return None
-    if missing := [name for name in key if name not in found.columns]:
-        return SettingsError(
-            f"{target} has no column {missing[0]}, which is in the key",
+    elif missing and not problem:
+        yield SettingsError(
+            f"{target} has no column {', '.join(missing)}, which is in the key",
             "tables",
             hint="add it to the target, or map the table with `set`",
         )
+    if missing or not staged.written or not staged.key or frozenset(key) in found.keys:
+        return
     names = ", ".join(key)
     if frozenset(key) in found.deferrable:
-        return SettingsError(
+        yield SettingsError(
             f"the key ({names}) of {target} is DEFERRABLE, and ON CONFLICT cannot use it",
             "tables.key-deferrable",
             hint=f"ALTER TABLE {target} DROP CONSTRAINT <its name>, ADD PRIMARY KEY ({names});",
         )
-    return SettingsError(
-        f"no unique index of {target} has exactly ({names})",
-        "tables.no-unique-index",
-        hint=staged.add_key.format(target=target, table=found.table, names=names),
-    )
+    else:
+        yield SettingsError(
+            f"no unique index of {target} has exactly ({names})",
+            "tables.no-unique-index",
+            hint=staged.add_key.format(target=target, table=found.table, names=names),
+        )
 
 
 def _with_meta(change: LineChange, own: Collection[object]) -> LineChange:

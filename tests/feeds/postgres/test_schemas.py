@@ -3,11 +3,13 @@
 import itertools
 import threading
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import psycopg
 import pytest
 
+from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.feeds.postgres.schemas import _RELATIONS
 from penstock.model.errors import Unavailable
 from penstock.model.table_schema import TableSchema
@@ -175,3 +177,30 @@ def test_a_partition_is_seen_with_the_transaction_that_attached_it(database: Dat
     writing.join()
     assert len(seen) > 10
     assert [file for file in seen if len(file.split()) != 2] == []
+
+
+def test_before_a_publication_is_made_schemas_are_those_that_it_will_send(
+    database_any: Database,
+) -> None:
+    for table in TABLES:
+        database_any.execute(table)
+    feed = PostgresFeed(PostgresSettings(
+        name=database_any.name, connection=database_any.url, tables=[*NAMES, "added"]
+    ))  # fmt: skip
+
+    def described(schemas: Sequence[TableSchema]) -> dict[str, Any]:
+        return {
+            each.table: (each.columns, each.version, each.unsent, each.sends_all)
+            for each in schemas
+            if each.table not in ("keyless", "late")  # without an identity: not published
+        }
+
+    before = described(feed.schemas_to_be())
+    assert (feed.schemas(), before["made"][2]) == ([], ("twice",))
+    feed.begin()
+    assert described(feed.schemas_to_be()) == before
+    now = {name: (*one[:2], (), one[3]) for name, one in before.items()}
+    assert described(feed.schemas()) == now
+    database_any.execute("CREATE TABLE added (id int PRIMARY KEY)")
+    assert described(feed.schemas_to_be()).keys() - before.keys() == {"added"}
+    assert [each.table for each in feed.schemas() if each.table == "added"] == []

@@ -175,9 +175,9 @@ def test_a_history_has_its_columns_its_key_and_an_index_of_open_versions(
     columns = "id int, name text, kvsz_start timestamptz, kvsz_end timestamptz"
     database.execute(f"CREATE TABLE items ({columns})")
     history = {"type": "history"}
-    assert problems(database, history) == [lacks]
-    database.execute("ALTER TABLE items ADD kvsz_deleted boolean")
     key = "no unique index of public.items has exactly (id, kvsz_start)"
+    assert problems(database, history) == [lacks, f"error table public.items of b0: {key}"]
+    database.execute("ALTER TABLE items ADD kvsz_deleted boolean")
     assert problems(database, history) == [f"error table public.items of b0: {key}"]
     database.execute("ALTER TABLE items ADD PRIMARY KEY (id, kvsz_start)")
     (found,) = [
