@@ -15,6 +15,8 @@ BUSY_SECONDS = 5.0
 ERRORS: dict[int, tuple[type[PenstockError], str]] = {
     sqlite3.SQLITE_BUSY: (Unavailable, "another program holds a lock on it"),
     sqlite3.SQLITE_LOCKED: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_PROTOCOL: (Unavailable, "another program holds a lock on it"),
+    sqlite3.SQLITE_NOMEM: (Unavailable, "the machine has no memory left"),
     sqlite3.SQLITE_FULL: (Unavailable, "make room on its disk"),
     sqlite3.SQLITE_IOERR: (Unavailable, "look at its disk"),
     sqlite3.SQLITE_READONLY: (SettingsError, "make the file and its folder writable"),

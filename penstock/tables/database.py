@@ -64,6 +64,13 @@ class TableDatabase(ABC):
     def default_schema(self, cursor: Any) -> str:
         """Where tables are of which only the name is said."""
 
+    def is_ambiguous(self, error: Exception) -> bool:
+        """Whether two rows of one statement have one key: one after the other, they come out."""
+        return False
+
+    def check_deferred(self, cursor: Any) -> None:  # noqa: B027 - a database may have none
+        """Has constraints and triggers that wait for the end of the transaction checked now."""
+
     @abstractmethod
     def find(self, cursor: Any, schema: str, table: str) -> Destination | None:
         """A table as it is now; None if there is none."""

@@ -13,24 +13,24 @@ from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.sqlstates import Recurring, meaning
 from penstock.tables.staged import MADE, Destination, RowMapping
 from penstock.tables.staging import (
     READS,
     SESSION,
     StagedTable,
+    check_deferred,
     find_destination,
     set_session,
+    state_of,
     type_at,
 )
 from penstock.tables.values import Encoder, array_of, as_bytes, as_document, as_text, as_time
 
 _PATIENCE = 10  # seconds to connect
-# Of one row: it breaks a constraint, does not fit its type, or is too large.
-_OF_ROWS = re.compile("22...|23...|54000|54001|P0001")
 _CONFLICTS = ("23505", "23P01")  # another row is in the way
-# An ALTER TABLE that does not come out right by being tried again at once.
-_REFUSED = re.compile("55|22|23|42|2B|0A")
-_OF_SETUP = re.compile("28...|3D...|3F...|42...|0A...|2B...|55000")
+_LOCKED = "55P03"  # others wait meanwhile: it is not tried again at once
+_TWICE = "21000"  # two rows of one statement have one key
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _LEDGER = """
@@ -98,13 +98,13 @@ class PostgresDatabase(TableDatabase):
         return connection
 
     def translation(self, error: Any, doing: str) -> PenstockError:
-        state, diagnosis = error.sqlstate or "", error.diag
-        if _OF_ROWS.fullmatch(state):
+        state, means = error.sqlstate, meaning(state_of(error))
+        if means == "refused":
             said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
             about = [
                 f"{kind} {name}" for kind, name in (
-                    ("constraint", diagnosis.constraint_name), ("column", diagnosis.column_name),
-                    ("table", diagnosis.table_name),
+                    ("constraint", error.diag.constraint_name),
+                    ("column", error.diag.column_name), ("table", error.diag.table_name),
                 ) if name
             ]  # fmt: skip
             return Rejected(
@@ -113,12 +113,14 @@ class PostgresDatabase(TableDatabase):
             )
         said = _first_line(error)
         if state == "2BP01":  # what depends on a column that goes
-            said = f"{said}: {diagnosis.message_detail}"
+            said = f"{said}: {error.diag.message_detail}"
         message = f"{doing} at the destination: {said} ({state or 'no connection'})"
-        if _OF_SETUP.fullmatch(state):
+        if means == "setup":
             return SettingsError(
                 message, "postgres", hint="look at the target, its columns and the role's rights"
             )
+        if means == "recurs":
+            return Recurring(message, "postgres.unavailable")
         return Unavailable(message, "postgres")
 
     def is_conflict(self, error: Any) -> bool:
@@ -146,6 +148,12 @@ class PostgresDatabase(TableDatabase):
         if stored == kind == "text":  # and of no type that is text only here
             return None
         return _ENCODERS.get(stored) or (as_time if stored.startswith("timestamp") else None)
+
+    def is_ambiguous(self, error: Any) -> bool:
+        return bool(error.sqlstate == _TWICE)
+
+    def check_deferred(self, cursor: Any) -> None:
+        check_deferred(cursor)
 
     def staged(
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
@@ -203,8 +211,8 @@ class PostgresDatabase(TableDatabase):
             try:
                 cursor.execute(statement)
             except psycopg.Error as error:
-                state = error.sqlstate or ""
-                if not _REFUSED.match(state):
+                state = state_of(error)
+                if state != _LOCKED and meaning(state) in ("passes", "recurs"):
                     raise
                 what = type(error).__name__  # its message may have a row's values
                 raise SettingsError(

@@ -36,7 +36,8 @@ _SESSIONS: Mapping[Owner, tuple[float, Sequence[str]]] = {
     # in the way of tables whose columns change.
     "mirror": (10.0, ["PRAGMA synchronous = NORMAL", "PRAGMA legacy_alter_table = ON"]),
 }
-_OF_ROWS = (sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG)
+# SQLite has one code for a statement that is wrong, and for one that fails at a row.
+_OF_SETUP = re.compile("no such |near |table .* has |too many |cannot |.* may not be ")
 _CONFLICTS = (
     sqlite3.SQLITE_CONSTRAINT_UNIQUE, sqlite3.SQLITE_CONSTRAINT_PRIMARYKEY,
     sqlite3.SQLITE_CONSTRAINT_ROWID,
@@ -99,7 +100,7 @@ class SqliteDatabase(TableDatabase):
     def translation(self, error: Exception, doing: str) -> PenstockError:
         """See `TableDatabase`. SQLite's messages have names and no values."""
         code = code_of(error) if isinstance(error, sqlite3.Error) else 0
-        if code in _OF_ROWS:
+        if code and code not in ERRORS and not _OF_SETUP.match(str(error)):
             return Rejected(f"the destination refuses a row: {error}", "sqlite.row-refused")
         kind, hint = _ERRORS.get(code, (SettingsError, "look at the target and its columns"))
         return kind(f"{doing} at the destination {self.path}: {error}", "sqlite", hint=hint)

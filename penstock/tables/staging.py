@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import psycopg
 from psycopg import sql
 
 from penstock.tables.lines import RelationColumn
@@ -60,6 +61,18 @@ def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
     """Gives a connection these settings; `READS` make texts alike. Raises psycopg's errors."""
     marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
     connection.execute(f"SELECT {marks}", [text for pair in session.items() for text in pair])
+
+
+def state_of(error: psycopg.Error) -> str:
+    """Its SQLSTATE; "" where no server has answered. What the driver refuses is data."""
+    found = "" if isinstance(error, psycopg.OperationalError) else "22000"
+    return error.sqlstate or found
+
+
+def check_deferred(cursor: Any) -> None:
+    """Constraints and triggers that wait for the COMMIT speak now, and wait again afterwards: a
+    value may still go from row to row in what follows. Raises psycopg's errors."""
+    cursor.execute("SET CONSTRAINTS ALL IMMEDIATE; SET CONSTRAINTS ALL DEFERRED")
 
 
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:

@@ -119,7 +119,7 @@ class TargetSession(Closes):
 def _mirrored(error: PenstockError) -> PenstockError:
     """An error of the database as a mirror's: what is refused is the operator's to mend."""
     if isinstance(error, Unavailable):
-        return Unavailable(error.message, "tables", hint=error.hint)
+        return type(error)(error.message, "tables.unavailable", hint=error.hint)
     return SettingsError(error.message, "tables", hint=error.hint)
 
 

@@ -37,6 +37,7 @@ from penstock.process.plugins import known, plugin
 from penstock.tables.database import TableDatabase
 from penstock.tables.fold import Clear, Merge, Move, Recount
 from penstock.tables.sift import sift
+from penstock.tables.sqlstates import Recurring
 from penstock.tables.values import Encoder
 
 _CREATE = (
@@ -328,10 +329,9 @@ class MirrorTarget(TargetSession):
         """What fails is of the last table of the work, if there is any."""
         try:
             yield
-        except (Unavailable, LeaseLost):
-            raise
         except Exception as error:
-            if not work:
+            passes = isinstance(error, (Unavailable, LeaseLost))
+            if not work or (passes and not isinstance(error, Recurring)):
                 raise
             table, row = self._first_refused(work) or (work[-1][0], {})
             columns = {one.name: one for one in table.columns}
@@ -355,9 +355,9 @@ class MirrorTarget(TargetSession):
                 for table, steps in joined(some):
                     for step in steps:
                         self._step(table, step)
-        except Unavailable:
-            raise
         except Exception as error:
+            if isinstance(error, Unavailable) and not isinstance(error, Recurring):
+                raise
             self._staged.clear()  # its temporary tables may be gone with the savepoint
             raise Rejected("a row is refused", "tables") from error
         return ()

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import Any
+from typing import Any, Literal
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
@@ -14,6 +14,7 @@ from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.sift import sift
+from penstock.tables.sqlstates import Recurring
 from penstock.tables.staged import StagedRows
 
 
@@ -28,6 +29,10 @@ class Applied:
     error: PenstockError | None = None
 
 
+# What is isolated besides changes that are refused in their statement: what would be at COMMIT; and
+# what the server fails at again and again.
+Isolates = Literal["", "deferred", "all"]
+
 _NONE: dict[tuple[SourceRelation, str], StagedRows] = {}
 
 
@@ -41,10 +46,18 @@ class Applier:
         self._staged: dict[int, dict[tuple[SourceRelation, str], StagedRows]] = {}
         self._made = 0  # of these, ever
 
-    def apply(self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch) -> Applied:
+    def apply(
+        self,
+        cursor: Any,
+        table: SourceTable,
+        row: LedgerRow,
+        stretch: Stretch,
+        *,
+        isolates: Isolates = "",
+    ) -> Applied:
         """Applies what can be applied. A change that is refused alone is set aside, or the table
-        waits; it waits as well where changes do not fit the target. Raises Unavailable, Rejected
-        (to stop), BeginAnew."""
+        waits; it waits as well where changes do not fit the target. Raises Unavailable,
+        Rejected (to stop), BeginAnew."""
         relation, changes, plan = stretch.relation, stretch.changes, stretch.plan
         is_between = changes[0].cursor < row.last_point
         while True:
@@ -57,11 +70,15 @@ class Applier:
                     staged = self._stage(cursor, table, row, relation)
                     if plan is None or plan.staged is not staged:
                         plan = table.plan(staged, changes)
-                    return self._sifted(cursor, table, plan, relation, is_between=is_between)
-            except (SettingsError, BeginAnew) as error:
+                    return self._sifted(
+                        cursor, table, plan, relation, is_between=is_between, isolates=isolates
+                    )
+            except (SettingsError, BeginAnew, Recurring) as error:
                 # Its temporary tables may be gone with the savepoint.
                 self._staged.pop(table.id, None)
-                if isinstance(error, BeginAnew):
+                if isinstance(error, BeginAnew) or (
+                    isinstance(error, Recurring) and isolates != "all"
+                ):
                     raise
                 if not is_staged:  # else the target may have been altered meanwhile
                     return Applied(rest=changes, error=error)
@@ -94,6 +111,7 @@ class Applier:
         relation: SourceRelation,
         *,
         is_between: bool,
+        isolates: Isolates,
     ) -> Applied:
         policy, changes = self._on_error, plan.changes
 
@@ -102,14 +120,21 @@ class Applier:
             try:
                 with self.connection.transaction():
                     table.apply(cursor, self._database, own, is_between=is_between)
+                    if isolates:
+                        self._database.check_deferred(cursor)
             except self._database.error as error:
                 found = self._database.translation(error, f"writing to {table.target}")
-                if is_between and isinstance(found, Rejected):
+                if isolates == "all" and isinstance(found, Recurring):
+                    found = Rejected(found.message, "tables.recurring")
+                is_alone = not self._database.is_ambiguous(error)
+                if is_between and is_alone and isinstance(found, Rejected):
                     raise BeginAnew from error  # a newer row may be in the way
                 raise found from error
             return ()
 
         _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
+        if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
+            return Applied(rest=changes, error=error)  # no change came through: it is of none
         letters: Counter[str] = Counter()
         for (change,), error in refused:
             if policy == "stop":

@@ -46,6 +46,26 @@ class PreparedCommit:
     works: Sequence[Work]
     tables: Mapping[SourceTable, Sequence[Stretch]]
 
+    def halves(self) -> Sequence["PreparedCommit"]:
+        """The same in two commits of whole transactions of the sources; one, where it is of one."""
+        stretches = [each for some in self.tables.values() for each in some]
+        cursors = sorted({one.cursor for each in stretches for one in each.changes})
+        if len(cursors) < 2:
+            return [self]
+        middle = cursors[len(cursors) // 2]
+        parts = [
+            {table: [each.parted(middle)[part] for each in some]
+             for table, some in self.tables.items()}
+            for part in (0, 1)
+        ]  # fmt: skip
+        return [
+            PreparedCommit((), {
+                table: kept for table, some in part.items()
+                if (kept := [each for each in some if each.changes])
+            })
+            for part in parts
+        ]  # fmt: skip
+
 
 class Commits:
     """The work of one worker on its way: `add` in the thread of the sink, `due` and `put` in the

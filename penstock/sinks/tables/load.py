@@ -157,7 +157,8 @@ class LedgerLoad:
                 return False
             held, has_more = ledger.take_held(row, self._settings.commit.rows)
             for relation, changes in held:
-                done = applier.apply(cursor, self._table, row, Stretch(relation, changes))
+                stretch = Stretch(relation, changes)
+                done = applier.apply(cursor, self._table, row, stretch, isolates="deferred")
                 if done.error is not None:
                     raise done.error
                 applied += done.applied

@@ -60,7 +60,10 @@ class TableRowWriter:
         mark = LoadPart(source, part[0], "", self.identity)
         # A history is compared as a whole, and so are rows without a key.
         is_whole = self.table.mapped.periods is not None or not self.staged.key
-        isolates = self.on_error == "dead-letter" and not (self.merges and is_whole)
+        # Of two rows with one key in one statement the later one replaces the other.
+        isolates = (self.merges or self.on_error == "dead-letter") and not (
+            self.merges and is_whole
+        )
         letters: Counter[str] = Counter()
         with self.database.translated("loading rows"), self.connection.transaction():
             cursor = self.connection.cursor()
@@ -79,6 +82,8 @@ class TableRowWriter:
                 except Rejected:
                     lines = b"".join(taken).splitlines(keepends=True)
                     _, refused = sift(lines, partial(self._load_lines, cursor))
+                    if refused and self.on_error != "dead-letter":
+                        raise refused[0][1] from None
                     letters += self._set_aside(ledger, refused)
                     rows += len(lines)
             ledger.count_rows(self.row.id, mark._replace(rows=rows))
@@ -93,7 +98,9 @@ class TableRowWriter:
     def _load(self, cursor: Any, pieces: Iterable[bytes]) -> int:
         try:
             with self.connection.transaction():
-                return self.staged.load(cursor, pieces, merges=self.merges)
+                rows = self.staged.load(cursor, pieces, merges=self.merges)
+                self.database.check_deferred(cursor)
+                return rows
         except self.database.error as error:
             if self.row.last_point and self.database.is_conflict(error):
                 raise BeginAnew from error

@@ -60,6 +60,11 @@ class Stretch:
         )
         return replace(self, changes=self.changes[first:], plan=None) if first else self
 
+    def parted(self, cursor: str) -> tuple["Stretch", "Stretch"]:
+        """The changes before a transaction, and the others."""
+        at, changes = bisect_left(self.changes, cursor, key=lambda one: one.cursor), self.changes
+        return Stretch(self.relation, changes[:at]), Stretch(self.relation, changes[at:])
+
     @property
     def last(self) -> Place:
         return Place(self.changes[-1].cursor, self.changes[-1].ordinal)

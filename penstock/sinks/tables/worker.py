@@ -10,20 +10,33 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.apply import Applied, Applier, Isolates
 from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
+from penstock.tables.sqlstates import Recurring
+
+# How often a commit fails while the server answers, until it is divided; some ten seconds.
+_TRIES = 6
+
+
+class _RefusedWhole(Exception):
+    """A transaction is refused at its COMMIT."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 @dataclass(slots=True)
@@ -124,11 +137,12 @@ class Worker:
     def _apply_all(self) -> None:
         try:
             while (commit := self.commits.take()) is not None:
-                waits = delays(first=0.2)
+                waits, recurred = delays(first=0.2), 0
                 while True:
                     try:
-                        self._write(commit)
+                        self._write_whole(commit, divides=recurred >= _TRIES)
                     except Unavailable as error:
+                        recurred += isinstance(error, Recurring)
                         self._disconnect()
                         self._note(error.message)
                         if not self.commits.pause(next(waits)):
@@ -149,13 +163,48 @@ class Worker:
         if applier is not None:
             applier.connection.close()
 
-    def _write(self, commit: PreparedCommit) -> None:
-        begun, counted = time.monotonic(), WorkerReport(commits=1)
+    def _write_whole(self, commit: PreparedCommit, *, divides: bool) -> None:
+        """Writes it in one transaction; what the destination refuses as a whole (and if it
+        `divides`, what it fails at again and again) in smaller ones. In the smallest, of one
+        transaction of a source, changes are isolated; or all of its tables wait."""
+        try:
+            self._write(commit)
+        except (_RefusedWhole, Recurring) as error:
+            if isinstance(error, Recurring) and not divides:
+                raise
+            self._disconnect()  # temporary tables went with the transaction
+            if len(halves := commit.halves()) > 1:
+                for half in halves:
+                    self._write_whole(half, divides=divides)
+                return
+            try:
+                self._write(commit, isolates="all")
+            except _RefusedWhole as refused:
+                self._disconnect()
+                self._write(commit, refused=refused.error)
+
+    @contextmanager
+    def _committing(self) -> Iterator[Any]:
+        """The cursor of a transaction. Raises _RefusedWhole for what is refused at its end."""
         if self._applier is None:
             self._applier = Applier(self._database, self._settings.on_error)
-        connection = self._applier.connection
-        with self._database.translated("writing"), connection.transaction():
-            cursor = connection.cursor()
+        connection, is_done = self._applier.connection, False
+        try:
+            with connection.transaction():
+                yield connection.cursor()
+                is_done = True
+        except self._database.error as error:
+            found = self._database.translation(error, "writing")
+            if is_done and not isinstance(found, Unavailable):
+                raise _RefusedWhole(found) from error
+            raise found from error
+
+    def _write(
+        self, commit: PreparedCommit, *, isolates: Isolates = "",
+        refused: PenstockError | None = None,
+    ) -> None:  # fmt: skip
+        begun, counted = time.monotonic(), WorkerReport(commits=1)
+        with self._committing() as cursor:
             ledger = self._database.ledger(cursor)
             rows = ledger.lock({table.id for table in commit.tables})
             for table, stretches in commit.tables.items():
@@ -173,7 +222,9 @@ class Worker:
                         continue
                     rest = new.changes
                     if is_live:
-                        rest = self._apply(cursor, (table, row), new, report)
+                        rest = self._apply(
+                            cursor, (table, row), new, report, isolates=isolates, refused=refused
+                        )
                     if rest:
                         ledger.hold(row.id, new.relation, rest)
                     is_live, at = is_live and not rest, new.changes[-1].committed_at
@@ -187,13 +238,16 @@ class Worker:
             self._report.add(counted)
 
     def _apply(
-        self, cursor: Any, of: tuple[SourceTable, LedgerRow], stretch: Stretch, report: TableReport
-    ) -> Sequence[LineChange]:
+        self, cursor: Any, of: tuple[SourceTable, LedgerRow], stretch: Stretch,
+        report: TableReport, *, isolates: Isolates, refused: PenstockError | None,
+    ) -> Sequence[LineChange]:  # fmt: skip
         """Applies what can be applied; returns what is to be held: the table waits or loads."""
         assert self._applier is not None
         table, row = of
         try:
-            done = self._applier.apply(cursor, table, row, stretch)
+            done = Applied(rest=stretch.changes, error=refused)
+            if refused is None:
+                done = self._applier.apply(cursor, table, row, stretch, isolates=isolates)
         except BeginAnew:
             self._database.ledger(cursor).load_anew(row)
             return stretch.changes

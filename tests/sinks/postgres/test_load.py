@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -338,6 +339,37 @@ def test_rows_that_are_refused_are_dead_letters_and_the_rest_lands(
     sink.reload("items", None)
     loaded(load_of(sink), Point(), b"1\ta", on_error="dead-letter")
     assert list(sink.dead_letters()) == [], "a letter of the load before is left"
+
+
+def test_a_row_of_a_load_that_is_refused_at_commit_is_a_dead_letter(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    database.execute("CREATE TABLE parents (id int PRIMARY KEY)")
+    database.execute("INSERT INTO parents SELECT g FROM generate_series(0, 9) g WHERE g <> 4")
+    tie = "ADD FOREIGN KEY (id) REFERENCES parents DEFERRABLE INITIALLY DEFERRED"
+    database.execute(f"ALTER TABLE items {tie}")
+    sink = sink_of()
+    rows = b"\n".join(b"%d\ta" % n for n in range(10))
+    loaded(load_of(sink), Point(), rows, on_error="dead-letter")
+    assert [id for id, _ in items(database)] == [n for n in range(10) if n != 4]
+    (letter,) = sink.dead_letters()
+    assert "items_id_fkey" in letter["error"]
+
+
+@pytest.mark.parametrize("on_error", ["stop", "dead-letter"])
+def test_of_rows_of_a_load_that_have_one_key_there_the_later_wins(
+    database: Database, sink_of: SinkOf, on_error: OnError
+) -> None:
+    database.execute("CREATE TABLE items (id numeric(9, 1) PRIMARY KEY, name text)")
+    database.execute("INSERT INTO items VALUES (1.1, 'mine'), (9, 'mine')")
+    schema = Point().schema
+    columns = {**COLUMNS[0], "data_type": "numeric"}, COLUMNS[1]
+    point = Point(schema=replace(schema, columns=columns))
+    sink = sink_of(existing="keep", set={"id": "id", "name": "name"})
+    loaded(load_of(sink), point, b"1.11\ta\n2\tb\n1.12\tc", on_error=on_error)
+    assert items(database) == [(Decimal("1.1"), "c"), (2, "b"), (9, "mine")]
+    assert list(sink.dead_letters()) == []
 
 
 def test_a_row_that_an_expression_refuses_is_a_dead_letter_with_its_types(

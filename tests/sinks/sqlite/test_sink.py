@@ -82,6 +82,26 @@ def test_a_change_that_is_refused_is_set_aside_and_replayed(file: File, sink_of:
     assert letter["stored_at"].endswith("+00:00")
 
 
+@pytest.mark.parametrize(
+    ("sets", "trigger"),
+    [
+        ("json_extract(name, '$.a')", ""),
+        ("abs(-9223372036854775807 - id)", ""),  # an overflow, for the row 1
+        ("name", "SELECT RAISE(ABORT, 'no') WHERE NEW.id = 1"),
+    ],
+)
+def test_what_sqlite_fails_at_in_one_row_is_a_letter_of_it(
+    file: File, sink_of: SinkOf, sets: str, trigger: str
+) -> None:
+    file.execute("CREATE TABLE items (id integer PRIMARY KEY, name text)")
+    if trigger:
+        file.execute(f"CREATE TRIGGER judge BEFORE INSERT ON items BEGIN {trigger}; END")
+    sink = sink_of({"on_error": "dead-letter"}, set={"id": "id", "name": sets})
+    sink.write([rows_of("INSERT 1 {", "INSERT 0 {}", "INSERT -3 {}")], Noted())
+    assert [id for id, _ in file.items] == [-3, 0]
+    assert [each["reason"] for each in sink.dead_letters()] == ["refused"]
+
+
 def test_a_table_that_is_suspended_holds_its_changes_until_it_is_resumed(
     file: File, sink_of: SinkOf
 ) -> None:
