@@ -1,0 +1,112 @@
+"""A process that is killed at each step of a load, of a commit, and of the way back loses and
+repeats nothing, wherever the target is."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.docs.pages import ROOT
+from tests.servers import Database, Postgres
+from tests.sinks.tables.steps import STEPS
+from tests.waiting import until
+
+ROWS = "SELECT id, name, n FROM {} ORDER BY id, name, n"
+
+
+@contextmanager
+def changing(source: Database) -> Iterator[None]:
+    """Rows of both tables come, change, get other keys and go, until the block ends."""
+    over = threading.Event()
+
+    def change() -> None:
+        with psycopg.connect(source.url) as connection:
+            number = 0
+            while not over.wait(0.005):
+                number += 1
+                for table in ("items", "notes"):
+                    at = [number, f"n{number}", number]
+                    connection.execute(f"INSERT INTO {table} VALUES (%s, %s, %s)", at)
+                    connection.execute(
+                        f"UPDATE {table} SET n = n + 1, name = %s WHERE id %% 7 = %s",
+                        [f"u{number}", number % 7],
+                    )
+                    connection.execute(
+                        f"UPDATE {table} SET id = id + 100000 WHERE id = %s", [number - 3]
+                    )
+                    connection.execute(f"DELETE FROM {table} WHERE id = %s", [number - 20])
+                connection.commit()
+
+    thread = threading.Thread(target=change)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def target(
+    request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path
+) -> Iterator[Database | Path]:
+    if request.param == "sqlite":
+        yield tmp_path / "target.db"
+        return
+    with postgres.database() as found:
+        yield found
+
+
+def rows(target: Database | Path, query: str) -> list[tuple[object, ...]]:
+    if isinstance(target, Database):
+        return target.execute(query)
+    with sqlite3.connect(target) as connection:
+        return connection.execute(query).fetchall()
+
+
+@pytest.mark.fault
+def test_a_kill_at_each_step_loses_and_repeats_nothing(
+    database: Database, target: Database | Path, tmp_path: Path
+) -> None:
+    for table, key in (("items", "PRIMARY KEY"), ("notes", "")):
+        database.execute(f"CREATE TABLE {table} (id int {key}, name text, n int)")
+        database.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
+        database.execute(f"INSERT INTO {table} SELECT -g, 'old', 0 FROM generate_series(1, 2000) g")
+    url = target.url if isinstance(target, Database) else str(target)
+    called = [sys.executable, "-m", "tests.sinks.tables.steps", database.url, url]
+    called += [f"sqlite:///{tmp_path / 'positions.db'}"]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            called, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        ) as run,
+    ):
+        try:
+            with changing(database):
+                until(
+                    lambda: run.poll() is not None or has_all_steps(log), 120, problem=log.read_text
+                )
+            for table in ("items", "notes"):
+                query = ROWS.format(table)
+                until(
+                    lambda query=query: rows(target, query) == database.execute(query), 60,
+                    problem=lambda query=query: (
+                        set(rows(target, query)) ^ set(database.execute(query)), log.read_text()
+                    ),
+                )  # fmt: skip
+        finally:
+            os.killpg(run.pid, signal.SIGKILL)
+    assert has_all_steps(log), log.read_text()
+
+
+def has_all_steps(log: Path) -> bool:
+    return {*STEPS} <= {*log.read_text().splitlines()}
