@@ -18,7 +18,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding, Level, failed, finding
 from penstock.model.position import Bookmarks, PartitionId
 from penstock.model.problems import blot
-from penstock.sinks import LoadsTables
+from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.retention import check_snapshots
 
 _LARGER = (

@@ -10,12 +10,12 @@ from pydantic import Field, ValidationError
 
 from penstock.cli.options import file_argument, print_list
 from penstock.config import load_pipeline
+from penstock.config.kuvasz import KuvaszMap, is_kuvasz, of_sqlite, of_yaml
+from penstock.config.map_store import Kind, MapStore
 from penstock.model.errors import RefusedEdit, SettingsError
 from penstock.model.problems import dotted, problems_of, refuse
 from penstock.model.settings import Settings
 from penstock.process.postgres_url import masked
-from penstock.sinks.postgres.kuvasz import KuvaszMap, is_kuvasz, of_sqlite, of_yaml
-from penstock.sinks.postgres.map_store import Kind, MapStore
 from penstock.sinks.tables.settings import MapEntry, TableOptions
 
 _HEAD = ("id", "backend", "sources", "table", "type", "target", "options")
@@ -64,7 +64,7 @@ def command(
     if (source is None) == (action == "import"):
         raise click.UsageError("import takes what to import, and nothing else does")
     pipeline = load_pipeline(file)
-    if (store := pipeline.sink.map_store()) is None:
+    if (store := pipeline.map_store()) is None:
         raise SettingsError(
             f"the map of {pipeline.name} is in {file} itself",
             "cli",

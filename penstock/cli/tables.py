@@ -11,7 +11,7 @@ from penstock.cli.options import file_argument, json_list, print_list
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.service.actions import Operated, ResumeTableAction, SuspendTableAction
-from penstock.sinks import LoadsTables
+from penstock.sinks.loading import LoadsTables
 
 
 @click.group("tables")

@@ -1,38 +1,26 @@
 """`penstock verify`: whether the tables of a sink have what their sources have."""
 
 import json
-import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import click
 
 from penstock.cli.options import file_argument
 from penstock.config import Pipeline, load_pipeline
-from penstock.feeds.postgres.connect import connect_reading
-from penstock.feeds.postgres.feed import PostgresFeed
-from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.feeds import ListsTables
+from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.verify import TableComparison, Verdict
-from penstock.sinks.tables.settings import MappedTable
+from penstock.sinks.tables.comparing import ComparesTables, Verdict
+from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.table_map import TableMap
 
-_PATIENCE = 60.0  # seconds for which the pipeline may take to write what there is
-_RECONNECTS = 5.0  # seconds in which the slot's reader may come back
-_LOOK = 0.1  # seconds
 _SHOWN = 20  # differences of a table that are printed
 
 _NOTHING = Verdict(differences=())  # of a table that cannot be compared
-
-_REACHED = """
-SELECT active, confirmed_flush_lsn >= %s::pg_lsn
-FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
-"""
 
 
 @click.command("verify")
@@ -56,17 +44,16 @@ def command(
     penstock verify FILE public.orders --sid eu --repair
     """
     pipeline = load_pipeline(file)
-    if pipeline.sink.plug_in.settings is not PostgresSinkSettings:
+    if not isinstance(sink := pipeline.sink.sink(), ComparesTables):
         raise SettingsError(
             f"the tables of a sink of type {pipeline.sink.type} cannot be compared",
             "cli.no-comparison",
             hint="penstock compare compares a stream with its source; penstock reload loads a table"
             " anew",
         )
-    settings = cast(PostgresSinkSettings, pipeline.sink.settings)
     found = []
-    for each in _chosen(pipeline, settings, tables, sid):
-        report = _verified(settings, each, repair=repair) if each.schemas else _report(each)
+    for each in _chosen(pipeline, sink.settings, tables, sid):
+        report = _verified(sink, each, repair=repair) if each.schemas else _report(each)
         found.append(report)
         if not as_json:
             _print(report)
@@ -86,20 +73,20 @@ def command(
 class _Pair:
     """A table of one source in the map. Without `schemas` the source does not send it."""
 
-    feed: PostgresFeed
+    feed: ListsTables
     sid: str
     table: MappedTable
     schemas: list[TableSchema]
 
 
 def _chosen(
-    pipeline: Pipeline, settings: PostgresSinkSettings, names: tuple[str, ...], sid: str | None
+    pipeline: Pipeline, settings: TableSinkSettings, names: tuple[str, ...], sid: str | None
 ) -> Iterator[_Pair]:
     table_map = TableMap(settings)
     wanted = {name if "." in name else f"public.{name}" for name in names}
     for backend in pipeline.backends:
-        for each in cast(PostgresSettings, backend.settings).each:
-            source, feed = str(each.partition), PostgresFeed(each)
+        for feed in backend.databases():
+            source = str(feed.partition)
             if sid not in (None, source):
                 continue
             pairs = {
@@ -115,41 +102,13 @@ def _chosen(
             yield from pairs.values()
 
 
-def _verified(settings: PostgresSinkSettings, pair: _Pair, *, repair: bool) -> dict[str, Any]:
-    database = settings.database()
-    with (
-        closing(connect_reading(pair.feed.settings, lambda: False)) as source,
-        closing(database.connect()) as target,
-        database.translated("comparing"),
-    ):
-        comparison = TableComparison(
-            source, target, table=pair.table, schemas=pair.schemas, sid=pair.sid,
-            settle=lambda: _settle(source, pair.feed.settings.slot), database=database,
+def _verified(sink: ComparesTables, pair: _Pair, *, repair: bool) -> dict[str, Any]:
+    with pair.feed.reading() as source:
+        verdict = sink.compare(
+            source, partial(pair.feed.settle, source), table=pair.table, sid=pair.sid,
+            schemas=pair.schemas, repair=repair,
         )  # fmt: skip
-        verdict = comparison.run()
-        if repair and verdict.differences:
-            comparison.repair(verdict.differences)
     return _report(pair, verdict, repaired=repair and bool(verdict.differences))
-
-
-def _settle(source: Any, slot: str) -> None:
-    """Waits until everything that the source has now was written; not where nothing writes."""
-    idle_at = time.monotonic() + _RECONNECTS
-    deadline = time.monotonic() + _PATIENCE
-    (now,) = source.execute("SELECT pg_current_wal_lsn()").fetchone()
-    while True:
-        row = source.execute(_REACHED, [now, slot]).fetchone()
-        if row is not None and row[0]:
-            idle_at = time.monotonic() + _RECONNECTS
-        if row is None or row[1] or time.monotonic() > idle_at:
-            return
-        if time.monotonic() > deadline:
-            raise Unavailable(
-                f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
-                "cli.behind",
-                hint="see /status: it may be behind; compare when it is not",
-            )
-        time.sleep(_LOOK)
 
 
 def _report(pair: _Pair, verdict: Verdict = _NOTHING, *, repaired: bool = False) -> dict[str, Any]:

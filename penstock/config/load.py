@@ -115,7 +115,7 @@ def _validate(document: Document, model: type[D]) -> D | None:
         data["backends"] = _backends(data["backends"], problems)
     if isinstance(data.get("sink"), dict) and "sink" in model.model_fields:
         data["sink"] = _plugged("sinks", data["sink"], ("sink",), problems)
-        if data["sink"].map_store() is not None:
+        if data["sink"].map_file:
             data.setdefault("backends", [])
     found = _try(model, data, (), problems)
     return found if isinstance(found, model) and not problems else None

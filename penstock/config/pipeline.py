@@ -6,6 +6,7 @@ Feeds and sinks bring their own settings; this model only knows that they have s
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from penstock.feeds import Feed, FeedPlugin
+from penstock.feeds import Feed, FeedPlugin, HasSources, ListsTables
 from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
 from penstock.model.problems import problems_of
@@ -32,7 +33,7 @@ from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer
 
 if TYPE_CHECKING:
-    from penstock.sinks.postgres.map_store import MapContent, MapStore
+    from penstock.config.map_store import MapContent, MapStore
 
 # Names become parts of event ids, subjects, file names and lease paths.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
@@ -139,6 +140,12 @@ class Backend(Settings):
         found: FeedPlugin = plugin("feeds", self.type)
         return found.feed(self.settings)
 
+    def databases(self) -> Sequence[ListsTables]:
+        """The feeds of its sources that list tables; does no I/O."""
+        feed = self.feed()
+        each = [feed.of(one) for one in feed.sources] if isinstance(feed, HasSources) else [feed]
+        return [one for one in each if isinstance(one, ListsTables)]
+
 
 class SinkChoice(Settings):
     """Where changes go. `settings` is the sink's own model."""
@@ -184,10 +191,17 @@ class SinkChoice(Settings):
         server = self.plug_in.server
         return None if server is None else server(self.settings)
 
-    def map_store(self) -> "MapStore | None":
-        """The file of the map that may be edited while the pipeline runs; does no I/O."""
-        make = self.plug_in.map_store if self.type else None
-        return None if make is None else make(self.settings)
+    @property
+    def shows_map(self) -> bool:
+        """Whether the ops server shows what the destination and the sources have of its map."""
+        found: bool = getattr(self.settings, "shows_map", False)
+        return found
+
+    @property
+    def map_file(self) -> str:
+        """The path of the map that may be edited while the pipeline runs; "" for none."""
+        found: str = getattr(self.settings, "map_file", "")
+        return found
 
 
 class Transform(Settings):
@@ -354,13 +368,28 @@ class Pipeline(Deployment):
     ] = SnapshotSettings()
     spark: Spark = Spark()
     _own: tuple[Backend, ...] = PrivateAttr(())  # of the pipeline file itself
+    _known: tuple[Backend, ...] = PrivateAttr(())  # and of its map
     _problems: tuple[str, ...] = PrivateAttr(())
     _broken: frozenset[str] = PrivateAttr(frozenset())
 
     @property
-    def own_backends(self) -> tuple[Backend, ...]:
-        """Those of the pipeline file, also without tables."""
-        return self.backends if self.sink.map_store() is None else self._own
+    def known_backends(self) -> tuple[Backend, ...]:
+        """Those of the pipeline file and of its map, also without tables."""
+        return self._known if self.has_live_map else self.backends
+
+    @property
+    def has_live_map(self) -> bool:
+        """Whether its map is in a file of its own, and may be edited while it runs."""
+        return bool(self.sink.map_file)
+
+    def map_store(self) -> "MapStore | None":
+        """That file, if there is one; does no I/O."""
+        if not self.has_live_map:
+            return None
+        # (It has psycopg, which a pipeline without PostgreSQL may lack.)
+        from penstock.config.map_store import MapStore
+
+        return MapStore(Path(self.sink.map_file))
 
     @property
     def map_problems(self) -> tuple[str, ...]:
@@ -373,7 +402,7 @@ class Pipeline(Deployment):
 
     def renewed(self) -> "Pipeline":
         """The same with what the file of its map says now. Raises SettingsError, Unavailable."""
-        if (store := self.sink.map_store()) is None:
+        if (store := self.map_store()) is None:
             return self
         with store:
             return self.mapped(store.content())
@@ -406,6 +435,7 @@ class Pipeline(Deployment):
         )
         mapped = self.model_copy(update={"sink": sink, "backends": backends})
         mapped._problems, mapped._broken = tuple(problems), frozenset(broken)
+        mapped._known = tuple(found.values())
         return mapped
 
     @property
@@ -431,7 +461,7 @@ class Pipeline(Deployment):
     @model_validator(mode="after")
     def _has_backends(self) -> "Pipeline":
         # A sink that is wrong has no type, and is reported already.
-        if not self.backends and self.sink.type and self.sink.map_store() is None:
+        if not self.backends and not self.has_live_map and self.sink.type:
             raise ValueError("backends: there must be one, unless sink.map is sqlite:///FILE")
         return self
 
@@ -459,7 +489,7 @@ class Pipeline(Deployment):
                 " a table in its map"
             )
         backends = []
-        is_live, self._own = self.sink.map_store() is not None, self.backends
+        self._own = self._known = self.backends
         for each in self.backends:
             if not plugin("feeds", each.type).has_lines:
                 raise ValueError(
@@ -467,7 +497,7 @@ class Pipeline(Deployment):
                     f" backends of type postgres, not of {each.type}"
                 )
             tables = tuple(wanted(self.sink.settings, each.name))
-            if not tables and not is_live:
+            if not tables and not self.has_live_map:
                 raise ValueError(f"backend {each.name} has no tables in sink.map")
             backends.append(each.following(tables))
         # Frozen: this is still its making.

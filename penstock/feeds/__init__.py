@@ -18,9 +18,10 @@ from penstock.model.finding import Finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.position import Mark as Mark
-from penstock.model.settings import Settings
+from penstock.model.settings import Secret, Settings
 from penstock.model.table_schema import TableSchema
 from penstock.process import backoff
+from penstock.tables.inventory import InventoriedTable
 
 # Where to begin: the moment of the call, as far back as the source goes, a time (with a zone), a
 # token (bookmarks), or None: what the settings say, else where the source remembers us.
@@ -528,6 +529,30 @@ class HasSources(Protocol):
 
     def check_left(self, sids: Iterable[str]) -> Sequence[Finding]:
         """Preflight: what sources that have left the settings left at the servers of others."""
+
+
+@runtime_checkable
+class ListsTables(Feed, Protocol):
+    """A feed of one database with tables: which there are, followed or not, and their rows. Methods
+    do I/O and raise Unavailable, SettingsError."""
+
+    @property
+    def partition(self) -> PartitionId:
+        """Its only one."""
+
+    @property
+    def url(self) -> Secret:
+        """Where the database is."""
+
+    def inventory(self, patience: float) -> Mapping[tuple[str, str], InventoriedTable]:
+        """All tables, by (schema, name). `patience`: seconds in which it has to connect."""
+
+    def reading(self) -> AbstractContextManager[Any]:
+        """A connection for reading tables; values are text as in the log."""
+
+    def settle(self, connection: Any) -> None:
+        """Returns once everything that is in the database now was written to the sink, or can't be
+        waited for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -29,7 +29,8 @@ from penstock.model.problems import dotted, problems_of
 from penstock.model.settings import Duration, Settings
 from penstock.process.closing import Closes
 from penstock.service.pauses import Pauses
-from penstock.sinks import KeepsLetters, LoadsTables
+from penstock.sinks import KeepsLetters
+from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.asking import cancel_snapshot, init_stream, request_snapshot
 from penstock.wire.hash_partitions import hashing
 

@@ -23,7 +23,8 @@ from penstock.ops.reporter import add_sink_report
 from penstock.process.backoff import delays
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
-from penstock.sinks import KeepsLetters, LoadsTables, Record, ReportsPositions, Sink
+from penstock.sinks import KeepsLetters, Record, ReportsPositions, Sink
+from penstock.sinks.loading import LoadsTables
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
@@ -121,7 +122,7 @@ class Beginnings:
         """Where one backend goes on."""
         feed = backend.feed()
         partitions: Collection[PartitionId] | None = None
-        if isinstance(feed, HasSources) and self._pipeline.sink.map_store() is not None:
+        if isinstance(feed, HasSources) and self._pipeline.has_live_map:
             partitions = feed.sources
 
         def begin() -> None:

@@ -35,7 +35,7 @@ class LiveMap(Closes):
     ) -> None:
         self._pipeline, self._supervision = pipeline, supervision
         self._parts: Sequence[FollowsMap] = [supervision, *parts]
-        self._store = pipeline.sink.map_store()
+        self._store = pipeline.map_store()
         self._seen: object = None  # the revision
         self._asked = set[str]()
         # What waits for the queries of backends to end, until when (monotonic seconds).

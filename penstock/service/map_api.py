@@ -13,12 +13,12 @@ import orjson
 import structlog
 from starlette.responses import Response
 
+from penstock.config.map_store import Kind, MapRow, MapStore
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
 from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status
 from penstock.service.map_survey import MapSurvey, SurveyedTable
-from penstock.sinks import LoadsTables
-from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
+from penstock.sinks.loading import LoadsTables
 from penstock.tables.inventory import InventoriedTable
 
 if TYPE_CHECKING:
@@ -46,8 +46,6 @@ class MapApi:
         self._access, self._status = access, status
 
     def endpoints(self) -> Sequence[Endpoint]:
-        if self._served.pipeline.sink.plug_in.map_store is None:
-            return []
         found = [
             Endpoint("/url/restart", "POST", self._writing(self._restart)),
             Endpoint("/map", "GET", _guarded(self._map), "tables, and which are replicated"),

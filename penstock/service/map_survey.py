@@ -15,19 +15,15 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic import ValidationError
-
 from penstock.config import Pipeline
-from penstock.feeds.postgres.connect import connect_ordinary
-from penstock.feeds.postgres.failures import translating
-from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.config.map_store import Kind, MapRow, MapStore
+from penstock.feeds import ListsTables
 from penstock.model.errors import PenstockError, RefusedEdit
+from penstock.model.settings import Secret
 from penstock.ops.reports import TableStatus
 from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
-from penstock.sinks.postgres.map_store import Kind, MapRow, MapStore
-from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions
+from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions, TableSinkSettings
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation
 
@@ -59,9 +55,9 @@ class FileMap:
             return [
                 {
                     **_owner(name), "id": stable_id(name, each.partition), "sid": each.partition,
-                    "url": masked(each.connection.get_secret_value()),
+                    "url": masked(each.url.get_secret_value()),
                 }
-                for name, each in sources_of(self.pipeline, None)
+                for name, each in sources_of(self.pipeline)
             ]  # fmt: skip
         return [
             {
@@ -69,8 +65,12 @@ class FileMap:
                 "id": stable_id(each.backend, each.source), "schema": each.schema_name,
                 "name": each.table, "partitions_regex": each.options.partitions,
             }
-            for each in cast(PostgresSinkSettings, self.pipeline.sink.settings).tables()
+            for each in settings_of(self.pipeline).tables()
         ]  # fmt: skip
+
+
+def settings_of(pipeline: Pipeline) -> TableSinkSettings:
+    return cast(TableSinkSettings, pipeline.sink.settings)  # of a sink that shows its map
 
 
 def stable_id(*names: str) -> int:
@@ -82,21 +82,9 @@ def _owner(db: str) -> dict[str, Any]:
     return {"db_id": stable_id(db), "db_name": db}
 
 
-def sources_of(
-    pipeline: Pipeline, store: MapStore | None
-) -> Sequence[tuple[str, PostgresSettings]]:
+def sources_of(pipeline: Pipeline) -> Sequence[tuple[str, ListsTables]]:
     """Each source, with its backend's name: also of backends that have no tables yet."""
-    found = {each.name: each.settings for each in pipeline.own_backends}
-    for data in () if store is None else store.content().backends:
-        try:
-            found.setdefault(data["name"], PostgresSettings.model_validate(data))
-        except ValidationError:
-            continue  # a problem of the map, which is reported
-    return [
-        (name, each)
-        for name, settings in found.items()
-        for each in cast(PostgresSettings, settings).each
-    ]  # fmt: skip
+    return [(each.name, one) for each in pipeline.known_backends for one in each.databases()]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,22 +131,22 @@ class MapSurvey:
 
     def __init__(self, served: "Service") -> None:
         self._served = served
-        self.store = served.pipeline.sink.map_store()
+        self.store = served.pipeline.map_store()
         self._lock = threading.Lock()
         self._at = float("-inf")
-        self._found: dict[PostgresSettings, Inventory | PenstockError] = {}
+        self._found: dict[tuple[str, Secret], Inventory | PenstockError] = {}
 
     @property
     def rows(self) -> MapStore | FileMap:
         return self.store or FileMap(self._served.pipeline)
 
     @property
-    def settings(self) -> PostgresSinkSettings:
-        return cast(PostgresSinkSettings, self._served.pipeline.sink.settings)
+    def settings(self) -> TableSinkSettings:
+        return settings_of(self._served.pipeline)
 
     def urls(self, status: Status) -> Sequence[MapRow]:
         """The rows of sources, each with whether it is up, and why it is not."""
-        asked = {(name, each.partition): each for name, each in self._sources()}
+        asked = {(name, each.partition): (name, each.url) for name, each in self._sources()}
         read = {
             (backend.name, each.partition): each
             for backend in status.backends for each in backend.partitions
@@ -234,8 +222,8 @@ class MapSurvey:
             row, problem = None, error.message
         return row or {"schema": key[0], "name": key[1], "partitions_regex": ""}, problem
 
-    def _sources(self) -> Sequence[tuple[str, PostgresSettings]]:
-        return sources_of(self._served.pipeline, self.store)
+    def _sources(self) -> Sequence[tuple[str, ListsTables]]:
+        return sources_of(self._served.pipeline.renewed())
 
     def _ask(self, *, anew: bool) -> Mapping[str, Inventory]:
         """The tables of each backend, each as the first source that answers has it."""
@@ -243,22 +231,21 @@ class MapSurvey:
         with self._lock:
             if anew or time.monotonic() > self._at + _FRESH:
                 self._found, self._at = {}, time.monotonic()
-            if new := [each for _, each in sources if each not in self._found]:
+            asked = {(name, each.url): each for name, each in sources}
+            if new := {key: each for key, each in asked.items() if key not in self._found}:
                 with ThreadPoolExecutor(min(_THREADS, len(new)), "survey") as pool:
-                    self._found |= zip(new, pool.map(_inventory, new), strict=True)
+                    self._found |= zip(new, pool.map(_inventory, new.values()), strict=True)
             found: dict[str, dict[tuple[str, str], InventoriedTable]] = {}
             for name, each in sources:
-                known = self._found[each]
+                known = self._found[name, each.url]
                 if not isinstance(known, PenstockError):
                     found[name] = {**known, **found.get(name, {})}
         return found
 
 
-def _inventory(settings: PostgresSettings) -> Inventory | PenstockError:
-    asked = settings.model_copy(update={"connect_timeout": _PATIENCE})
+def _inventory(feed: ListsTables) -> Inventory | PenstockError:
     try:
-        with connect_ordinary(asked) as connection, translating("reading the catalogue"):
-            return inventory(connection)
+        return feed.inventory(_PATIENCE)
     except PenstockError as error:
         return error
 

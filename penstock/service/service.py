@@ -97,7 +97,7 @@ class Service:
             )
             actions = stack.enter_context(Actions())
             ops.endpoints += ActionApi(actions, ops.access, self._operated).endpoints()
-            if pipeline.sink.plug_in.map_store is not None:
+            if pipeline.sink.shows_map:
                 # (It has psycopg, which a pipeline without PostgreSQL may lack.)
                 from penstock.service.map_api import MapApi
 

@@ -124,7 +124,7 @@ class Supervision:
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:
         a pipeline that is misconfigured ends at its start, unless its map may be edited."""
-        if self._pipeline.sink.map_store() is not None:
+        if self._pipeline.has_live_map:
             return  # an edit mends it
         queries = self._queries.values()
         failed = [error for error in map(self._final, queries) if error is not None]

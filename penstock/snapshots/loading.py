@@ -24,7 +24,8 @@ from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Position
 from penstock.process.closing import Closes
-from penstock.sinks import LoadsTables, Part, Progress, RowWriter, TableLoad
+from penstock.sinks import Progress
+from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
 

@@ -24,7 +24,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
-from penstock.sinks import RowsPoint
+from penstock.sinks.loading import RowsPoint
 from penstock.snapshots.job import Job, RunControl
 
 _NICE = 19  # of the threads that read: running pipelines come first

@@ -12,14 +12,14 @@ from click.testing import CliRunner, Result
 from penstock import cli
 from penstock.cli.check import _summary
 from penstock.config import load_pipeline
+from penstock.config.map_store import MapStore
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding, Level
 from penstock.model.position import PartitionId
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
-from penstock.sinks import LoadsTables
-from penstock.sinks.postgres.map_store import MapStore
+from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.init_stream import InitStream
 from tests.servers import Database, Nats, Postgres
 

@@ -10,7 +10,7 @@ import yaml
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.sinks.postgres.map_store import MapStore
+from penstock.config.map_store import MapStore
 
 URL = "postgresql://cdc:s3cret@eu.example/shop"
 

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from penstock.config import Pipeline, load_pipeline, parse_pipeline
+from penstock.config.map_store import MapStore
 from penstock.microbatch.options import read_source
 from penstock.model.errors import SettingsError
 from penstock.process.plugins import plugin
-from penstock.sinks.postgres.map_store import MapStore
 from penstock.stream.opening import feed_of
 
 # The example of the manual, with our own plug-ins.

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from penstock.sinks.postgres.map_store import MapStore
+from penstock.config.map_store import MapStore
 from tests.pipeline.running import Run, eventually, running
 from tests.servers import Database, Postgres
 

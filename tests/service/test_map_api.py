@@ -180,7 +180,7 @@ def test_passwords_do_not_come_back_and_stay_what_they_are(asked: Api) -> None:
     asked.edit("PUT", "/url/2", row | {"sid": "ca"})  # as clients send a row back
     shown = [asked.ask("GET", path).text for path in ("/url", "/url/2", "/map", "/db")]
     assert "s3cret" not in "".join(shown)
-    store = asked.pipeline.sink.map_store()
+    store = asked.pipeline.map_store()
     assert store is not None
     with store:
         assert "s3cret" in str(store.content().backends)
@@ -210,7 +210,7 @@ def test_the_map_has_both_sides_of_a_table(api: Api) -> None:
 
 
 def test_a_row_that_another_program_broke_is_shown_and_can_be_mended(asked: Api) -> None:
-    store = asked.pipeline.sink.map_store()
+    store = asked.pipeline.map_store()
     assert store is not None
     with closing(sqlite3.connect(store.path)) as file, file:
         file.execute("UPDATE tbl SET type = 'copy', partitions_regex = '('")
@@ -333,7 +333,7 @@ def test_a_target_is_made_with_the_source_s_name(api: Api) -> None:
 
 
 def test_a_restart_is_of_all_backends(asked: Api) -> None:
-    store = asked.pipeline.sink.map_store()
+    store = asked.pipeline.map_store()
     assert store is not None
     with store:
         asked.pipeline = asked.pipeline.mapped(store.content())

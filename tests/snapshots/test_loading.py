@@ -8,7 +8,7 @@ from penstock.config import SnapshotSettings
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
-from penstock.sinks import Part
+from penstock.sinks.loading import Part
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.tables.row_writer import TableRowWriter

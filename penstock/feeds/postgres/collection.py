@@ -6,32 +6,19 @@ from typing import Any
 
 import orjson
 from psycopg import sql
-from psycopg.adapt import AdaptersMap
 from psycopg.rows import dict_row
-from psycopg.types.string import TextLoader
 
 from penstock.feeds.postgres.connect import connect_ordinary
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.model.errors import SettingsError
-from penstock.model.images import JsonText
+from penstock.tables.postgres_text import keep_text
 
 _CURSOR = "penstock_compare"  # at the server: a table need not fit into memory
 _KEY = """
 SELECT a.attname FROM pg_catalog.pg_index i JOIN pg_catalog.pg_attribute a
 ON a.attrelid = i.indrelid AND a.attnum = ANY ((i.indkey::int2[])[0:i.indnkeyatts - 1])
 WHERE i.indrelid = to_regclass(%s) AND i.indisprimary AND i.indimmediate ORDER BY a.attnum"""
-
-
-class _JsonLoader(TextLoader):
-    def load(self, data: Any) -> JsonText:
-        return JsonText(bytes(data).decode())
-
-
-def keep_text(adapters: AdaptersMap) -> None:
-    """Has psycopg return the text of json, jsonb and intervals, which its own types lose."""
-    for name, loader in (("json", _JsonLoader), ("jsonb", _JsonLoader), ("interval", TextLoader)):
-        adapters.register_loader(name, loader)
 
 
 class PostgresTable:

@@ -1,7 +1,7 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -13,9 +13,11 @@ from penstock.feeds.postgres import slot as slots
 from penstock.feeds.postgres.collection import PostgresTable
 from penstock.feeds.postgres.connect import (
     Ordinary,
+    PatientConnection,
     SideConnection,
     address,
     connect_ordinary,
+    connect_reading,
     connect_replication,
     database_name,
     rows_of,
@@ -40,14 +42,16 @@ from penstock.model.errors import PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.settings import Secret
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import closing_on_failure
+from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
 class PostgresFeed(SettingsFeed[PostgresSettings]):
-    """The implementation of `feeds.Feed` and `KnowsReader` for PostgreSQL 13 to 18."""
+    """The implementation of `feeds.Feed`, `KnowsReader`, `ListsTables` for PostgreSQL 13 to 18."""
 
     selects_rows = True
     detail_series = (
@@ -311,6 +315,25 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
         return PostgresTable(self.settings, name)
+
+    @property
+    def partition(self) -> PartitionId:
+        return self.settings.partition
+
+    @property
+    def url(self) -> Secret:
+        return self.settings.connection
+
+    def inventory(self, patience: float) -> Mapping[tuple[str, str], InventoriedTable]:
+        settings = self.settings.model_copy(update={"connect_timeout": patience})
+        with connect_ordinary(settings) as connection, translating("reading the catalogue"):
+            return inventory(connection)
+
+    def reading(self) -> AbstractContextManager[PatientConnection]:
+        return closing(connect_reading(self.settings, lambda: False))
+
+    def settle(self, connection: Any) -> None:
+        slots.settle(connection, self.settings.slot)
 
     def check(self) -> Sequence[Finding]:
         return checked(findings(self.settings))

@@ -1,5 +1,6 @@
 """The replication slot: reading it, making it, and the command that follows it."""
 
+import time
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -10,10 +11,19 @@ from psycopg.rows import class_row
 from penstock.feeds.postgres.connect import Ordinary
 from penstock.feeds.postgres.failures import translated, translating
 from penstock.feeds.postgres.settings import PostgresSettings
-from penstock.model.errors import PositionLost, SettingsError
+from penstock.model.errors import PositionLost, SettingsError, Unavailable
 from penstock.wire.pgoutput.lsn import format_lsn, parse_lsn
 
 FAILOVER_SINCE = 170_000
+
+_PATIENCE = 60.0  # seconds for which the pipeline may take to write what there is
+_RECONNECTS = 5.0  # seconds in which the slot's reader may come back
+_LOOK = 0.1  # seconds
+
+_REACHED = """
+SELECT active, confirmed_flush_lsn >= %s::pg_lsn
+FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
+"""
 
 # The end of the server's WAL, as a number.
 _CURRENT = """coalesce(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()
@@ -212,3 +222,24 @@ def replication_command(settings: PostgresSettings, slot: Slot, begin: int) -> s
         sql.Identifier(slot.name), sql.SQL(where), sql.SQL(options), names, sql.SQL(more)
     )
     return command.as_string(None)
+
+
+def settle(connection: Any, slot: str) -> None:
+    """Waits until everything that the server has now was acknowledged; not where nothing reads the
+    slot."""
+    idle_at = time.monotonic() + _RECONNECTS
+    deadline = time.monotonic() + _PATIENCE
+    (now,) = connection.execute("SELECT pg_current_wal_lsn()").fetchone()
+    while True:
+        row = connection.execute(_REACHED, [now, slot]).fetchone()
+        if row is not None and row[0]:
+            idle_at = time.monotonic() + _RECONNECTS
+        if row is None or row[1] or time.monotonic() > idle_at:
+            return
+        if time.monotonic() > deadline:
+            raise Unavailable(
+                f"the pipeline has not written what the source had {_PATIENCE:.0f} s ago",
+                "cli.behind",
+                hint="see /status: it may be behind; compare when it is not",
+            )
+        time.sleep(_LOOK)

@@ -4,22 +4,39 @@ The task of a query writes: `write` divides changes among workers by their table
 thread with a connection that applies them (`penstock/tables`), each commit with its ledger rows.
 """
 
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from typing import Any
+
+from penstock.model.table_schema import TableSchema
 from penstock.sinks import SinkPlugin
-from penstock.sinks.postgres.map_store import map_store
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.tables.settings import wanted
+from penstock.sinks.postgres.verify import TableComparison
+from penstock.sinks.tables.comparing import Verdict
+from penstock.sinks.tables.settings import MappedTable, wanted
 from penstock.sinks.tables.sink import TableSink
 from penstock.tables.postgres_database import PostgresDatabase
 
 
 class PostgresSink(TableSink):
-    """See `TableSink`."""
+    """See `TableSink` and `ComparesTables`."""
+
+    def compare(
+        self, source: Any, settle: Callable[[], None], *, table: MappedTable, sid: str,
+        schemas: Sequence[TableSchema], repair: bool,
+    ) -> Verdict:  # fmt: skip
+        database = self.settings.database()
+        with closing(database.connect()) as target, database.translated("comparing"):
+            comparison = TableComparison(
+                source, target, table=table, schemas=schemas, sid=sid, settle=settle,
+                database=database,
+            )  # fmt: skip
+            verdict = comparison.run()
+            if repair and verdict.differences:
+                comparison.repair(verdict.differences)
+        return verdict
 
 
 PLUGIN = SinkPlugin(
-    settings=PostgresSinkSettings,
-    build=PostgresSink,
-    tables=wanted,
-    map_store=map_store,
-    database=PostgresDatabase,
+    settings=PostgresSinkSettings, build=PostgresSink, tables=wanted, database=PostgresDatabase
 )

@@ -1,7 +1,7 @@
 """What a pipeline file may say about a PostgreSQL destination."""
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
@@ -13,6 +13,8 @@ from penstock.tables.postgres_database import PostgresDatabase
 
 class PostgresSinkSettings(TableSinkSettings):
     """One destination database. Constructing it does no I/O."""
+
+    shows_map: ClassVar[bool] = True  # see `penstock/service/map_api.py`
 
     type: Literal["postgres"] = "postgres"
     connection: PostgresUrl = Field(min_length=1)

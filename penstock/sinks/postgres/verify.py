@@ -11,18 +11,19 @@ one by one. Values stay where they are: what is returned are keys and names of c
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from psycopg import sql
 
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
+from penstock.sinks.tables.comparing import Difference, Verdict
 from penstock.sinks.tables.expressions import refuse_wrong_expressions
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
+from penstock.tables.database import TableDatabase
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
-from penstock.tables.postgres_database import PostgresDatabase
 from penstock.tables.staged import META, SID
 from penstock.tables.staging import set_session
 
@@ -32,14 +33,6 @@ _TOGETHER = 32  # buckets whose keys are held at once
 _SHOWN = 1000  # keys whose columns are compared at once
 
 _SQL = sql.SQL
-
-
-class Difference(NamedTuple):
-    """A key whose row differs: `missing` in the target, `extra` there, or in these `columns`."""
-
-    key: str
-    kind: str
-    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +138,6 @@ def _changed(source: CompareSide, target: CompareSide, keys: Sequence[str]) -> I
             yield Difference(key, "changed", names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """The keys that differ; and of how many rows, which change, that could not be told."""
-
-    differences: Sequence[Difference]
-    unsettled: int = 0
-
-
 class TableComparison:
     """Compares one table of one source with its target, over two connections. `schemas`: of the
     table, or of all partitions that go into the target. `settle` returns once everything that the
@@ -167,7 +152,7 @@ class TableComparison:
         schemas: Sequence[TableSchema],
         sid: str,
         settle: Callable[[], None],
-        database: PostgresDatabase,
+        database: TableDatabase,
     ) -> None:
         set_session(source)
         self._source, self._target, self._table = source, target, table

@@ -17,7 +17,8 @@ import orjson
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId
-from penstock.sinks import Part, Progress, RowsPoint, ignore
+from penstock.sinks import Progress, ignore
+from penstock.sinks.loading import Part, RowsPoint
 from penstock.sinks.tables.apply import Applier
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings

@@ -10,7 +10,8 @@ from typing import Any
 
 from penstock.model.change import OnError
 from penstock.model.errors import Rejected, Unavailable
-from penstock.sinks import Part, Progress
+from penstock.sinks import Progress
+from penstock.sinks.loading import Part
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.tables.database import TableDatabase

@@ -143,8 +143,8 @@ class Engine(Closes):
         """For how many queries there are task slots."""
         room = len(self._pipeline.backends)
         # A local session's are counted once, when it starts.
-        is_open = self._pipeline.sink.map_store() is not None
-        return max(room, _ROOM) if is_open and is_local(self._pipeline.spark.master) else room
+        may_grow = self._pipeline.has_live_map and is_local(self._pipeline.spark.master)
+        return max(room, _ROOM) if may_grow else room
 
     @contextmanager
     def reporting(self, board: Board) -> Iterator[None]:
@@ -232,6 +232,6 @@ class SparkStatements:
 
 def _plugins(pipeline: Pipeline) -> list[str]:
     feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
-    if pipeline.sink.map_store() is not None:
+    if pipeline.has_live_map:
         feeds.add("feeds/postgres")  # what the map may get
     return [*sorted(feeds), f"sinks/{pipeline.sink.type}"]

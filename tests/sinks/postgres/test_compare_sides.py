@@ -7,7 +7,8 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.sinks.postgres.verify import CompareSide, Difference, differences
+from penstock.sinks.postgres.verify import CompareSide, differences
+from penstock.sinks.tables.comparing import Difference
 from tests.servers import Database, Postgres
 
 

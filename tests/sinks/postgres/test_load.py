@@ -11,7 +11,8 @@ from penstock.model.change import OnError
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Progress, TableLoad, ignore
+from penstock.sinks import Progress, ignore
+from penstock.sinks.loading import TableLoad
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from tests.progress import Noted

@@ -15,7 +15,8 @@ from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.verify import Difference, TableComparison, Verdict
+from penstock.sinks.postgres.verify import TableComparison
+from penstock.sinks.tables.comparing import Difference, Verdict
 from tests.servers import Database, Postgres
 
 ITEMS = TableSchema(
@@ -198,7 +199,7 @@ def test_a_row_that_changes_at_each_look_is_not_called_equal(
     file = pipeline(database, target, tmp_path, "items: null")
     change = "UPDATE items SET name = name || '!' WHERE id = 1"
     database.execute(change)
-    monkeypatch.setattr("penstock.cli.verify._settle", lambda *_: database.execute(change))
+    monkeypatch.setattr("penstock.feeds.postgres.slot.settle", lambda *_: database.execute(change))
     found = CliRunner().invoke(main, ["verify", str(file)])
     assert found.exit_code == 3, found.output
     assert found.output.split()[0] == "unsettled"

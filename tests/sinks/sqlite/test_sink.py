@@ -14,7 +14,7 @@ import pytest
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.model.table_schema import TableSchema
-from penstock.sinks.sqlite import PLUGIN, SqliteSink, SqliteSinkSettings
+from penstock.sinks.sqlite import SqliteSink, SqliteSinkSettings
 from tests.progress import Noted
 from tests.sinks.postgres.test_check import NOT_ONE
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
@@ -265,7 +265,6 @@ def test_what_it_cannot_do_is_said_by_the_file(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         sink_of(settings, **options)
-    assert PLUGIN.map_store is None
 
 
 def never(page: Any) -> Any:

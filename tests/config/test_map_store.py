@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from penstock.config.map_store import MapStore
 from penstock.model.errors import RefusedEdit, SettingsError
-from penstock.sinks.postgres.map_store import MapStore
 from penstock.sinks.tables.settings import MapEntry, TableOptions
 
 URL = "postgresql://cdc:s3cret@eu.example:5432/shop?sslmode=require"

@@ -260,7 +260,7 @@ class MapStore(Closes):
             try:
                 db = self._one(connection, "db", int(row["db_id"] or 0))
             except RefusedEdit as error:
-                raise RefusedEdit(error.message, error.code, field="db_id") from None
+                raise RefusedEdit(error.message, "postgres", field="db_id") from None
             if isinstance(model, _Url):
                 self._verify_slot(connection, db["name"], model, id)
         return row
@@ -324,11 +324,6 @@ class MapStore(Closes):
                 for statement in filter(str.strip, migration.split(";")):
                     connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {len(_MIGRATIONS)}")
-
-
-def map_store(settings: TableSinkSettings) -> MapStore | None:
-    """The file of the map, if it is in one; does no I/O."""
-    return MapStore(Path(settings.map_file)) if settings.map_file else None
 
 
 @contextmanager
