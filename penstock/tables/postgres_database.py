@@ -16,11 +16,13 @@ from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.sqlstates import Recurring, meaning
 from penstock.tables.staged import MADE, Destination, RowMapping
 from penstock.tables.staging import (
+    PATIENCE,
     READS,
     SESSION,
     StagedTable,
     check_deferred,
     find_destination,
+    set_path,
     set_session,
     state_of,
     type_at,
@@ -87,13 +89,19 @@ class PostgresDatabase(TableDatabase):
             )  # fmt: skip
             try:
                 set_session(connection, session)
+                # Of a mirror it says where tables are; and it may be said in the URL.
+                if owner == "sink" and "search_path" not in connection.info.options:
+                    set_path(connection)
             except psycopg.errors.InsufficientPrivilege as error:
                 connection.close()
+                other = "leave sink.replica_role out"
+                if not self._replica_role:
+                    other = "ALTER ROLE <role> RESET session_replication_role;"
                 raise SettingsError(
                     "the role may not set session_replication_role at the destination",
                     "postgres.replica-role",
                     hint="GRANT SET ON PARAMETER session_replication_role TO <role>; (PostgreSQL"
-                    " 15 and later), or leave sink.replica_role out",
+                    f" 15 and later), or {other}",
                 ) from error
         return connection
 
@@ -220,7 +228,7 @@ class PostgresDatabase(TableDatabase):
                     "postgres.target-unaltered",
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
-        cursor.execute("SET LOCAL lock_timeout TO DEFAULT")
+        cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")  # the default is the role's
 
 
 def _first_line(error: psycopg.Error) -> str:

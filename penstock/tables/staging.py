@@ -25,8 +25,21 @@ from penstock.tables.staged import (
     same,
 )
 
-# Of a session that applies steps: keys are looked up by the target's index.
-SESSION = {"enable_hashjoin": "off", "enable_mergejoin": "off", "work_mem": "32MB"}
+# How long a statement waits for somebody's lock. Without a limit it could wait for ever, and only a
+# lag would show it, while all that comes after us waits as well (TRUNCATE takes the whole table).
+# After it the commit is tried again, and the status has the reason.
+PATIENCE = "1min"
+# Of a session that applies steps, whatever the role or the database prefer. Keys are looked up by
+# the target's index; nothing limits what takes long; what is acknowledged outlives a crash; and a
+# policy that hides rows is an error, as an UPDATE would do nothing.
+SESSION = {
+    "enable_hashjoin": "off", "enable_mergejoin": "off", "work_mem": "32MB",
+    "statement_timeout": "0", "transaction_timeout": "0", "lock_timeout": PATIENCE,
+    "idle_in_transaction_session_timeout": "0", "idle_session_timeout": "0",
+    "default_transaction_isolation": "read committed", "default_transaction_read_only": "off",
+    "default_transaction_deferrable": "off", "synchronous_commit": "on", "row_security": "off",
+    "session_replication_role": "origin",
+}  # fmt: skip
 # How lines are read, whatever the database, the role or the environment prefer.
 READS = {
     "client_encoding": "UTF8", "DateStyle": "ISO, YMD", "IntervalStyle": "postgres",
@@ -57,10 +70,31 @@ WHERE i.indrelid = to_regclass(%s) AND i.indisunique AND i.indisvalid
 """
 
 
+# What types, operators and functions without a schema are, in `set` and `filter` as well.
+_PATH = """
+SELECT pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ', '"$user", public', (
+    SELECT string_agg(DISTINCT pg_catalog.quote_ident(n.nspname), ', ')
+    FROM pg_catalog.pg_extension e JOIN pg_catalog.pg_namespace n ON n.oid = e.extnamespace
+    WHERE n.nspname NOT IN ('pg_catalog', 'public'))), false)
+"""
+
+
 def set_session(connection: Any, session: Mapping[str, str] = READS) -> None:
-    """Gives a connection these settings; `READS` make texts alike. Raises psycopg's errors."""
-    marks = ", ".join(["pg_catalog.set_config(%s, %s, false)"] * len(session))
-    connection.execute(f"SELECT {marks}", [text for pair in session.items() for text in pair])
+    """Gives a connection these settings, as far as its server knows them; `READS` make texts alike.
+    Raises psycopg's errors."""
+    # One that is so already may need a right to be set.
+    connection.execute(
+        "SELECT pg_catalog.set_config(name, value, false)"
+        " FROM unnest(%s::text[], %s::text[]) AS s (name, value)"
+        " WHERE pg_catalog.current_setting(name, true) <> value",
+        [[*session], [*session.values()]],
+    )
+
+
+def set_path(connection: Any) -> None:
+    """Has the search path of a server without settings, and of its extensions. Raises psycopg's
+    errors."""
+    connection.execute(_PATH)
 
 
 def state_of(error: psycopg.Error) -> str:
