@@ -39,7 +39,7 @@ def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
     # Spark is imported late: a mistake in the file is reported without waiting for it.
-    from penstock.cli.bridge import bridge_series
+    from penstock.cli.bridge_series import bridge_series
     from penstock.cli.check import findings
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost

@@ -16,16 +16,13 @@ from multiprocessing.connection import Connection
 from multiprocessing.context import AuthenticationError
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 
 from penstock.ops.reports import SinkReport, StatusReport, TableStatus, described
 from penstock.process.backoff import delays
 from penstock.process.connections import connect
-
-if TYPE_CHECKING:
-    from penstock.ops.board import Board
 
 # Bytes of a report. Below the kernel's default buffer (208 KiB), which holds some of them.
 LIMIT = 32_768
@@ -97,7 +94,13 @@ def parted(report: StatusReport) -> tuple[dict[str, Any], dict[str, float]]:
     return fields, counts
 
 
-def add_sink_report(board: "Reporter | Board", sink: str, status: Mapping[str, Any]) -> None:
+class TakesReports(Protocol):
+    """The board, or a reporter to it."""
+
+    def add(self, name: str, report: StatusReport) -> None: ...
+
+
+def add_sink_report(board: TakesReports, sink: str, status: Mapping[str, Any]) -> None:
     """Reports what a sink says, see `Progress.report`; `published` and the like are what is new.
     Raises TypeError for a field that is none."""
     for table in status.get("tables", ()):

@@ -7,7 +7,7 @@ shown. Writing takes `ops.token`, and a map in a file of its own.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 import structlog
@@ -17,12 +17,9 @@ from penstock.config.map_store import Kind, MapRow, MapStore
 from penstock.model.errors import RefusedEdit, SettingsError, Unavailable
 from penstock.ops.requests import Access, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status
-from penstock.service.map_survey import MapSurvey, SurveyedTable
+from penstock.service.map_survey import MapSurvey, Served, SurveyedTable
 from penstock.sinks.loading import LoadsTables
 from penstock.tables.inventory import InventoriedTable
-
-if TYPE_CHECKING:
-    from penstock.service.service import Service
 
 KINDS: tuple[Kind, ...] = ("db", "url", "tbl")
 # What has to be given of a new row, and besides of one that is replaced.
@@ -40,7 +37,7 @@ log = structlog.get_logger("penstock.ops")
 
 
 class MapApi:
-    def __init__(self, served: "Service", access: Access, status: Callable[[], Status]) -> None:
+    def __init__(self, served: Served, access: Access, status: Callable[[], Status]) -> None:
         self._served = served
         self._survey = MapSurvey(served)
         self._access, self._status = access, status

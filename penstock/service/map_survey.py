@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from penstock.config import Pipeline
 from penstock.config.map_store import Kind, MapRow, MapStore
@@ -23,12 +23,10 @@ from penstock.model.settings import Secret
 from penstock.ops.reports import TableStatus
 from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
+from penstock.service.live_map import LiveMap
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions, TableSinkSettings
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation
-
-if TYPE_CHECKING:
-    from penstock.service.service import Service
 
 Inventory = Mapping[tuple[str, str], InventoriedTable]
 
@@ -126,10 +124,17 @@ class SurveyedTable:
         }  # fmt: skip
 
 
+class Served(Protocol):
+    """The service, as far as its map is concerned; `live` is None while it does not run."""
+
+    pipeline: Pipeline
+    live: LiveMap | None
+
+
 class MapSurvey:
     """Asks the sources and the destination of a pipeline. Threads may share it."""
 
-    def __init__(self, served: "Service") -> None:
+    def __init__(self, served: Served) -> None:
         self._served = served
         self.store = served.pipeline.map_store()
         self._lock = threading.Lock()

@@ -1,14 +1,11 @@
 """What a sink that stores changes in a stream can say of the server that has it."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from penstock.model.table_schema import SchemaStore, TableName
 from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
-
-if TYPE_CHECKING:
-    from penstock.sinks.poison.dead_letter import Letter
 
 
 class SinkServer(Protocol):
@@ -40,5 +37,5 @@ class SinkServer(Protocol):
     def schemas(self, pipeline: str, prefix: TableName = ()) -> SchemaStore:
         """Of a pipeline's tables, whose names begin with `prefix`; no I/O."""
 
-    def set_aside(self, connection: Connection, letters: Iterable["Letter"]) -> None:
-        """Stores dead letters, over an open connection."""
+    def set_aside(self, connection: Connection, letters: Iterable[Any]) -> None:
+        """Stores dead letters (`poison.dead_letter.Letter`), over an open connection."""

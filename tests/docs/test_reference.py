@@ -12,7 +12,8 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from penstock.cli import _COMMANDS, main
-from penstock.cli.bridge import _LOGIN, _REQUIRED, BRIDGE_SERIES
+from penstock.cli.bridge import _LOGIN, _REQUIRED
+from penstock.cli.bridge_series import BRIDGE_SERIES
 from penstock.config import Pipeline, build_pipeline, parse_pipeline
 from penstock.feeds.cosmos.following import CAUSES as CAUSES_OF_COSMOS
 from penstock.feeds.dynamodb.streams import CAUSES as CAUSES_OF_DYNAMODB

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from penstock.cli.bridge import BRIDGE_SERIES, bridge_series
+from penstock.cli.bridge_series import BRIDGE_SERIES, bridge_series
 from penstock.ops.metrics import metrics_text
 from penstock.ops.partitions import PartitionStatus
 from penstock.ops.reports import GapReport, SnapshotsReport, TableStatus

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from penstock.cli.bridge import bridge_series
+from penstock.cli.bridge_series import bridge_series
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
