@@ -13,7 +13,7 @@ from penstock.model.errors import Rejected
 from penstock.tables.history import HistoryColumns, StagedHistory, open_index
 from penstock.tables.lines import NULL, UNSENT, LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import RowMapping
-from penstock.tables.staging import SESSION, find_destination
+from penstock.tables.staging import SESSION, find_destination, set_session
 from tests.servers import Database, Postgres
 
 ITEM = SourceRelation(
@@ -39,8 +39,7 @@ Changes = list[LineChange]
 
 def opened(url: str) -> Any:
     connection = psycopg.connect(url, autocommit=True)
-    for name, value in (SESSION | {"TimeZone": "UTC"}).items():
-        connection.execute(f"SET {name} = '{value}'".encode())
+    set_session(connection, SESSION | {"TimeZone": "UTC"})
     return connection
 
 

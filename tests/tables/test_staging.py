@@ -14,7 +14,7 @@ from penstock.tables.lines import UNSENT, RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import SqliteConnection, SqliteStagedTable
 from penstock.tables.sqlite_staging import find_destination as find_in_sqlite
 from penstock.tables.staged import RowMapping, StagedRows, UnsentValue, widened
-from penstock.tables.staging import SESSION, StagedTable, find_destination
+from penstock.tables.staging import SESSION, StagedTable, find_destination, set_session
 from tests.servers import Database
 
 ITEM = SourceRelation(
@@ -34,8 +34,7 @@ LOG = SourceRelation(
 @pytest.fixture
 def postgres(database: Database) -> Iterator[Any]:
     with psycopg.connect(database.url, autocommit=True) as opened:
-        for name, value in SESSION.items():
-            opened.execute(f"SET {name} = '{value}'".encode())
+        set_session(opened, SESSION)
         yield opened
 
 
