@@ -1,7 +1,7 @@
 """What a partition lost before what is read next: when a loss counts, and where it is recorded."""
 
 import math
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.feeds import Feed, Gap, HistoryLost
 from penstock.feeds.shared import hole_before
@@ -19,9 +19,16 @@ REFUSED = "position_lost"
 _GAPS = 5
 
 
-# Losses that were reported once, by backend and partition: since when (monotonic seconds), by the
-# gaps before each, its cause and its place. Owners whose readers are short-lived share one.
-Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], float]]
+class Doubt(NamedTuple):
+    """A loss that was reported once: since when, and how long after it was asked for. Seconds."""
+
+    since: float
+    took: float
+
+
+# By backend and partition: losses by the gaps before each, its cause and its place. Owners whose
+# readers are short-lived share one.
+Doubts = dict[tuple[str, PartitionId], dict[tuple[int, str, str], Doubt]]
 
 
 class InDoubt(Exception):
@@ -51,7 +58,7 @@ class PassedGaps:
         self._key = feed.backend, partition  # in the doubts
         self._gaps = gaps  # where they are recorded
         self._doubts = doubts
-        self._doubted_at = clock()  # when a loss was reported once
+        self._asked_at = clock()  # when it was followed last
         self._clock = clock
         # Gaps that were passed, each with the bookmark before it, and whose ends are not known yet.
         self._unended: list[tuple[Gap, Bookmark]] = []
@@ -61,6 +68,8 @@ class PassedGaps:
         return self._key[1]
 
     def verify(self) -> None:
+        """Called before each following."""
+        self._asked_at = self._clock()
         self._gaps.verify(self._partition)
 
     def pass_hole(self, resume: Bookmark) -> None:
@@ -85,15 +94,15 @@ class PassedGaps:
             error = HistoryLost(gap, hint=error.hint)
         gap, now = error.gap, self._clock()
         known, key = self._doubts.setdefault(self._key, {}), (number, gap.cause, gap.after)
-        is_first, since = key not in known, known.setdefault(key, now)
+        is_first, took = key not in known, now - self._asked_at
+        since = known.setdefault(key, Doubt(now, took)).since
         if is_first and not is_named:
             return
         if now - since < CONFIRMED:
-            self._doubted_at = now
             raise InDoubt
         if gap.policy == "fail" or since > -math.inf:  # else it is on record
             self._record(error, resume)
-        known[key] = -math.inf
+        known[key] = Doubt(-math.inf, took)
         self.despite.append(gap)
 
     def followed(self, resume: Bookmark, begins: str) -> None:
@@ -110,9 +119,12 @@ class PassedGaps:
             self._gaps.lost(self._partition, gap, resume, to=to)
 
     def read(self, *, has_pages: bool) -> None:
-        """The source was read: what it reported once, and not again, was no loss."""
-        if self._doubts and (has_pages or self._clock() - self._doubted_at >= BLOCKED):
-            self._doubts.pop(self._key, None)
+        """The source was read: what it reported once, and not again, was no loss. A server may
+        report it with a later reply of each following, and be slow."""
+        if known := self._doubts.get(self._key):
+            patience = BLOCKED + max(each.took for each in known.values())
+            if has_pages or self._clock() - self._asked_at >= patience:
+                del self._doubts[self._key]
         if has_pages:
             self.despite.clear()
 

@@ -164,6 +164,31 @@ class Flaky(StagedFeed):
         return found
 
 
+class Slow(Flaky):
+    """Finds the loss with the last of some replies of each connection, of so many seconds each."""
+
+    clock: Clock
+
+    def __init__(self, replies: int, seconds: float) -> None:
+        super().__init__(wrong=100)
+        self.replies, self.seconds = replies, seconds
+
+    def follow(
+        self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
+    ) -> StagedFollowing:
+        found = super().follow(partition, bookmark, despite=despite)
+        left, read = self.replies, found.read
+
+        def slowly(timeout: float) -> Sequence[Page]:
+            nonlocal left
+            self.clock.now += self.seconds
+            left -= 1
+            return () if left and not despite else read(timeout)
+
+        found.read = slowly  # type: ignore[method-assign]
+        return found
+
+
 def test_a_position_that_is_lost_without_a_gap_is_asked_for_again_at_once() -> None:
     reader, recorder = reader_of(Flaky(wrong=1, plain=True))
     assert firsts(reader.step(0.0))[0] == 0
@@ -184,6 +209,23 @@ def test_one_answer_that_a_position_is_lost_is_no_loss(plain: bool) -> None:
     clock.now += 10 * BLOCKED
     assert reader.step(0.0) == Step((), CONFIRMED), "what was read meanwhile proves the first wrong"
     assert recorder.found == []
+
+
+@pytest.mark.parametrize("replies", [1, 2, 4])
+@pytest.mark.parametrize("seconds", [1.0, 10.0, 31.0, 300.0])
+def test_a_loss_counts_however_slow_the_replies_are_and_after_however_many(
+    replies: int, seconds: float
+) -> None:
+    """The server finds it late in each connection: the time until then proves nothing."""
+    clock, feed = Clock(), Slow(replies, seconds)
+    feed.clock = clock
+    reader, recorder = reader_of(feed, clock=clock)
+    for _ in range(4 * replies + 4):
+        if (step := reader.step(0.0)).pages:
+            break
+        clock.now += step.wait
+    assert firsts(step)[0] == 0
+    assert recorder.found[0] == ("trimmed", "")
 
 
 def test_a_position_that_is_refused_later_each_time_is_a_gap() -> None:
