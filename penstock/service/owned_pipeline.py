@@ -34,6 +34,11 @@ class OwnedPipeline:
         """Whether snapshots may go on."""
         return not self._over.is_set() and self._standby.is_ours
 
+    @property
+    def is_held(self) -> bool:
+        """Whether no other instance has it, also after the `end`."""
+        return self._standby.is_ours
+
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         self._pipeline = pipeline
 

@@ -27,7 +27,8 @@ log = structlog.get_logger("penstock")
 
 
 class FollowedTables(Closes):
-    """Looks from `start` until `close`, while the pipeline is ours. What fails is logged once."""
+    """Looks from `start` until `close`, and once more then, while the pipeline is ours. What fails
+    is logged once."""
 
     def __init__(
         self, owned: OwnedPipeline, sources: list[SnapshotSource], sink: SinkServer
@@ -40,7 +41,7 @@ class FollowedTables(Closes):
         self._stored: dict[str, set[TableName]] = {}
         self._store_at = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # what failed -> how
-        self._over = threading.Event()
+        self._over, self._is_last = threading.Event(), False
         self._thread = threading.Thread(target=self._run, name="schemas", daemon=True)
 
     def start(self) -> None:
@@ -81,25 +82,33 @@ class FollowedTables(Closes):
             if time.monotonic() >= self._store_at:
                 self._store()
             self._over.wait(_LOOK)
+        # A mirror that runs while no service does knows what the bucket has.
+        self._is_last = not self._said and not self._store_at
+        if self._goes_on:
+            self.look()
+            if not self._said:
+                self._store()
 
     @property
     def _goes_on(self) -> bool:
+        if self._is_last:
+            return self._owned.is_held
         return self._owned.is_ours and not self._over.is_set()
 
     def _store(self) -> None:
         """Stores new schemas, and the ends of tables that are gone."""
         self._store_at = time.monotonic() + _AGAIN
         with self._warning("schemas of tables cannot be stored now; changes flow"):
-            for backend, tables in self._found.copy().items():
-                self._store_of(backend, tables)
-            self._store_at = 0.0
+            if all([self._store_of(*each) for each in self._found.copy().items()]):  # noqa: C419
+                self._store_at = 0.0
 
-    def _store_of(self, backend: str, tables: list[FollowedTable]) -> None:
+    def _store_of(self, backend: str, tables: list[FollowedTable]) -> bool:
+        """Whether it came to the end."""
         bucket, stored = self._buckets[backend], self._stored.get(backend)
         schemas = [each.schema for each in tables]
         for start in range(0, len(schemas), _TOGETHER):
             if not self._goes_on:
-                return
+                return False
             some = schemas[start : start + _TOGETHER]
             bucket.put(*some)
             if stored is not None:
@@ -110,9 +119,10 @@ class FollowedTables(Closes):
             stored = self._stored[backend] = names.copy()
         for name in stored - names:
             if not self._goes_on:
-                return
+                return False
             bucket.remove(name)
             stored.discard(name)
+        return True
 
     @contextmanager
     def _warning(self, what: str) -> Iterator[None]:

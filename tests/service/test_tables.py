@@ -73,7 +73,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Script:
 def tables_of(script: Any, suspended: Callable[[], Any] = dict) -> FollowedTables:
     feed: Any = None
     source = SnapshotSource(backend="shop", feed=feed, prefix=())
-    owned: Any = SimpleNamespace(name="pipe", is_ours=True, suspended=suspended)
+    owned: Any = SimpleNamespace(name="pipe", is_ours=True, is_held=True, suspended=suspended)
     return FollowedTables(owned, [source], script)
 
 
@@ -130,6 +130,26 @@ def test_requests_do_not_wait_for_the_bucket_and_neither_does_the_end(
     script.proceed.set()
     tables._thread.join(60)
     assert script.done == [(("one",),)], "it goes on with no other table"
+
+
+@pytest.mark.parametrize("ends", ["by a stop", "by another instance", "while the source is away"])
+def test_what_changed_since_the_last_look_is_stored_at_a_stop(
+    script: Script, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A mirror that runs while no service does knows what the bucket has."""
+    monkeypatch.setattr("penstock.service.tables._LOOK", 3600)
+    script.versions = {"t": "1"}
+    with tables_of(script) as tables:
+        tables.start()
+        until(lambda: ("keep", ("t",)) in script.done)
+        script.done.clear()
+        script.versions = {"other": "1"}
+        owned: Any = tables._owned
+        owned.is_ours, owned.is_held = False, ends != "by another instance"
+        if ends == "while the source is away":
+            script.source_fault = Unavailable("away")
+    stored = [(("other",),), ("remove", ("t",))]
+    assert script.done == (stored if ends == "by a stop" else [])
 
 
 def test_a_suspended_table_has_its_reason(script: Script) -> None:

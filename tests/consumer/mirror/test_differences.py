@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -9,6 +10,7 @@ import pytest
 
 from penstock.consumer.mirror.differences import difference_since
 from penstock.consumer.mirror.published_tables import Catalog, Revision
+from penstock.model.errors import Unavailable
 from penstock.nats.connection import Connection
 from penstock.nats.services import asked
 from penstock.snapshots.records import Records
@@ -250,6 +252,25 @@ def test_a_snapshot_from_before_a_difference_is_not_used(
     mirror = world.replica(file)
     with pytest.raises(Exception, match="nobody takes a snapshot of t"), mirror:
         mirror.run(once=True)
+
+
+def test_a_table_made_again_right_before_the_service_stops_is_loaded_anew(
+    database: Database, world_of: MakeWorld, file: str, tmp_path: Path
+) -> None:
+    """No change of it is in the log, and no look comes between."""
+    database.execute(f"{PLAIN}; {PUBLISHED}")
+    world = world_of().start()
+    world.mirror(file)
+    database.execute(f"DROP TABLE t; {PLAIN.replace('6', '4')}; ALTER PUBLICATION p ADD TABLE t")
+    world.stop_service()
+    fresh = f"sqlite:///{tmp_path / 'fresh.db'}"
+    for target in (file, fresh):
+        with pytest.raises(Unavailable, match="nobody takes a snapshot of t"):
+            world.mirror(target)
+    world.start_service()
+    for target in (file, fresh):
+        world.mirror(target)
+        same(database, target, "t")
 
 
 def test_a_snapshot_that_says_so_is_loaded_for_what_nothing_shows(
