@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -183,6 +184,8 @@ class MirrorTarget(TargetSession):
                 for step in steps:
                     self._step(table, step)
                 self._store(table)
+            if any(steps for _, steps in work):
+                self.database.check_deferred(self._opened().cursor())
             done.clear()  # what fails now is of no table
             for stream, sequence in positions.items():
                 self._run(
@@ -326,35 +329,43 @@ class MirrorTarget(TargetSession):
 
     @contextmanager
     def _refusing(self, work: Work) -> Iterator[None]:
-        """What fails is of the last table of the work, if there is any."""
+        """What fails is of a table of the work, if there is any: of that of the row that fails
+        again, or of the last one."""
         try:
             yield
         except Exception as error:
             passes = isinstance(error, (Unavailable, LeaseLost))
             if not work or (passes and not isinstance(error, Recurring)):
                 raise
-            table, row = self._first_refused(work) or (work[-1][0], {})
+            found = self._first_refused(work)
+            if found is None and passes:
+                raise
+            table, row = found or (work[-1][0], {})
             columns = {one.name: one for one in table.columns}
             refusing = (name for name in row if not self._takes(columns[name], row[name]))
             raise refused(table, row, next(refusing, ""), error) from error
 
     def _first_refused(self, work: Work) -> tuple[TargetTable, Mapping[str, Any]] | None:
         """The table, and what is known of its row, that fails: the work is done again in halves,
-        then undone."""
-        last = work[-1][0].name
-        given = pieces([one for one in work if one[0].name == last])
-        with suppress(_Undone), self._transaction():
-            _, found = sift(given, self._attempt, first=True)
-            raise _Undone
-        return next(((table, row_of(table, piece)) for ((table, piece),), _ in found), None)
+        then undone. What waits for the end of the transaction may need rows of other tables."""
+        last = pieces([one for one in work if one[0].name == work[-1][0].name])
+        for given, is_whole in ((last, False), (pieces(work), True)):
+            with suppress(_Undone), self._transaction():
+                _, found = sift(given, partial(self._attempt, is_whole=is_whole), first=True)
+                raise _Undone
+            for ((table, piece),), _ in found:
+                return table, row_of(table, piece)
+        return None
 
-    def _attempt(self, some: Sequence[Piece]) -> Sequence[object]:
+    def _attempt(self, some: Sequence[Piece], *, is_whole: bool) -> Sequence[object]:
         """Does a part of some work. Raises Rejected for anything that may be of its rows."""
         try:
             with self._translated(), self._opened().transaction():
                 for table, steps in joined(some):
                     for step in steps:
                         self._step(table, step)
+                if is_whole:
+                    self.database.check_deferred(self._opened().cursor())
         except Exception as error:
             if isinstance(error, Unavailable) and not isinstance(error, Recurring):
                 raise

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -11,13 +12,15 @@ from penstock.consumer.mirror.steps import (
     ForgetLate,
     LoadedChunk,
     RestoreRows,
+    TableRefused,
     Values,
 )
 from penstock.consumer.mirror.target import MirrorTarget, open_target
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
-from penstock.model.errors import LeaseLost, SettingsError
+from penstock.model.errors import LeaseLost, SettingsError, Unavailable
 from penstock.tables.fold import ABSENT, Clear, Merge, Move, Recount
 from tests.consumer.mirror.world import execute, rows_of
+from tests.servers import Database
 
 A, B, C = (
     TargetColumn(name="a", data_type="integer"),
@@ -225,6 +228,76 @@ def test_rows_of_the_last_point_are_restored_until_they_are_forgotten(
     assert rows(target) == []
     with pytest.raises(SettingsError, match="penstock_late"):
         one.apply([(apart, [RestoreRows(None)])], {"CDC": 11})
+    one.close()
+
+
+RAISES = """
+CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+    IF NEW.a = 2 THEN RAISE EXCEPTION 'no' USING ERRCODE = '{}'; END IF; RETURN NEW;
+END $$;
+"""
+AT_ONCE = f"{RAISES} CREATE TRIGGER t BEFORE INSERT ON bad FOR EACH ROW EXECUTE FUNCTION f()"
+AT_THE_END = (
+    f"{RAISES} CREATE CONSTRAINT TRIGGER t AFTER INSERT ON bad DEFERRABLE INITIALLY DEFERRED"
+    " FOR EACH ROW EXECUTE FUNCTION f()"
+)
+STATES = ("P0001", "54000", "55000", "57014", "58P01", "XX000", "22012", "40002")
+# What users have made in a target -> what becomes of the row 2 of the table `bad`.
+TROUBLES = {
+    "a deferred key": "CREATE TABLE refs (a int PRIMARY KEY); INSERT INTO refs VALUES (1), (3);"
+    "ALTER TABLE bad ADD FOREIGN KEY (a) REFERENCES refs DEFERRABLE INITIALLY DEFERRED",
+    "an index of large values": "CREATE INDEX ON bad (b)",
+    **{f"{state} at once": AT_ONCE.format(state) for state in STATES},
+    **{f"{state} at the end": AT_THE_END.format(state) for state in STATES},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_one_tables_trouble_is_that_tables_whenever_the_server_says_it(
+    database: Database, trouble: str, is_first: bool
+) -> None:
+    one = open_target(database.url)
+    one.open(["t", "bad"])
+    good, bad = load(one, TABLE), load(one, replace(TABLE, name="bad", target="bad"))
+    database.execute(TROUBLES[trouble])
+    large = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
+    rows_of_bad = [(1, "x"), (2, large), (3, "y")]
+    work = [(good, [Merge(whole=[(1, "x"), (2, "y")])]), (bad, [Merge(whole=rows_of_bad)])]
+    with pytest.raises(TableRefused, match=r"the row with the key a=2 of public\.t is") as caught:
+        one.apply(work[::-1] if is_first else work, {"CDC": 9})
+    assert caught.value.table == "bad"
+    assert large not in str(caught.value)
+    one.apply(work[:1], {"CDC": 9})
+    assert rows(database.url) == [("1", "x"), ("2", "y")]
+    one.close()
+
+
+def test_rows_that_need_later_rows_of_a_batch_come_out(database: Database) -> None:
+    one = open_target(database.url)
+    one.open(["t", "child"])
+    parent, child = load(one, TABLE), load(one, replace(TABLE, name="child", target="child"))
+    database.execute(
+        "ALTER TABLE child ADD FOREIGN KEY (a) REFERENCES t DEFERRABLE INITIALLY DEFERRED"
+    )
+    step = Merge(whole=[(1, "x")])
+    one.apply([(child, [step]), (parent, [step])], {"CDC": 9})
+    assert rows(database.url, "child") == [("1", "x")]
+    one.close()
+
+
+def test_a_statement_that_was_cancelled_once_is_of_no_table(database: Database) -> None:
+    one = open_target(database.url)
+    one.open(["t"])
+    live = load(one, TABLE)
+    database.execute("CREATE SEQUENCE often; " + AT_ONCE.format("57014").replace(
+        "NEW.a = 2", "nextval('often') = 1").replace("ON bad", "ON t"))  # fmt: skip
+    work = [(live, [Merge(whole=[(1, "x")])])]
+    with pytest.raises(Unavailable):
+        one.apply(work, {"CDC": 9})
+    one.apply(work, {"CDC": 9})
+    assert rows(database.url) == [("1", "x")]
     one.close()
 
 
