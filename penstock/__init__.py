@@ -133,7 +133,13 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module 'penstock' has no attribute {name!r}")
-    found = getattr(import_module(_MODULES[name]), name)
+    try:
+        module = import_module(_MODULES[name])
+    except ModuleNotFoundError:
+        from penstock.process.plugins import driver
+
+        module = driver(_MODULES[name])  # raises, and names the extra
+    found = getattr(module, name)
     globals()[name] = found  # the next use does not come here
     return found
 

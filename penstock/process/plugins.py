@@ -45,9 +45,8 @@ def driver(module: str) -> Any:
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
-        raise _missing(
-            error, distribution("penstock-cdc"), f"this needs the module {module!r}"
-        ) from None
+        what = f"this needs the module {error.name!r}"
+        raise _missing(error, distribution("penstock-cdc"), what) from None
 
 
 def _missing(error: ModuleNotFoundError, package: Distribution | None, what: str) -> SettingsError:
