@@ -253,30 +253,6 @@ def test_a_reload_of_an_append_keeps_what_is_gone(database: Database, sink_of: S
     assert items(database) == [(1, "a"), (2, "new"), (3, "c")]
 
 
-@pytest.mark.parametrize("options", [{}, {"filter": "id < 9"}])
-def test_a_reload_of_an_append_without_a_key_adds_what_is_missing(
-    database: Database, sink_of: SinkOf, options: dict[str, str]
-) -> None:
-    database.execute("CREATE TABLE items (sid text, id int, name text)")
-    database.execute("INSERT INTO items VALUES ('other', 1, 'a')")
-    sink, point, noted = sink_of(type="append", **options), Point(), Noted()
-    columns = tuple({**column, "key": False} for column in COLUMNS)
-    point.schema = replace(point.schema, columns=columns)
-    loaded(load_of(sink), point, b"1\ta\n1\ta\n2\tb\n3\t\\N", on_error="dead-letter")
-    load_of(sink).finish()
-    load_of(sink).settle("stop", ignore)
-    sink.reload("items", None)
-    rows = b"1\ta\n1\ta\n1\ta\n3\t\\N\n4\td"
-    loaded(load_of(sink), point, rows, on_error="dead-letter", noted=noted)
-    found = database.execute(
-        "SELECT sid, id, name, count(*) FROM items GROUP BY 1, 2, 3 ORDER BY 1, 2"
-    )
-    assert found == [
-        ("other", 1, "a", 1), ("shop", 1, "a", 3), ("shop", 2, "b", 1), ("shop", 3, None, 1),
-        ("shop", 4, "d", 1),
-    ]  # fmt: skip
-
-
 def test_tables_are_loaded_once_after_what_was_lost(database: Database, sink_of: SinkOf) -> None:
     database.execute(TARGET)
     sink, shop = sink_of(), PartitionId("shop")

@@ -10,8 +10,6 @@ import pyarrow as pa
 import pytest
 
 from penstock.model.change import ERROR, WHOLE
-from penstock.model.errors import Rejected, SettingsError
-from penstock.model.position import PartitionId, Place
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from tests.progress import Noted
@@ -69,22 +67,6 @@ def items(database: Database) -> list[tuple[Any, ...]]:
     return database.execute("SELECT * FROM items ORDER BY id")
 
 
-def test_changes_become_rows_once(database: Database, sink_of: SinkOf) -> None:
-    database.execute(TARGET)
-    first = rows_of("INSERT 1 one", "INSERT 2 two", "INSERT 3 three")
-    second = rows_of("UPDATE 1 uno", "DELETE 2", "INSERT 2 due", "DELETE 3", commit=2)
-    noted = Noted()
-    receipt = sink_of().write(iter([first, second]), noted)
-    assert items(database) == [(1, "uno"), (2, "due")]
-    assert (receipt.published, receipt.duplicates) == (7, 0)
-    last = Place("00000000/00000002", 3)
-    assert dict(receipt.position) == noted.position == {PartitionId("shop"): last}
-    database.execute("UPDATE items SET name = 'mine'")
-    again = sink_of().write([first, second], Noted())
-    assert items(database) == [(1, "mine"), (2, "mine")], "a stored change was applied again"
-    assert (again.published, again.duplicates) == (0, 7)
-
-
 @pytest.mark.parametrize("text", NOT_ONE)
 def test_an_expression_that_is_not_one_is_not_run(
     database: Database, sink_of: SinkOf, text: str
@@ -112,34 +94,6 @@ def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_
     commits = [each for told in noted for each in told.get("commits", {}).values()]
     assert commits
     assert min(commits) >= 1
-
-
-def test_a_change_that_is_refused_is_set_aside_and_the_rest_lands(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "INSERT 3 three", "UPDATE 3 tree")
-    noted = Noted()
-    receipt = sink_of({"on_error": "dead-letter"}).write(iter([bad]), noted)
-    assert items(database) == [(1, "one"), (3, "tree")]
-    assert (receipt.published, receipt.duplicates) == (3, 0)
-    assert noted[-1]["dead_letters"] == {"refused": 1}
-    ((event_id, letter),) = database.execute("SELECT event_id, letter FROM penstock.dead_letter")
-    assert event_id == "default:00000000/00000001:1"
-    assert orjson.loads(letter)["error"] == (
-        "the destination refuses a row: string data right truncation (22001)"
-    )
-
-
-def test_tables_that_are_not_in_the_map_advance_the_position(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    other = rows_of("INSERT 1 one", collection="other", relation_id=5)
-    noted = Noted()
-    sink_of().write(iter([other]), noted)
-    assert items(database) == []
-    assert noted.position == {PartitionId("shop"): Place("00000000/00000001", 0)}
 
 
 def test_a_transaction_is_committed_whole_however_late_its_end_comes(
@@ -210,41 +164,6 @@ def test_a_version_that_is_refused_is_set_aside_and_other_transactions_are_whole
     assert letters == [("default:00000000/00000003:0",), ("default:00000000/00000005:0",)]
 
 
-def test_a_dead_letter_is_listed_and_applied_once_its_cause_is_gone(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    sink = sink_of({"on_error": "dead-letter"})
-    sink.write(iter([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")]), Noted())
-    (letter,) = sink.dead_letters()
-    assert (letter["table"], letter["operation"], letter["reason"]) == (
-        "public.items", "INSERT", "refused",
-    )  # fmt: skip
-    assert sink.dead_letter("default:00000000/00000001:1")["id"] == letter["id"]
-    with pytest.raises(Rejected, match="22001"):
-        sink.replay(str(letter["id"]), never)
-    assert list(sink.dead_letters()) == [letter], "it went without being applied"
-    database.execute("ALTER TABLE items ALTER COLUMN name TYPE text")
-    done = sink.replay(str(letter["id"]), never)
-    assert done["target"] == "public.items"
-    assert items(database) == [(1, "uno"), (2, "too-long")]
-    assert list(sink.dead_letters()) == []
-    with pytest.raises(SettingsError, match="no dead letter"):
-        sink.replay(str(letter["id"]), never)
-
-
-def test_a_dead_letter_keeps_what_was_not_sent(database: Database, sink_of: SinkOf) -> None:
-    database.execute("CREATE TABLE items (id int PRIMARY KEY CHECK (id < 9), name text)")
-    database.execute("INSERT INTO items VALUES (1, 'long ago')")
-    sink = sink_of({"on_error": "dead-letter"})
-    moved = rows_of("UPDATE 10 \\U", before=["1\t\\U"], unchanged=[["name"]])
-    sink.write(iter([moved]), Noted())
-    (letter,) = sink.dead_letters()
-    database.execute("ALTER TABLE items DROP CONSTRAINT items_id_check")
-    sink.replay(str(letter["id"]), never)
-    assert items(database) == [(10, "long ago")]
-
-
 def test_a_change_that_was_not_decoded_is_decoded_again(
     database: Database, sink_of: SinkOf
 ) -> None:
@@ -260,27 +179,6 @@ def test_a_change_that_was_not_decoded_is_decoded_again(
     assert letter["reason"] == "not-utf8"
     sink.replay(str(letter["id"]), lambda page: [rows_of("INSERT 1 one")])
     assert items(database) == [(1, "one")]
-
-
-def test_a_table_waits_from_a_refused_change_on(database: Database, sink_of: SinkOf) -> None:
-    database.execute(TARGET)
-    sink, noted = sink_of({"on_error": "suspend"}), Noted()
-    sink.write(iter([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")]), noted)
-    sink.write(iter([rows_of("INSERT 3 tre", commit=2)]), noted)
-    assert items(database) == [(1, "one")]
-    assert noted.position == {PartitionId("shop"): Place("00000000/00000002", 0)}
-    (table,) = sink.tables()
-    assert (table["table"], table["state"], table["held"]) == ("public.items", "suspended", 3)
-    assert "22001" in table["error"]
-    assert (table["reason"], table["sid"]) == ("refused", "shop")
-    assert table["since"].startswith("20")
-    assert applied_of(noted) == {"INSERT": 1}
-    assert list(sink.dead_letters()) == []
-    with pytest.raises(SettingsError, match=r"suspended: public\.items"):
-        sink.resume_table(None, "public.other")
-    assert sink.resume_table(None, "public.items")["held"] == 3
-    assert [(each["state"], each["reason"]) for each in sink.tables()] == [("loading", "")]
-    assert database.execute("SELECT state FROM penstock.ledger") == [("loaded",)]
 
 
 def never(page: Any) -> Any:
@@ -307,15 +205,13 @@ def moved_row(*, alike: bool) -> pa.RecordBatch:
     return pa.concat_batches([first, moved])
 
 
-@pytest.mark.parametrize(("kind", "alike"), [("clone", True), ("clone", False), ("history", True)])
-def test_a_row_that_moves_between_partitions_is_one_row(
-    database: Database, sink_of: SinkOf, kind: str, *, alike: bool
+def test_a_row_of_a_history_that_moves_between_partitions_has_two_versions(
+    database: Database, sink_of: SinkOf
 ) -> None:
-    sink = sink_of(type=kind, partitions="items_.", create=True)
-    sink.write(iter([moved_row(alike=alike)]), Noted())
-    expected = [("one",)] if kind == "clone" else [("one", False), ("one", False)]
-    names = "name" if kind == "clone" else "name, kvsz_deleted"
-    assert database.execute(f"SELECT {names} FROM items") == expected
+    sink = sink_of(type="history", partitions="items_.", create=True)
+    sink.write(iter([moved_row(alike=True)]), Noted())
+    found = database.execute("SELECT name, kvsz_deleted FROM items")
+    assert found == [("one", False), ("one", False)]
 
 
 @pytest.mark.parametrize("kind", ["clone", "history"])
@@ -364,16 +260,3 @@ def test_a_column_that_may_have_another_name_makes_its_table_wait(
     load.settle("dead-letter")
     assert items(database) == [(1, "uno")]
     assert ledger(database) == [("live", "")]
-
-
-def test_a_truncated_partition_is_loaded_anew_with_the_others(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    sink = sink_of(partitions="items(_.*)?")
-    truncate = rows_of("INSERT 2 two", "TRUNCATE", commit=2, collection="items_a")
-    for each in (rows_of("INSERT 1 one"), truncate):
-        sink.write(iter([each]), Noted())
-    assert ledger(database) == [("loading", "")]
-    assert items(database) == [(1, "one")], "rows of other partitions went"
-    assert database.execute("SELECT operation FROM penstock.held") == [("INSERT",), ("TRUNCATE",)]

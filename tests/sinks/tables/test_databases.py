@@ -1,0 +1,257 @@
+"""What a sink of tables does in any database, given batches of lines and rows of a load; what a
+mirror does in any, `tests/consumer/mirror/test_target.py` has."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.model.errors import Rejected, SettingsError
+from penstock.model.position import PartitionId
+from penstock.model.position import Place as Position
+from tests.progress import Noted
+from tests.servers import Postgres
+from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
+from tests.sinks.postgres.test_write import ITEMS, applied_of, moved_row, never, rows_of
+from tests.tables.databases import TARGET, Place, file_at
+
+SHOP = PartitionId("shop")
+WIDE = TARGET.replace("5", "9")
+# What is said of a name that is too long.
+REFUSED = {
+    "postgres": "check violation, constraint items_name_check, table items (23514)",
+    "sqlite": "CHECK constraint failed: length(name) <= 5",
+}
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    if request.param == "sqlite":
+        yield file_at(tmp_path / "target.db")
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    with postgres.database() as fresh:
+        yield Place("postgres", fresh.url, fresh.execute)
+
+
+def test_changes_become_rows_once(there: Place) -> None:
+    there.execute(TARGET)
+    first = rows_of("INSERT 1 one", "INSERT 2 two", "INSERT 3 three")
+    second = rows_of("UPDATE 1 uno", "DELETE 2", "INSERT 2 due", "DELETE 3", commit=2)
+    noted = Noted()
+    receipt = there.sink().write(iter([first, second]), noted)
+    assert there.items == [(1, "uno"), (2, "due")]
+    assert (receipt.published, receipt.duplicates) == (7, 0)
+    assert dict(receipt.position) == noted.position == {SHOP: Position("00000000/00000002", 3)}
+    there.execute("UPDATE items SET name = 'mine'")
+    again = there.sink().write([first, second], Noted())
+    assert there.items == [(1, "mine"), (2, "mine")], "a stored change was applied again"
+    assert (again.published, again.duplicates) == (0, 7)
+
+
+def test_tables_that_are_not_in_the_map_advance_the_position(there: Place) -> None:
+    there.execute(TARGET)
+    noted = Noted()
+    there.sink().write([rows_of("INSERT 1 one", collection="other", relation_id=5)], noted)
+    assert there.items == []
+    assert noted.position == {SHOP: Position("00000000/00000001", 0)}
+
+
+def test_a_change_that_is_refused_is_set_aside_and_the_rest_lands(there: Place) -> None:
+    there.execute(TARGET)
+    bad = rows_of("INSERT 1 one", "INSERT 2 too-long", "INSERT 3 three", "UPDATE 3 tree")
+    noted, sink = Noted(), there.sink({"on_error": "dead-letter"})
+    receipt = sink.write([bad], noted)
+    assert there.items == [(1, "one"), (3, "tree")]
+    assert (receipt.published, receipt.duplicates) == (3, 0)
+    assert applied_of(noted) == {"INSERT": 2, "UPDATE": 1}
+    assert noted[-1]["dead_letters"] == {"refused": 1}
+    (letter,) = sink.dead_letters()
+    assert (letter["table"], letter["operation"], letter["reason"]) == (
+        "public.items", "INSERT", "refused",
+    )  # fmt: skip
+    assert letter["error"] == f"the destination refuses a row: {REFUSED[there.kind]}"
+    assert letter["stored_at"].endswith("+00:00")
+
+
+def test_a_dead_letter_is_applied_once_its_cause_is_gone(there: Place) -> None:
+    there.execute(TARGET)
+    sink = there.sink({"on_error": "dead-letter"})
+    sink.write([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")], Noted())
+    (letter,) = sink.dead_letters()
+    assert sink.dead_letter("default:00000000/00000001:1")["id"] == letter["id"]
+    with pytest.raises(Rejected, match=re.escape(REFUSED[there.kind])):
+        sink.replay(str(letter["id"]), never)
+    assert list(sink.dead_letters()) == [letter], "it went without being applied"
+    there.make_again(WIDE)
+    assert sink.replay(str(letter["id"]), never)["target"].endswith(".items")
+    assert there.items == [(1, "uno"), (2, "too-long")]
+    assert list(sink.dead_letters()) == []
+    with pytest.raises(SettingsError, match="no dead letter"):
+        sink.replay(str(letter["id"]), never)
+
+
+def test_a_dead_letter_keeps_what_was_not_sent(there: Place) -> None:
+    there.execute("CREATE TABLE items (id integer PRIMARY KEY CHECK (id < 9), name text)")
+    there.execute("INSERT INTO items VALUES (1, 'long ago')")
+    sink = there.sink({"on_error": "dead-letter"})
+    sink.write([rows_of("UPDATE 10 \\U", before=["1\t\\U"], unchanged=[["name"]])], Noted())
+    (letter,) = sink.dead_letters()
+    there.make_again("CREATE TABLE items (id integer PRIMARY KEY, name text)")
+    sink.replay(str(letter["id"]), never)
+    assert there.items == [(10, "long ago")]
+
+
+def test_a_table_waits_from_a_refused_change_on_until_it_is_resumed(there: Place) -> None:
+    there.execute(TARGET)
+    sink, noted = there.sink({"on_error": "suspend"}), Noted()
+    sink.write([rows_of("INSERT 1 one", "INSERT 2 too-long", "UPDATE 1 uno")], noted)
+    sink.write([rows_of("INSERT 3 tre", commit=2)], noted)
+    assert there.items == [(1, "one")]
+    assert noted.position == {SHOP: Position("00000000/00000002", 0)}
+    assert applied_of(noted) == {"INSERT": 1}
+    (table,) = sink.tables()
+    assert (table["table"], table["state"], table["held"]) == ("public.items", "suspended", 3)
+    assert (table["reason"], table["sid"]) == ("refused", "shop")
+    assert table["since"].startswith("20")
+    assert REFUSED[there.kind] in table["error"]
+    assert list(sink.dead_letters()) == []
+    with pytest.raises(SettingsError, match=r"suspended: public\.items"):
+        sink.resume_table(None, "public.other")
+    there.make_again(WIDE)
+    assert sink.resume_table("default", "public.items")["held"] == 3
+    assert [(each["state"], each["reason"]) for each in sink.tables()] == [("loading", "")]
+    load_of(sink).settle("suspend")
+    assert there.items == [(1, "uno"), (2, "too-long"), (3, "tre")]
+    assert sink.tables()[0]["state"] == "live"
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_a_row_that_moves_between_partitions_is_one_row(there: Place, *, alike: bool) -> None:
+    there.sink(partitions="items_.", create=True).write([moved_row(alike=alike)], Noted())
+    assert there.execute("SELECT id, name FROM items") == [(1, "one")]
+
+
+@pytest.mark.slow
+def test_a_truncated_partition_is_loaded_anew_with_the_others(there: Place) -> None:
+    there.execute(TARGET)
+    sink = there.sink(partitions="items(_.*)?")
+    truncate = rows_of("INSERT 2 two", "TRUNCATE", commit=2, collection="items_a")
+    for each in (rows_of("INSERT 1 one"), truncate):
+        sink.write([each], Noted())
+    assert sink.tables()[0]["state"] == "loading"
+    assert there.items == [(1, "one")], "rows of other partitions went"
+    assert sink.tables()[0]["held"] == 2
+    load = load_of(sink)
+    parts = [
+        Point(3, schema=replace(Point().schema, table=name)) for name in ("items_a", "items_b")
+    ]
+    for number, point in enumerate(parts):
+        assert load.begin(point) is None
+        loaded(load, point, b"%d\ta" % (number + 7))
+    assert load.finish()
+    load_of(sink).settle("stop")
+    assert there.items == [(7, "a"), (8, "a")]
+
+
+@pytest.mark.slow
+def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
+    sink = there.sink({"initial": True}, create=True)
+    sink.enter("default", SHOP, initial=True)
+    sink.write([rows_of("INSERT 1 old"), rows_of("UPDATE 1 new", "DELETE 2", commit=3)], Noted())
+    load, point = load_of(sink), Point(2)
+    assert load.begin(point) is None
+    loaded(load, point, b"1\told\n2\tb", b"3\ta\\nb\\\\\n4\t\\N")
+    again = load_of(sink)
+    assert again.begin(point) == [], "a part would be loaded again"
+    assert again.finish()
+    load_of(sink).settle("stop")
+    assert there.items == [(1, "new"), (3, "a\nb\\"), (4, None)]
+    assert sink.reload("items", "shop") == ["public.items of default/shop"]
+    assert sink.tables()[0]["state"] == "loading"
+    load = load_of(sink)
+    assert load.begin(Point(9)) is None
+    loaded(load, Point(9), b"7\tx")
+    assert load.finish()
+    load_of(sink).settle("stop")
+    assert there.items == [(7, "x")]
+
+
+def test_a_row_of_a_load_is_a_dead_letter_that_is_replayed(there: Place) -> None:
+    there.execute(TARGET)
+    sink = there.sink({"initial": True, "on_error": "dead-letter"})
+    sink.enter("default", SHOP, initial=True)
+    loaded(load_of(sink), Point(), b"1\ta\n2\ttoo-long\n3\tc", on_error="dead-letter")
+    assert there.items == [(1, "a"), (3, "c")]
+    assert load_of(sink).finish()
+    load_of(sink).settle("stop")
+    (letter,) = sink.dead_letters()
+    assert (letter["operation"], letter["reason"]) == ("READ", "refused")
+    there.make_again(WIDE)
+    sink.replay(str(letter["id"]), never)
+    assert there.items == [(1, "a"), (2, "too-long"), (3, "c")]
+
+
+@pytest.mark.parametrize("options", [{}, {"filter": "id < 9"}])
+def test_a_reload_of_an_append_without_a_key_adds_what_is_missing(
+    there: Place, options: dict[str, str]
+) -> None:
+    there.execute("CREATE TABLE items (sid text, id int, name text)")
+    there.execute("INSERT INTO items VALUES ('other', 1, 'a')")
+    sink, point = there.sink({"initial": True}, type="append", **options), Point()
+    sink.enter("default", SHOP, initial=True)
+    columns = tuple({**column, "key": False} for column in COLUMNS)
+    point.schema = replace(point.schema, columns=columns)
+    loaded(load_of(sink), point, b"1\ta\n1\ta\n2\tb\n3\t\\N\n9\tx")
+    load_of(sink).finish()
+    load_of(sink).settle("stop")
+    sink.reload("items", None)
+    loaded(load_of(sink), point, b"1\ta\n1\ta\n1\ta\n3\t\\N\n4\td")
+    found = there.execute(
+        "SELECT sid, id, name, count(*) FROM items WHERE id < 9 GROUP BY 1, 2, 3 ORDER BY 1, 2"
+    )
+    assert found == [
+        ("other", 1, "a", 1), ("shop", 1, "a", 3), ("shop", 2, "b", 1), ("shop", 3, None, 1),
+        ("shop", 4, "d", 1),
+    ]  # fmt: skip
+    assert there.execute("SELECT count(*) FROM items WHERE id = 9") == [(0 if options else 1,)]
+
+
+def test_each_source_has_its_rows_where_there_is_a_column_for_its_name(there: Place) -> None:
+    there.execute("CREATE TABLE items (sid text, id int, name text, PRIMARY KEY (sid, id))")
+    sink = there.sink()
+    sink.write([rows_of("INSERT 1 a", "INSERT 2 b", partition="it's")], Noted())
+    sink.write([rows_of("INSERT 1 c", partition="us")], Noted())
+    sink.write([rows_of("UPDATE 1 d", "DELETE 2", partition="it's", commit=2)], Noted())
+    assert there.items == [("it's", 1, "d"), ("us", 1, "c")]
+    sink.write([rows_of("TRUNCATE", key=[None], partition="it's", commit=3)], Noted())
+    assert there.items == [("us", 1, "c")]
+
+
+def test_equal_rows_without_a_key_are_counted(there: Place) -> None:
+    there.execute("CREATE TABLE items (id int, name text, _rowid_ int)")
+    columns = [{**each, "key": False} for each in ITEMS["columns"]]
+    keyless: dict[str, Any] = {"key": [None] * 4, "relation": {**ITEMS, "columns": columns}}
+    sink = there.sink()
+    sink.write([rows_of(*["INSERT 1 a"] * 4, **keyless)], Noted())
+    gone = rows_of("DELETE 1", commit=2, before=["1\ta"], key=[None], relation=keyless["relation"])
+    sink.write([gone], Noted())
+    assert there.items == [(1, "a", None)] * 3
+
+
+def test_a_target_that_penstock_made_follows_its_source(there: Place) -> None:
+    columns, sink = ITEMS["columns"], there.sink(create=True)
+    numbers: list[list[Any]] = [[1, "id", None], [2, "name", None]]
+    catalog = {"last": 2, "file": "1", "columns": numbers, "gone": []}
+    sink.write([rows_of("INSERT 1 one", relation={**ITEMS, "catalog": catalog})], Noted())
+    columns = [columns[0], {**columns[1], "name": "title"}]
+    columns.append({"name": "size", "type": 20, "modifier": -1, "key": False})
+    catalog |= {"last": 3, "columns": [numbers[0], [2, "title", None], [3, "size", "5"]]}
+    wider = {**ITEMS, "version": "2", "columns": columns, "catalog": catalog}
+    sink.write([rows_of("INSERT 2 two 7", commit=2, relation=wider)], Noted())
+    assert there.execute("SELECT id, title, size FROM items ORDER BY 1") == [
+        (1, "one", 5), (2, "two", 7),
+    ]  # fmt: skip
