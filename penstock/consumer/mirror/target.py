@@ -338,7 +338,7 @@ class MirrorTarget(TargetSession):
             if not work or (passes and not isinstance(error, Recurring)):
                 raise
             found = self._first_refused(work)
-            if found is None and passes:
+            if found is None and passes and work[-1][1]:  # tried again, it comes out
                 raise
             table, row = found or (work[-1][0], {})
             columns = {one.name: one for one in table.columns}

@@ -274,6 +274,26 @@ def test_one_tables_trouble_is_that_tables_whenever_the_server_says_it(
     one.close()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("trouble", TROUBLES)
+def test_a_snapshot_that_a_target_refuses_is_of_its_table_whenever_the_server_says_it(
+    database: Database, trouble: str
+) -> None:
+    one = open_target(database.url)
+    one.open(["bad"])
+    bad = load(one, replace(TABLE, name="bad", target="bad"), (1, "x"))
+    database.execute(TROUBLES[trouble])
+    large = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
+    again = replace(bad, snapshot_id="snap-2", state="loading")
+    one.begin(again)
+    one.load(again, LoadedChunk(0, 2, 0), [(2, large), (3, "y")])
+    with pytest.raises(TableRefused) as caught:
+        one.finish(replace(again, state="live"))
+    assert caught.value.table == "bad"
+    assert rows(database.url, "bad") == [("1", "x")]
+    one.close()
+
+
 def test_rows_that_need_later_rows_of_a_batch_come_out(database: Database) -> None:
     one = open_target(database.url)
     one.open(["t", "child"])
