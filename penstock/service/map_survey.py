@@ -24,6 +24,7 @@ from penstock.ops.reports import TableStatus
 from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
 from penstock.service.live_map import LiveMap
+from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions, TableSinkSettings
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation
@@ -205,7 +206,10 @@ class MapSurvey:
         with database.transaction(f"making {mapped.full_target}") as cursor:
             if database.find(cursor, *name) is not None:
                 return False
-            database.create(cursor, relation, name, periods=mapped.periods, has_sid=has_sid)
+            sid_column = mapped.sid_column if has_sid else mapped.made_sid
+            for problem in taken(mapped, relation, [*relation.names, sid_column]):
+                raise problem
+            database.create(cursor, relation, name, periods=mapped.periods, sid_column=sid_column)
         return True
 
     def mapped(self, db: str, row: MapRow) -> MappedTable:

@@ -13,7 +13,6 @@ from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import (
-    SID,
     Destination,
     RowMapping,
     StagedRows,
@@ -107,11 +106,11 @@ class TableDatabase(ABC):
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
-        periods: HistoryColumns | None = None, has_sid: bool = False,
+        periods: HistoryColumns | None = None, sid_column: str = "",
     ) -> None:  # fmt: skip
         """Makes the table of this name (schema, table) with the source's columns and key, and what
-        a history has besides (and any other, if it `has_sid`, the source's name)."""
-        kinds, key = self.shape(cursor, relation, periods=periods, has_sid=has_sid)
+        a history has besides, and the source's name, if that has a column."""
+        kinds, key = self.shape(cursor, relation, periods=periods, sid_column=sid_column)
         parts = kinds_listed(kinds)
         if key:
             parts += sql.SQL(", PRIMARY KEY ({})").format(joined_names(key))
@@ -121,14 +120,14 @@ class TableDatabase(ABC):
 
     def shape(
         self, cursor: Any, relation: SourceRelation, *, periods: HistoryColumns | None = None,
-        has_sid: bool = False,
+        sid_column: str = "",
     ) -> tuple[Mapping[str, str], Sequence[str]]:  # fmt: skip
         """The columns and the key that `create` gives a table."""
         kinds = {column.name: self.type_at(cursor, column) for column in relation.columns}
         key = [relation.columns[number].name for number in relation.key]
-        if has_sid or periods is not None:
-            kinds = {SID: "text"} | kinds
-            key = [SID, *key] if key else []
+        if sid_column:
+            kinds = {sid_column: "text"} | kinds
+            key = [sid_column, *key] if key else []
         if periods is not None:
             kinds |= periods.kinds
             key = [*key, periods.start] if key else []

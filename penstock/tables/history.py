@@ -17,13 +17,12 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from psycopg import sql
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.model.settings import Settings
 from penstock.tables.fold import EMPTYING, LINES, by_unsent
 from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation
 from penstock.tables.staged import (
-    SID,
     Destination,
     RowMapping,
     UnsentValue,
@@ -54,6 +53,12 @@ class HistoryColumns(Settings):
             self.end: f"timestamptz NOT NULL DEFAULT '{LAST}'",
             self.deleted: "boolean NOT NULL DEFAULT false",
         }
+
+    @model_validator(mode="after")
+    def _are_three(self) -> "HistoryColumns":
+        if len(self.kinds) < 3:
+            raise ValueError("start, end and deleted need three names")
+        return self
 
 
 class Version(NamedTuple):
@@ -316,7 +321,7 @@ class StagedHistory(StagedTable):
             _SQL("{} AS {}").format(self._value(name), sql.Identifier(key))
             for key, name in zip(keys, self.key, strict=True)
         ]
-        sid = [] if self.mapping.sid is None else [SID]
+        sid = [*self.mapping.own]
         values += [_SQL("{}::text AS __sid").format(self._value(name)) for name in sid]
         names = [*self.written, *sid]
         return self._sql(
@@ -347,6 +352,8 @@ SELECT EXISTS (SELECT FROM pg_catalog.pg_index i WHERE i.indrelid = to_regclass(
 # Of a staged version: U, D for a deletion, L for one that lacks values, X where the filter needs
 # them.
 _META = {"__transaction": "int", "__operation": "text", "__at": "timestamptz"}
+# What a source's columns cannot be called.
+OWN_NAMES = {*_META, "__time", "__next", "__ends", "__place", *(f"__old_{n}" for n in range(32))}
 _ADD = """
 WITH _v AS MATERIALIZED (
   SELECT *, lead(__time) OVER _w AS __next, lead(__gone) OVER _w AS __ends FROM (

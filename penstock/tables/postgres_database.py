@@ -173,10 +173,10 @@ class PostgresDatabase(TableDatabase):
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
-        periods: HistoryColumns | None = None, has_sid: bool = False,
+        periods: HistoryColumns | None = None, sid_column: str = "",
     ) -> None:  # fmt: skip
         """A comment says later that penstock made it."""
-        super().create(cursor, relation, name, periods=periods, has_sid=has_sid)
+        super().create(cursor, relation, name, periods=periods, sid_column=sid_column)
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(sql.Identifier(*name), sql.Literal(MADE)))
 

@@ -135,7 +135,7 @@ class SqliteDatabase(TableDatabase):
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
-        periods: HistoryColumns | None = None, has_sid: bool = False,
+        periods: HistoryColumns | None = None, sid_column: str = "",
     ) -> None:  # fmt: skip
         """See `TableDatabase`. Raises SettingsError for columns that SQLite cannot tell apart."""
         seen: dict[str, str] = {}
@@ -149,7 +149,7 @@ class SqliteDatabase(TableDatabase):
                 )
         if not relation.key:
             row_id_of(relation.table, relation.names)
-        super().create(cursor, relation, name, periods=periods, has_sid=has_sid)
+        super().create(cursor, relation, name, periods=periods, sid_column=sid_column)
 
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
         for statement in statements:

@@ -20,7 +20,6 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.process.closing import closing_on_failure
 from penstock.tables.lines import NULL, RelationColumn, SourceRelation
 from penstock.tables.staged import (
-    SID,
     Destination,
     RowMapping,
     StagedRows,
@@ -139,7 +138,7 @@ class SqliteStagedTable(StagedRows):
     of the target is called, for rows without a key. Methods raise sqlite3's errors."""
 
     add_key = 'CREATE UNIQUE INDEX "{table}_key" ON "{table}" ({names});'
-    _place = "rowid"
+    _place, _temporary = "rowid", "temp"
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
@@ -155,7 +154,7 @@ class SqliteStagedTable(StagedRows):
         self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
     ) -> None:
         parts = kinds_listed(columns or {"no_key": ""})
-        cursor.execute(_SQL("DROP TABLE IF EXISTS temp.{}").format(table))
+        cursor.execute(_SQL("DROP TABLE IF EXISTS {}").format(table))
         cursor.execute(_SQL("CREATE TEMP TABLE {} ({})").format(table, parts))
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
@@ -167,10 +166,10 @@ class SqliteStagedTable(StagedRows):
             insert_rows(cursor, table, names, map(self._values(names), some))
 
     def copy(self, cursor: Any, rows: Sequence[Any], then: str = "") -> None:
-        names, own = self.relation.names, [self.mapping.sid] if self.mapping.sid is not None else []
+        names, own = self.relation.names, [*self.mapping.own.values()]
         values = map(self._values(names), rows) if rows and isinstance(rows[0], str) else rows
         insert_rows(
-            cursor, self.target, [*([SID] if own else []), *names],
+            cursor, self.target, [*self.mapping.own, *names],
             ((*own, *row) for row in values) if own else values, then,
         )  # fmt: skip
 

@@ -46,14 +46,21 @@ class Destination:
 class RowMapping:
     """How rows of a relation become those of a destination. `computed`: SQL for columns of the
     destination, over the source's; where there are some, only these are written. `filter`: which
-    rows are in the destination. `sid`: what its column for the source's name has, if there is one.
-    `columns`: those that are written, if not all that both have. `source`: its name, for SQL."""
+    rows are in the destination. `sid`: what its column for the source's name has, if there is one,
+    which is called `sid_column`. `columns`: those that are written, if not all that both have.
+    `source`: its name, for SQL."""
 
     sid: str | None = None
+    sid_column: str = SID
     source: str = ""
     columns: Sequence[str] | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
     filter: str = ""
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        """The column for the source's name, and what it has, if there is one."""
+        return {} if self.sid is None else {self.sid_column: self.sid}
 
     @property
     def has_expressions(self) -> bool:
@@ -65,6 +72,8 @@ class RowMapping:
 OWN_SID = RelationColumn("_sid", "text")
 # Columns that lines have before the source's, where there are expressions.
 META = (RelationColumn("_operation", "text"), RelationColumn("_committed_at", "timestamptz"))
+# What a source's columns cannot be called then.
+OWN_NAMES = {OWN_SID.name, *(column.name for column in META), "_place"}
 
 
 def widened(relation: SourceRelation) -> SourceRelation:
@@ -74,11 +83,13 @@ def widened(relation: SourceRelation) -> SourceRelation:
 
 class StagedRows(ABC):
     """Applies steps to one destination, in the transaction of a cursor. Methods raise the driver's
-    errors, and Rejected. `_rows` and `_keys` (`keys`) are its temporary tables; `number` tells
-    those of a session apart. `_place`: what the database calls the place of a row."""
+    errors, and Rejected. `_rows` and `_keys` (`keys`) are its temporary tables, in the schema
+    `_temporary`, as a user may have tables of these names; `number` tells those of a session apart.
+    `_place`: what the database calls the place of a row."""
 
     add_key = "ALTER TABLE {target} ADD PRIMARY KEY ({names});"
     _place: str
+    _temporary: str
     _overriding = _fence = _NOTHING
 
     def __init__(
@@ -89,10 +100,10 @@ class StagedRows(ABC):
         self.written = _written(relation, destination, mapping)
         self.key = _target_key(relation, destination, mapping)
         self.target = sql.Identifier(destination.schema, destination.table)
-        self.keys = f"penstock_keys_{number}"
+        self.keys = f"{self._temporary}.penstock_keys_{number}"
         self._rows, self._keys = (
-            sql.Identifier(f"penstock_rows_{number}"),
-            sql.Identifier(self.keys),
+            sql.Identifier(self._temporary, f"penstock_{name}_{number}")
+            for name in ("rows", "keys")
         )
 
     @property
@@ -104,7 +115,7 @@ class StagedRows(ABC):
     @property
     def unique(self) -> Sequence[str]:
         """The columns of which the destination has a unique index, if rows have a key."""
-        return [*self.key, *([] if self.mapping.sid is None else [SID])] if self.key else []
+        return [*self.key, *self.mapping.own] if self.key else []
 
     def plan(self, changes: Iterable[LineChange], *, keeps: bool = False) -> Sequence[Any]:
         """The steps that changes come to; `keeps`: rows are never deleted. Pure."""
@@ -128,7 +139,7 @@ class StagedRows(ABC):
     @property
     def fixed(self) -> Mapping[str, str]:
         """Columns of the destination with one value in all rows of the source that are loaded."""
-        return {} if self.mapping.sid is None else {SID: self.mapping.sid}
+        return self.mapping.own
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         """What lines are that `load` takes: these columns of the source, after a prefix."""
@@ -317,8 +328,8 @@ class StagedRows(ABC):
                            for name in names)  # fmt: skip
 
     def _value(self, name: str) -> sql.Composable:
-        if name == SID and self.mapping.sid is not None:
-            return literal(self.mapping.sid)
+        if name in self.mapping.own:
+            return literal(self.mapping.own[name])
         computed = self.mapping.computed.get(name)
         return sql.Identifier(name) if computed is None else _SQL("({})").format(sql.SQL(computed))
 
@@ -397,8 +408,10 @@ class StagedRows(ABC):
 
     @property
     def _mine(self) -> sql.Composable:
-        sid = self.mapping.sid
-        return _NOTHING if sid is None else _SQL(" AND _t.sid = {}").format(literal(sid))
+        return _SQL("").join(
+            _SQL(" AND _t.{} = {}").format(sql.Identifier(name), literal(sid))
+            for name, sid in self.mapping.own.items()
+        )
 
 
 class UnsentValue(Rejected):
@@ -416,21 +429,20 @@ def mentions(text: str, name: str) -> bool:
 def _written(
     relation: SourceRelation, destination: Destination, mapping: RowMapping
 ) -> frozenset[str]:
-    """The columns of the destination that are written, besides `sid`."""
+    """The columns of the destination that are written, besides that for the source's name."""
     if mapping.computed:
         return frozenset(mapping.computed)
     names = relation.names if mapping.columns is None else mapping.columns
     both = destination.columns.keys() & set(relation.names) & set(names)
-    own = {SID} if mapping.sid is not None else set()
-    return frozenset(both - destination.generated - own)
+    return frozenset(both - destination.generated - mapping.own.keys())
 
 
 def _target_key(
     relation: SourceRelation, destination: Destination, mapping: RowMapping
 ) -> tuple[str, ...]:
-    """The columns by which a row of the destination is found, besides `sid`."""
+    """The columns by which a row of the destination is found, besides the source's name."""
     if mapping.computed and relation.key:
-        return tuple(sorted(destination.primary - {SID}))
+        return tuple(sorted(destination.primary - mapping.own.keys()))
     return tuple(relation.columns[number].name for number in relation.key)
 
 

@@ -15,7 +15,6 @@ from psycopg import sql
 from penstock.tables.lines import RelationColumn
 from penstock.tables.staged import (
     MADE,
-    SID,
     Destination,
     StagedRows,
     escaped,
@@ -144,7 +143,7 @@ def type_at(cursor: Any, column: RelationColumn) -> str:
 class StagedTable(StagedRows):
     """See `StagedRows`. Methods raise psycopg's errors."""
 
-    _place, _overriding = "ctid", sql.SQL("OVERRIDING SYSTEM VALUE")
+    _place, _temporary, _overriding = "ctid", "pg_temp", sql.SQL("OVERRIDING SYSTEM VALUE")
     # OFFSET keeps the planner from seeing that `sid` is a constant: by old statistics few rows have
     # it, and all of the source's rows would be read.
     _fence = sql.SQL(" OFFSET 0")
@@ -156,14 +155,14 @@ class StagedTable(StagedRows):
         self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
     ) -> None:
         parts = kinds_listed(columns)
-        cursor.execute(_SQL("DROP TABLE IF EXISTS pg_temp.{}").format(table))
+        cursor.execute(_SQL("DROP TABLE IF EXISTS {}").format(table))
         cursor.execute(
             _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(table, parts)
         )
 
     def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
-        names = [*([] if self.mapping.sid is None else [SID]), *self.relation.names]
-        own = [] if self.mapping.sid is None else [escaped(self.mapping.sid)]
+        names = [*self.mapping.own, *self.relation.names]
+        own = [*map(escaped, self.mapping.own.values())]
         copy_lines(cursor, self.target, names, f"{prefix(own, self.relation.names)}%s\n", lines)
 
     def _copy_pieces(

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.process.postgres_url import PostgresUrl
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableSinkSettings
@@ -32,6 +32,12 @@ class PostgresSinkSettings(TableSinkSettings):
         return PostgresDatabase(
             self.connection.get_secret_value(), ledger=self.ledger, replica_role=self.replica_role
         )
+
+    @model_validator(mode="after")
+    def _is_no_name_twice(self) -> "PostgresSinkSettings":
+        if self.sid_column in self.history.kinds:
+            raise ValueError(f"sid_column and history: both have the name {self.sid_column}")
+        return self
 
     @property
     def default_schema(self) -> str:

@@ -19,12 +19,13 @@ from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.comparing import Difference, Verdict
 from penstock.sinks.tables.expressions import refuse_wrong_expressions
+from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.database import TableDatabase
 from penstock.tables.fold import Merge
 from penstock.tables.history import LAST
-from penstock.tables.staged import META, SID
+from penstock.tables.staged import META
 from penstock.tables.staging import set_session
 
 _ROUNDS = 5  # looks at rows that change all the time
@@ -173,6 +174,10 @@ class TableComparison:
                 "postgres",
                 hint="start the pipeline first, or create it",
             )
+        for problem in taken(table, relation, found.columns):
+            raise SettingsError(
+                f"{table.source}: {problem.message}", problem.code, hint=problem.hint
+            )
         self._staged = database.staged(
             relation, found, table.mapping(sid, found), periods=table.periods
         )
@@ -230,7 +235,7 @@ class TableComparison:
         return differences(source, target, ignores_extra=self._table.options.type == "append")
 
     def _target_side(self) -> CompareSide:
-        only = {SID: self._sid} if self._mapping.sid is not None else {}
+        only = {**self._mapping.own}
         if self._table.periods is not None:
             only[self._table.periods.end] = LAST
         conditions = [

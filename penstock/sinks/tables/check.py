@@ -13,13 +13,14 @@ from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
 from penstock.sinks.tables.expressions import wrong_expressions
+from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory
 from penstock.tables.lines import SourceRelation
-from penstock.tables.staged import SID, Destination, StagedRows, mentions
+from penstock.tables.staged import Destination, StagedRows, mentions
 
 
 def check(settings: TableSinkSettings) -> Iterator[Finding]:
@@ -104,10 +105,12 @@ def _check_target(
                 code="tables.target-missing",
             )  # fmt: skip
         return
-    if is_shared and SID not in found.columns:
+    if is_shared and table.mapping("", found).sid is None:
         yield finding(
-            "error", subject, "several tables of the map go there, and it has no column sid",
-            "add a column sid to it and to its key, or give each table a target of its own",
+            "error", subject,
+            f"several tables of the map go there, and it has no column {table.sid_column}",
+            f"add a column {table.sid_column} to it and to its key, or give each table a target of"
+            " its own",
             code="tables.sid-missing",
         )  # fmt: skip
     yield from database.check(connection, found)
@@ -132,7 +135,9 @@ def _check_columns(
             "correct `set`", code="tables.column-missing",
         )  # fmt: skip
     staged = database.staged(relation, found, table.mapping("", found), periods=table.periods)
-    problems = [*unfit(staged)]
+    adds = table.follows_columns(is_made=_is_made(database, cursor, table, found))
+    there = [*found.columns, *(relation.names if adds else ())] if target or options.create else ()
+    problems = [*taken(table, relation, there), *unfit(staged)]
     yield from (failed(source, problem) for problem in problems)
     if not problems and not relation.key:
         yield finding(
@@ -161,11 +166,16 @@ def _check_columns(
         )  # fmt: skip
 
 
+def _is_made(database: TableDatabase, cursor: Any, table: MappedTable, found: Destination) -> bool:
+    ledger = database.ledger(cursor)
+    return found.is_made or (ledger.is_there() and ledger.is_made(table.full_target))
+
+
 def _to_be_made(
     cursor: Any, database: TableDatabase, table: MappedTable, relation: SourceRelation
 ) -> Destination:
     """The target that is missing, as `create` would make it."""
-    kinds, key = database.shape(cursor, relation, periods=table.periods)
+    kinds, key = database.shape(cursor, relation, periods=table.periods, sid_column=table.made_sid)
     return Destination(
         schema=table.target_schema, table=table.target, columns=kinds, primary=frozenset(key),
         keys=frozenset([frozenset(key)]), is_made=True,
@@ -214,11 +224,8 @@ def _check_left_out(
         each for each in relation.columns
         if each.name not in found.columns and (options.columns or [each.name]).count(each.name)
     ]  # fmt: skip
-    policy = options.schema_changes
-    if options.set or policy == "add" or (policy is None and found.is_made) or not wanted:
-        return
-    ledger = database.ledger(cursor)
-    if policy is None and ledger.is_there() and ledger.is_made(table.full_target):
+    is_made = _is_made(database, cursor, table, found)
+    if options.set or table.follows_columns(is_made=is_made) or not wanted:
         return
     names = ", ".join(each.name for each in wanted)
     adds = sql.SQL(", ").join(
@@ -230,7 +237,7 @@ def _check_left_out(
     statement = sql.SQL("ALTER TABLE {} {};").format(
         sql.Identifier(found.schema, found.table), adds
     )
-    waits = "it waits for" if policy == "ask" else "left out are"
+    waits = "it waits for" if options.schema_changes == "ask" else "left out are"
     yield finding(
         "warning", f"table {table.source} of {table.backend}",
         f"{found.schema}.{found.table} lacks columns, and {waits} {names}",

@@ -16,7 +16,7 @@ from penstock.tables.database import TableDatabase
 from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
 from penstock.tables.ledger import LedgerRow, State, TargetLedger
-from penstock.tables.staged import SID, Destination, RowMapping
+from penstock.tables.staged import OWN_SID, SID, Destination, RowMapping
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
 warnings.filterwarnings(
@@ -97,6 +97,13 @@ class MappedTable(Settings):
     options: TableOptions
     periods: HistoryColumns | None = None
     """The columns of a `history`; None for other types."""
+    sid_column: str = SID
+    """What the target's column for the source's name is called."""
+
+    @property
+    def made_sid(self) -> str:
+        """The column for the source's name that `create` makes; "" for none."""
+        return self.sid_column if self.periods is not None else ""
 
     @property
     def source(self) -> str:
@@ -108,16 +115,22 @@ class MappedTable(Settings):
         """`schema.table` at the destination."""
         return f"{self.target_schema}.{self.target}"
 
+    def follows_columns(self, *, is_made: bool) -> bool:
+        """Whether the target gets the source's new columns; `is_made`: penstock made it."""
+        return (self.options.schema_changes or ("add" if is_made else "")) == "add"
+
     def mapping(
         self, sid: str, found: Destination, columns: Sequence[str] | None = None
     ) -> RowMapping:
         """How rows of a source become those of its target; only these columns of it, if not those
         of the map."""
-        options = self.options
+        options, name = self.options, self.sid_column
+        # One that `set` gives another value is the user's.
+        is_ours = name in found.columns and options.set.get(name, OWN_SID.name) == OWN_SID.name
         return RowMapping(
-            sid=sid if SID in found.columns else None, source=sid,
-            columns=options.columns if columns is None else columns,
-            computed=options.set, filter=options.filter,
+            sid=sid if is_ours else None, sid_column=name, source=sid,
+            columns=options.columns if columns is None else columns, filter=options.filter,
+            computed={key: text for key, text in options.set.items() if not is_ours or key != name},
         )  # fmt: skip
 
     def enter(self, ledger: TargetLedger, sid: str, *, initial: bool) -> LedgerRow:
@@ -141,6 +154,8 @@ class TableSinkSettings(Settings):
     workers: int = Field(default=2, ge=1, le=64)
     """Connections that apply changes; tables are divided among them by their target's name."""
     commit: CommitSettings = CommitSettings()
+    sid_column: str = Field(default=SID, min_length=1)
+    """What targets call their column for the source's name, where they have one."""
 
     initial: bool = False
     """Whether changes of a table wait until its rows were loaded; `penstock run` says."""
@@ -193,6 +208,7 @@ class TableSinkSettings(Settings):
             yield MappedTable(
                 backend=entry.backend, schema_name=schema, table=table,
                 target_schema=target_schema, target=target, options=options,
+                sid_column=self.sid_column,
             )  # fmt: skip
 
 

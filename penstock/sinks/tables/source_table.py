@@ -14,6 +14,7 @@ from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
 from penstock.sinks.tables.expressions import refuse_wrong_expressions
+from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
@@ -30,7 +31,7 @@ from penstock.tables.lines import (
     SourceRelation,
     own_type,
 )
-from penstock.tables.staged import META, SID, Destination, StagedRows, prefix
+from penstock.tables.staged import META, Destination, StagedRows, prefix
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
@@ -121,8 +122,15 @@ class SourceTable:
         mapped, ledger = self.mapped, database.ledger(cursor)
         known, name = ledger.columns(self.id), (mapped.target_schema, mapped.target)
         found = database.find(cursor, *name)
+        is_made = known.is_made or ledger.is_made(self.target) or bool(found and found.is_made)
+        adds = mapped.options.create if found is None else mapped.follows_columns(is_made=is_made)
+        there = [*found.columns] if found is not None else [mapped.made_sid]
+        for problem in taken(mapped, relation, [*there, *(relation.names if adds else ())]):
+            raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
         if found is None and mapped.options.create and (lines_are == "rows" or not known.columns):
-            database.create(cursor, relation, name, periods=mapped.periods)
+            database.create(
+                cursor, relation, name, periods=mapped.periods, sid_column=mapped.made_sid
+            )
             known = KnownColumns(is_made=True)
             found = database.find(cursor, *name)
         if found is None:
@@ -159,13 +167,9 @@ class SourceTable:
         is_made = known.is_made or found.is_made or ledger.is_made(self.target)
         policy = mapped.options.schema_changes or ("add" if is_made else "ignore")
         known = replace(known, is_made=is_made)
-        is_of_sid = SID in found.columns
-        is_shared = is_of_sid or periods is not None
-        reserved = {
-            *found.generated,
-            *([SID] if is_of_sid else []),
-            *(periods.kinds if periods else ()),
-        }
+        own = mapped.mapping(self.sid, found).own
+        is_shared = bool(own) or periods is not None
+        reserved = {*found.generated, *own, *(periods.kinds if periods else ())}
         changes = ColumnChanges(
             relation=relation, known=known, destination=found, policy=policy,
             types={column.name: database.type_at(cursor, column) for column in relation.columns},
@@ -198,7 +202,7 @@ class SourceTable:
                 ) from None
         for names in changes.renames:
             ledger.rename_column(self.target, names)
-        only = {SID: self.sid} if is_of_sid else {}
+        only = {**own}
         only |= {periods.end: LAST} if periods is not None else {}
         for name, value in () if is_all else changes.fills.items():
             statement = sql.SQL("UPDATE {0} SET {1} = {2} WHERE {1} IS NULL").format(
@@ -206,9 +210,9 @@ class SourceTable:
                 sql.Identifier(name),
                 sql.Literal(value),
             )
-            for own, wanted in only.items():
+            for column, wanted in only.items():
                 statement += sql.SQL(" AND {} = {}").format(
-                    sql.Identifier(own), sql.Literal(wanted)
+                    sql.Identifier(column), sql.Literal(wanted)
                 )
             cursor.execute(statement)
         return now
@@ -312,7 +316,9 @@ def unfit(staged: StagedRows) -> Iterator[SettingsError]:
     if problem:
         yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
     missing = [name for name in key if name not in found.columns]
-    if not staged.written and (staged.relation.columns or found.columns.keys() - {SID}):
+    if not staged.written and (
+        staged.relation.columns or found.columns.keys() - staged.mapping.own
+    ):
         yield SettingsError(
             f"{target} has none of its columns",
             "tables",

@@ -2,13 +2,14 @@
 and its processes."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
 
 from penstock.config.load import build_pipeline
+from penstock.model.finding import Finding
 from penstock.model.position import Bookmarks
 from penstock.snapshots.loading import TableLoader
 from tests.progress import Noted
@@ -31,13 +32,14 @@ class Flow(Noted):
         tables: Mapping[str, Any],
         *,
         initial: bool = True,
+        sink: Mapping[str, Any] | None = None,
         **backend: Any,
     ) -> None:
         super().__init__()
         self.slot = backend.get("slot", f"flow_{source.name}")
-        sink = {"type": "sqlite", "file": str(target)}
+        where = {"type": "sqlite", "file": str(target)}
         if isinstance(target, Database):
-            sink = {"type": "postgres", "connection": target.url}
+            where = {"type": "postgres", "connection": target.url}
         data = {
             "name": self.name,
             "backends": [{
@@ -45,7 +47,7 @@ class Flow(Noted):
                 **backend,
             }],
             "sink": {
-                **sink, "commit": {"wait": "20ms"},
+                **where, **(sink or {}), "commit": {"wait": "20ms"},
                 "map": [{"backend": "shop", "tables": tables}],
             },
             "snapshot": {"initial": initial},
@@ -84,6 +86,11 @@ class Flow(Noted):
             return {state for state, _ in states()} == {"live"}
 
         until(are_live, 120, problem=states)
+
+    def findings(self) -> Sequence[Finding]:
+        """What `penstock check` finds about the tables."""
+        found: Sequence[Finding] = self._sink.check_tables("shop", self._feed.schemas_to_be())
+        return found
 
     def check(self) -> None:
         """Raises what ended it."""

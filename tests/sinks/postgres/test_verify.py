@@ -49,9 +49,11 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
         def make(
             settle: Callable[[], None] = lambda: None,
             schemas: Sequence[TableSchema] = (ITEMS,),
+            sid_column: str = "sid",
             **options: Any,
         ) -> TableComparison:
             settings = PostgresSinkSettings(
+                sid_column=sid_column,
                 connection=target.url,  # type: ignore[arg-type]
                 map=[{"backend": "shop", "tables": {"items": options}}],  # type: ignore[list-item]
             )
@@ -76,6 +78,24 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
 
 def test_equal_tables_are_equal(compared: Compared) -> None:
     assert compared().run() == Verdict(differences=[])
+
+
+def test_a_column_of_the_user_s_that_is_called_as_ours_is_compared(
+    compared: Compared, database: Database, target: Database
+) -> None:
+    for each in (database, target):
+        each.execute("ALTER TABLE items ADD sid text; UPDATE items SET sid = 's' || id")
+    columns = (*ITEMS.columns, {"name": "sid", "data_type": "text", "key": False})
+    schemas = [replace(ITEMS, columns=columns)]
+    with pytest.raises(SettingsError, match="the source's own column sid would be lost"):
+        compared(schemas=schemas)
+    target.execute("UPDATE items SET sid = 'eu' WHERE id = 1")
+    assert compared(schemas=schemas, sid_column="shop").run().differences == [
+        Difference("(1)", "changed", ("sid",))
+    ]
+    target.execute("ALTER TABLE items ADD shop text DEFAULT 'eu'; UPDATE items SET sid = 's' || id")
+    target.execute("INSERT INTO items (id, shop) VALUES (101, 'us')")
+    assert compared(schemas=schemas, sid_column="shop").run() == Verdict(differences=[])
 
 
 def test_rows_that_differ_are_named_and_mended(compared: Compared, target: Database) -> None:
