@@ -82,8 +82,8 @@ def start_query(
     )
 
 
-# The text of an error of ours, and its code; that of others' errors is the name of its class.
-_CODED = re.compile(r"(.*?)(?: \[(?:([a-z0-9-]+\.[a-z0-9-]+)|[a-z-]+)\])?", re.DOTALL)
+# The text of an error of ours, and its code.
+_CODED = re.compile(r"(.*?)(?: \[([a-z0-9._-]+)\])?", re.DOTALL)
 
 
 def failure(query_error: Exception | None) -> PenstockError:
@@ -96,7 +96,9 @@ def failure(query_error: Exception | None) -> PenstockError:
         if (kind := _kind(module, name)) is not None:
             told = _CODED.fullmatch(message.strip())
             assert told is not None  # it takes any text
-            return kind(told[1], told[2] or "")
+            error = kind(told[1], "spark")
+            error.code = told[2] or error.code
+            return error
     return Unavailable(f"the Spark query failed: {_first_line(text)}", "spark.query-failed")
 
 
