@@ -27,14 +27,16 @@ MADE = "made by penstock"
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
     """A table of the target's database, as it is: the types of its `columns`, those that are
-    `generated`, those that are `required` (not null, without a default), its `primary` key, and
-    the sets of columns that are unique (`keys`), or are so when a constraint that is `deferrable`
-    says so. `is_made`: its comment says `MADE`."""
+    `generated`, those that no UPDATE may set (`identity`: GENERATED ALWAYS AS IDENTITY), those that
+    are `required` (not null, without a default), its `primary` key, and the sets of columns that
+    are unique (`keys`), or are so when a constraint that is `deferrable` says so. `is_made`: its
+    comment says `MADE`."""
 
     schema: str
     table: str
     columns: Mapping[str, str]
     generated: frozenset[str] = frozenset()
+    identity: frozenset[str] = frozenset()
     required: frozenset[str] = frozenset()
     primary: frozenset[str] = frozenset()
     keys: frozenset[frozenset[str]] = frozenset()
@@ -311,7 +313,7 @@ class StagedRows(ABC):
     @property
     def _conflict(self) -> sql.Composable:
         """What becomes of a new row whose key is there, if rows have a key."""
-        rest = [name for name in self.written if name not in self.key]
+        rest = self.written - {*self.key} - self.destination.identity
         sets = [_SQL("{0} = EXCLUDED.{0}").format(sql.Identifier(name)) for name in rest]
         then = _SQL("DO UPDATE SET {}").format(_COMMA.join(sets)) if sets else _SQL("DO NOTHING")
         conflict = _SQL("ON CONFLICT ({}) {}") if self.key else _NOTHING
@@ -340,6 +342,7 @@ class StagedRows(ABC):
             name for name in names
             if name in self.written and name not in gone and (moves or name not in self.key)
         ]  # fmt: skip
+        sent = [*self._renewed(cursor, sent, moves=moves)]
         if not sent:
             return
         sets = [_SQL("{0} = _s.{0}").format(sql.Identifier(name)) for name in sent]
@@ -353,6 +356,11 @@ class StagedRows(ABC):
             same(self.unique, "_t", "_k" if moves else "_s"),
         )  # fmt: skip
         cursor.execute(statement)
+
+    def _renewed(self, cursor: Any, names: Sequence[str], *, moves: bool = False) -> Sequence[str]:
+        """Writes rows anew that get another value where no UPDATE may set one; what is left of the
+        columns, which an UPDATE sets."""
+        return names
 
     def _fenced(self, values: sql.Composable, table: sql.Identifier, name: str) -> sql.Composable:
         return _SQL("(SELECT {} FROM {}{}) AS {}").format(

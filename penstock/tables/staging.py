@@ -54,7 +54,7 @@ WHERE oid = to_regclass(%s)
 """
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
-       a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
+       a.attidentity = 'a', a.attnotnull AND NOT a.atthasdef AND a.attidentity = ''
 FROM pg_catalog.pg_attribute a
 WHERE a.attrelid = to_regclass(%s) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum
 """
@@ -120,7 +120,8 @@ def find_destination(cursor: Any, schema: str, table: str) -> Destination | None
         schema=schema,
         table=table,
         columns={column: kind for column, kind, *_ in rows},
-        generated=frozenset(column for column, _, is_generated, _ in rows if is_generated),
+        generated=frozenset(column for column, _, is_generated, *_ in rows if is_generated),
+        identity=frozenset(column for column, *_, is_always, _ in rows if is_always),
         required=frozenset(column for column, *_, is_required in rows if is_required),
         primary=frozenset().union(*(names for names, is_primary, _ in unique if is_primary)),
         # Another index of the same columns would not help: ON CONFLICT takes both, and fails.
@@ -186,6 +187,40 @@ class StagedTable(StagedRows):
         cursor.execute(_SQL("TRUNCATE {}, {}").format(self._rows, self._keys))
         copy_lines(cursor, self._rows, self.relation.names, "%s\n", rows)
         copy_lines(cursor, self._keys, self._key_names, "%s\n", keys)
+
+    def _put(self, cursor: Any) -> None:
+        if self.key:
+            self._renewed(cursor, [name for name in self.written if name not in self.key])
+        super()._put(cursor)
+
+    def _renewed(self, cursor: Any, names: Sequence[str], *, moves: bool = False) -> Sequence[str]:
+        """See `StagedRows`. Such a row goes, and comes back with the values that it had: DELETE and
+        INSERT, as the other two may have no place for it at once."""
+        found = self.destination
+        if not (fixed := found.identity.intersection(names)):
+            return names
+        filled = [each for each in found.columns if each not in found.generated]
+        values = [sql.Identifier("_n" if each in names else "_gone", each) for each in filled]
+        differs = [_SQL("_t.{0} IS DISTINCT FROM _k.{0}").format(sql.Identifier(each))
+                   for each in fixed]  # fmt: skip
+        cursor.execute(
+            _SQL(
+                "WITH _gone AS (DELETE FROM {target} AS _t USING (SELECT {key} FROM {staged}"
+                " WHERE {filtered} OFFSET 0) AS _k WHERE {same} AND ({differs}) RETURNING _t.*)"
+                " INSERT INTO {target} ({filled}) OVERRIDING SYSTEM VALUE SELECT {values}"
+                " FROM _gone JOIN (SELECT {new} FROM {rows} WHERE {filtered}) AS _n ON {joined}"
+                " WHERE (SELECT count(*) FROM _gone) >= 0"  # all are gone before one comes
+            ).format(
+                target=self.target, rows=self._rows, staged=self._keys if moves else self._rows,
+                key=self._selected({*self.unique, *([] if moves else fixed)}),
+                new=self._selected({*self.unique, *names}), values=_COMMA.join(values),
+                filled=joined_names(filled), same=same(self.unique, "_t", "_k"),
+                filtered=_SQL("true") if moves else self._filtered,
+                differs=_SQL("true") if moves else _SQL(" OR ").join(differs),
+                joined=_SQL("true") if moves else same(self.unique, "_gone", "_n"),
+            )
+        )  # fmt: skip
+        return [] if moves else [each for each in names if each not in fixed]
 
     def _delete(self, staged: sql.Identifier, condition: sql.Composable) -> sql.Composable:
         return _SQL(

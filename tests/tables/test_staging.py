@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,54 @@ def test_columns_that_nothing_fills_are_kept_also_by_a_row_that_gets_another_key
     connection.execute("""UPDATE "Target" SET note = 'mine'""")
     apply(connection, table, Merge(whole=["b\t1\tx"]))
     assert apply(connection, table, Move("1", "b\t2\txy")) == [(2, "b", "xy", "mine", 2)]
+
+
+ALWAYS = "GENERATED ALWAYS AS IDENTITY"
+
+
+@pytest.mark.parametrize("note", ["", ", note text DEFAULT 'mine'"])
+def test_a_key_that_no_update_may_set(postgres: Any, note: str) -> None:
+    kept = ("mine",) if note else ()
+    table = staged(
+        postgres,
+        f'CREATE TABLE "Target" (id int {ALWAYS} PRIMARY KEY, name text, large text{note})',
+    )
+    whole = Merge(whole=["a\t1\tx", "b\t2\ty"])
+    assert apply(postgres, table, whole) == [(1, "a", "x", *kept), (2, "b", "y", *kept)]
+    if note:
+        postgres.execute("""UPDATE "Target" SET note = 'own'""")
+        kept = ("own",)
+    assert apply(postgres, table, Merge(parts={(2,): ["c\t1\t\\N"]}, whole=["d\t2\tz"])) == [
+        (1, "c", "x", *kept), (2, "d", "z", *kept),
+    ]  # fmt: skip
+    assert apply(postgres, table, Move("1", f"e\t7\t{UNSENT}"), Move("2", "f\t1\tw")) == [
+        (1, "f", "w", *kept), (7, "e", "x", *kept),
+    ]  # fmt: skip
+
+
+def test_a_column_that_no_update_may_set_is_written_where_it_changes(postgres: Any) -> None:
+    kept = """note text DEFAULT 'mine', twice int GENERATED ALWAYS AS (id * 2) STORED,
+              row_id int UNIQUE"""
+    numbered = replace(ITEM, columns=(*ITEM.columns, RelationColumn("number", "integer")))
+    table = staged(
+        postgres,
+        'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text, '
+        f"number int {ALWAYS} UNIQUE, {kept})",
+        numbered,
+    )
+    apply(postgres, table, Merge(whole=["a\t1\tx\t10", "b\t2\ty\t20"]))
+    postgres.execute("""UPDATE "Target" SET note = 'own', row_id = id + 100""")
+    assert apply(postgres, table, Merge(whole=["c\t1\tx\t10", "d\t2\tz\t30"])) == [
+        (1, "c", "x", 10, "own", 2, 101), (2, "d", "z", 30, "own", 4, 102),
+    ]  # fmt: skip
+    swapped = Merge(parts={(2,): ["e\t1\t\\N\t30", "f\t2\t\\N\t10"]})
+    assert apply(postgres, table, swapped) == [
+        (1, "e", "x", 30, "own", 2, 101), (2, "f", "z", 10, "own", 4, 102),
+    ]  # fmt: skip
+    moved = Move("1", f"g\t5\t{UNSENT}\t40")
+    assert apply(postgres, table, moved) == [
+        (2, "f", "z", 10, "own", 4, 102), (5, "g", "x", 40, "own", 10, 101),
+    ]  # fmt: skip
 
 
 def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
