@@ -91,6 +91,10 @@ class TableDatabase(ABC):
     def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
         """Alters a table. Raises SettingsError where another try would not help."""
 
+    def labels(self, cursor: Any, kind: str) -> Sequence[str]:
+        """Those of a type that is an enum."""
+        return ()
+
     @abstractmethod
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         """Whether values of a source's column may be so large that they are not always sent."""

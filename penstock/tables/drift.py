@@ -325,7 +325,7 @@ class ColumnChanges:
         kind = self.types[column.name]
         own = self.destination.columns.get(target, kind)
         # What is too large for a narrower column is refused, but digits are rounded.
-        is_left = self.policy == "ignore" and "numeric" not in kind
+        is_left = self.policy == "ignore" and not ("numeric" in kind or rounds(kind, own))
         if is_left or own in ("text", kind) or widens(kind, own):
             return
         action = "ALTER COLUMN {} TYPE {}" + (" USING NULL" if self.is_emptied else "")
@@ -347,6 +347,40 @@ def _digits(kind: str) -> str | None:
     """After the point: all values of such a type have so many."""
     found = _TYPE.fullmatch(kind)
     return found and found[3]
+
+
+# Digits after the point that values may have, by type; of others they are exact or refused.
+_DIGITS = {"numeric": 1000, "timestamp": 6, "time": 6, "interval": 6, "money": 2}
+_FLOATS = ("real", "double precision")
+
+
+def rounds(kind: str, own: str) -> bool:
+    """Whether values of a type may lose something in a column of another one, without an error."""
+    old, new = _parted(kind), _parted(own)
+    if kind.endswith("[]") != own.endswith("[]") or old == new:
+        return False
+    (name, most), (other, digits) = old, new
+    if other in _FLOATS:
+        return name in ("numeric", "bigint") or (name, other) in (
+            ("integer", "real"), ("double precision", "real")
+        )  # fmt: skip
+    if other in ("date", "time"):
+        return name == "timestamp" or (name == other and most > digits)
+    is_alike = name == other or (name in _FLOATS and other == "numeric")
+    return other in _DIGITS and digits < most and (is_alike or other == "money")
+
+
+def _parted(kind: str) -> tuple[str, int]:
+    """The name of a type, without a time zone, and how many digits its values may have."""
+    found = _PARTS.match(kind.removesuffix("[]"))
+    name = found[1].strip() if found else kind
+    most = _DIGITS.get(name, 0 if name not in _FLOATS else 300)
+    if found is None or found[2] is None:
+        return name, most
+    return name, int(found[3] or 0) if name == "numeric" else int(found[2])
+
+
+_PARTS = re.compile(r"([a-z ]+?)(?:\((\d+)(?:,(-?\d+))?\))?(?: with(?:out)? time zone)?$")
 
 
 def widens(old: str, new: str) -> bool:

@@ -46,6 +46,7 @@ SELECT t.oid FROM pg_catalog.pg_type t JOIN pg_catalog.pg_namespace n ON n.oid =
 WHERE t.oid = to_regtype(%s)::oid AND n.nspname = 'pg_catalog'
   AND t.typname !~ '^_?(reg|aclitem)'
 """
+_LABELS = "SELECT enumlabel FROM pg_catalog.pg_enum WHERE enumtypid = to_regtype(%s)"
 _LACKING = """
 SELECT p FROM unnest(%s::text[]) p WHERE NOT has_table_privilege(to_regclass(%s), p)
 """
@@ -179,6 +180,9 @@ class PostgresDatabase(TableDatabase):
         super().create(cursor, relation, name, periods=periods, sid_column=sid_column)
         comment = sql.SQL("COMMENT ON TABLE {} IS {}")
         cursor.execute(comment.format(sql.Identifier(*name), sql.Literal(MADE)))
+
+    def labels(self, cursor: Any, kind: str) -> Sequence[str]:
+        return [label for (label,) in cursor.execute(_LABELS, [kind]).fetchall()]
 
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         return bool(cursor.execute(_MAY_BE_LARGE, [type_at(cursor, column)]).fetchone()[0])

@@ -14,6 +14,7 @@ from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
 from penstock.sinks.tables.expressions import wrong_expressions
 from penstock.sinks.tables.names import taken
+from penstock.sinks.tables.narrow import narrower
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
@@ -153,6 +154,8 @@ def _check_columns(
         )  # fmt: skip
     if is_sound:
         yield from _check_left_out(connection, database, table, relation, found)
+        narrow = narrower(cursor, database, staged, schema)
+        yield from (failed(source, problem) for problem in narrow)
     yield from _check_generated(source, table, schema, found)
     wrong = [*wrong_expressions(cursor, database, staged)]
     for message in wrong:

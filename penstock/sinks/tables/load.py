@@ -20,6 +20,7 @@ from penstock.model.position import PartitionId
 from penstock.sinks import Progress, ignore
 from penstock.sinks.loading import Part, RowsPoint
 from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.narrow import narrower
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
@@ -180,7 +181,10 @@ class LedgerLoad:
         relation = relation_of(point.schema)
         if self._table.mapped.options.partitions:  # each has numbers of its own
             relation = replace(relation, catalog=None)
-        return self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
+        staged = self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
+        for problem in narrower(cursor, self._database, staged, point.schema):
+            raise problem
+        return staged
 
     @contextmanager
     def _beginning_anew(self) -> Iterator[None]:

@@ -1,0 +1,93 @@
+"""A column of a target that would change what its source has makes its table wait."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from penstock.config.load import build_pipeline
+from penstock.tables.drift import rounds
+from tests.servers import Database, Postgres
+from tests.sinks.postgres.flow import Flow
+from tests.waiting import until
+
+
+@pytest.fixture
+def target(postgres: Postgres) -> Iterator[Database]:
+    with postgres.database() as fresh:
+        yield fresh
+
+
+@pytest.mark.parametrize(
+    ("kind", "own", "loses"),
+    [
+        ("numeric(12,4)", "numeric(12,2)", True), ("numeric", "numeric(12,2)", True),
+        ("numeric(12,2)", "numeric(14,4)", False), ("numeric(12,2)", "numeric", False),
+        ("numeric(12,4)[]", "numeric(12,2)[]", True), ("numeric(5,0)", "numeric(5,-2)", True),
+        ("numeric(12,2)", "double precision", True), ("numeric(12,4)", "money", True),
+        ("double precision", "real", True), ("real", "double precision", False),
+        ("double precision", "numeric(9,2)", True), ("double precision", "numeric", False),
+        ("bigint", "double precision", True), ("smallint", "real", False),
+        ("timestamp with time zone", "timestamp(0) with time zone", True),
+        ("timestamp(3) without time zone", "timestamp without time zone", False),
+        ("timestamp without time zone", "date", True), ("time(3) with time zone", "text", False),
+        ("timestamp with time zone", "time without time zone", True),
+        ("time without time zone", "time(0) without time zone", True),
+        ("interval", "interval(0)", True), ("text", "character varying(3)", False),
+    ],
+)  # fmt: skip
+def test_a_type_rounds_what_another_one_has(kind: str, own: str, loses: bool) -> None:
+    assert rounds(kind, own) == loses
+
+
+PRICES = "CREATE TABLE prices (id int PRIMARY KEY, amount numeric(12, 4), seen timestamptz)"
+NARROW = "CREATE TABLE prices (id int PRIMARY KEY, amount numeric(12, 2), seen timestamptz(0))"
+MOODS = "CREATE TYPE mood AS ENUM ({}); CREATE TABLE moods (id int PRIMARY KEY, m mood)"
+
+
+def test_a_table_waits_until_its_target_holds_what_it_has(
+    database: Database, target: Database
+) -> None:
+    database.execute(PRICES)
+    database.execute(MOODS.format("'sad', 'ok', 'glad'"))
+    database.execute("INSERT INTO prices VALUES (1, 1.2345, '2026-11-21 10:02:03.678901Z')")
+    database.execute("INSERT INTO moods VALUES (1, 'sad'), (2, 'glad')")
+    target.execute(NARROW)
+    target.execute(MOODS.format("'ok'"))
+    data = {
+        "name": "flow", "backends": [{"name": "shop", "type": "postgres",
+                                      "connection": database.url, "slot": "unused"}],
+        "sink": {"type": "postgres", "connection": target.url,
+                 "map": [{"backend": "shop", "tables": {"prices": {}, "moods": {}}}]},
+    }  # fmt: skip
+    pipeline = build_pipeline(data, name="flow", secrets=())
+    sink: Any = pipeline.sink.sink()
+    with Flow(database, target, {"prices": {}, "moods": {}}) as flow:
+
+        def waiting() -> dict[str, str]:
+            flow.check()
+            found = [each for each in flow._sink.tables() if each["state"] == "waiting"]
+            return {each["table"]: each["error"] for each in found}
+
+        until(lambda: len(waiting()) == 2, 60, problem=waiting)
+        reasons = waiting()
+        assert (
+            "would round amount: it is numeric(12,2) there, and numeric(12,4) at the source"
+            in (reasons["public.prices"])
+        )
+        assert "does not know glad, sad of m" in reasons["public.moods"]
+        assert target.execute("SELECT count(*) FROM prices, moods") == [(0,)]
+        schemas = pipeline.backends[0].feed().schemas()
+        found = {each.code: each for each in sink.check_tables("shop", schemas)}
+        assert found["tables.target-rounds"].level == "error"
+        assert "ALTER TYPE mood ADD VALUE 'sad';" in found["tables.label-missing"].remedy
+        target.execute("ALTER TABLE prices ALTER amount TYPE numeric(12, 4)")
+        target.execute("ALTER TABLE prices ALTER seen TYPE timestamptz")
+        target.execute("ALTER TYPE mood ADD VALUE 'sad'")
+        target.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        for table in ("public.prices", "public.moods"):
+            flow._sink.resume_table("shop", table)
+        flow.loaded()
+    rows = "SELECT amount::text, seen::text FROM prices"
+    assert target.execute(rows) == database.execute(rows)
+    assert target.execute("SELECT m::text FROM moods ORDER BY id") == [("sad",), ("glad",)]
