@@ -94,10 +94,14 @@ def _chosen(
                 for table in settings.tables(backend.name)
                 if not wanted or table.source in wanted
             }
-            for schema in feed.schemas():
+            sent = {each.relation_id for each in feed.schemas()}
+            for schema in feed.schemas_there():
                 table = table_map.mapped(backend.name, schema.schema, schema.table)
-                if table is not None and table.source in pairs:
-                    # All partitions that go into one target are one table there.
+                if table is None or table.source not in pairs:
+                    continue
+                # All partitions that go into one target are one table there: if one is sent, the
+                # others are missed.
+                if schema.relation_id in sent or pairs[table.source].schemas:
                     pairs[table.source].schemas.append(schema)
             yield from pairs.values()
 

@@ -276,6 +276,11 @@ class Feed(Protocol):
         """Preflight: the `schemas` that there are after the next start."""
         return self.schemas()
 
+    def current_schemas(self) -> Sequence[TableSchema]:
+        """The `schemas`, after what is the pipeline's own at the source (a publication) was made to
+        have the tables that there are now. Called twice a minute."""
+        return self.schemas()
+
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
         """From now on followings record each schema that the source announces before the changes of
         it, in the thread that reads, before they return these. A pickled copy records nothing."""
@@ -546,6 +551,10 @@ class ListsTables(Feed, Protocol):
 
     def inventory(self, patience: float) -> Mapping[tuple[str, str], InventoriedTable]:
         """All tables, by (schema, name). `patience`: seconds in which it has to connect."""
+
+    def schemas_there(self) -> Sequence[TableSchema]:
+        """The `schemas`, and then those of tables of the settings that are there and not sent."""
+        ...
 
     def reading(self) -> AbstractContextManager[Any]:
         """A connection for reading tables; values are text as in the log."""

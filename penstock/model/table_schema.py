@@ -27,7 +27,8 @@ class TableSchema:
     has its fields. `origin`: the backend and its database, as messages have them. A schema that
     `is_current` is of the catalogue; any other is of a message of the log that is older than it.
     `sends_all`: changes have all values, also large ones that did not change. `unsent`: generated
-    columns that changes lack, where that was asked for.
+    columns that changes lack, where that was asked for. `is_empty`: it is a partition in which no
+    row was ever stored, although it was followed already.
     """
 
     schema: str
@@ -44,6 +45,7 @@ class TableSchema:
     is_current: bool = True
     sends_all: bool = False
     unsent: tuple[str, ...] = ()
+    is_empty: bool = False
 
     def document(self, now: datetime, pipeline: str) -> dict[str, Any]:
         """Plain JSON; docs/reference/messages.md has every field."""

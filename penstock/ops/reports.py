@@ -369,7 +369,9 @@ class TableStatus(StatusReport):
         " suspended (`on_error` does not let it pass a refused row or change), left (the map)."
         " Alert on waiting and suspended.", series="table_state", label="state",
     )  # fmt: skip
-    reason: str | None = told("", "Why it is suspended: unfit, refused, unsent-value and others.")
+    reason: str | None = told(
+        "", "Why it is suspended: unfit, refused, unsent-value, changed and others."
+    )
     error: str | None = told("", "What failed, or what to do.")
     since: str | None = told("", "When it entered its state.")
     place: str | None = told(None, "What is durable.")

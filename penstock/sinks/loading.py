@@ -61,7 +61,8 @@ class TableLoad(Protocol):
     for `wait`.
 
     `partition` is that of its changes; no two tables have one `name`, which logs call it.
-    `has_rows`: all rows are there, and `settle` is left. `described`: as the status page shows it.
+    `has_rows`: all rows are there, and `settle` is left. `is_outdated`: it waits until somebody has
+    it loaded anew, or says that its rows are right. `described`: as the status page shows it.
     `loaded`: how many rows were there at the last `begin`.
     """
 
@@ -69,11 +70,12 @@ class TableLoad(Protocol):
     partition: PartitionId
     name: str
     has_rows: bool
+    is_outdated: bool
     described: Mapping[str, Any]
     loaded: int
 
     def covers(self, schema: str, table: str) -> bool:
-        """Whether rows of this table of the source belong to it. No I/O."""
+        """Whether rows of this table of the source are to be loaded. No I/O."""
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
         """The parts of a source's table that are left; None if it is to be planned."""
@@ -90,8 +92,9 @@ class TableLoad(Protocol):
     def discard(self) -> None:
         """What was loaded is no good: the load begins anew."""
 
-    def finish(self) -> bool:
-        """All parts of all its tables are done; False if the load was begun anew meanwhile."""
+    def finish(self, tables: Collection[tuple[str, str]]) -> bool:
+        """All parts of these, which are all that it covers, are done; False if the load was begun
+        anew meanwhile."""
 
     def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
         """Applies the changes that were kept; then the table is live."""
@@ -131,6 +134,13 @@ class LoadsTables(Protocol):
 
     def unfinished(self) -> Sequence[TableLoad]:
         """The tables that are not live."""
+
+    def notice(
+        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema]
+    ) -> Mapping[str, str]:
+        """These are all tables that a partition sends now. Tables of the map whose rows may have
+        changed without the log since the last call are loaded anew, or wait; returns why. Called
+        before rows are read, and twice a minute."""
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
         """Changes of a partition were lost: each of its tables that was not loaded after these

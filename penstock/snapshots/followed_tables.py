@@ -64,7 +64,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
 
 def tables_of(source: SnapshotSource) -> list[FollowedTable]:
     """The tables of a backend, as they are now. Raises Unavailable, SettingsError."""
-    return [FollowedTable(source=source, schema=schema) for schema in source.feed.schemas()]
+    return [FollowedTable(source=source, schema=schema) for schema in source.feed.current_schemas()]
 
 
 def resolve(name: TableName, tables: Sequence[FollowedTable]) -> FollowedTable:

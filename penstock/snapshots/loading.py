@@ -23,9 +23,11 @@ from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Position
+from penstock.model.table_schema import TableSchema
 from penstock.process.closing import Closes
 from penstock.sinks import Progress
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
+from penstock.snapshots.catalogues import Catalogues, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
 
@@ -70,7 +72,8 @@ class TableLoader(Closes):
         self._feeds = {each.name: each.feed() for each in pipeline.backends}
         self._lock = threading.Lock()  # held while it is looked which tables are to be loaded
         self._pace = SnapshotPace(pipeline.snapshot)
-        self._entered: set[tuple[str, PartitionId]] = set()
+        self._entered: set[Source] = set()
+        self._catalogues = Catalogues()
         # By name: with the backend.
         self._running: dict[str, tuple[str, RunControl, Future[None]]] = {}
         self._shown: dict[str, Mapping[str, Any]] = {}  # of tables that are not live
@@ -98,6 +101,7 @@ class TableLoader(Closes):
                 if backend in changed:
                     control.on(RunEvent.CANCEL)
             self._entered = {each for each in self._entered if each[0] not in changed}
+            self._catalogues.forget(changed)
             self._shown = {
                 name: each for name, each in self._shown.items() if each["backend"] not in changed
             }
@@ -108,6 +112,7 @@ class TableLoader(Closes):
         if self._thread.is_alive():
             self._thread.join(_END)
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._catalogues.close()
         deadline = time.monotonic() + _END
         for _, _, future in self._running.values():
             with suppress(TimeoutError, CancelledError):
@@ -137,16 +142,38 @@ class TableLoader(Closes):
                     self._entered.add((backend, partition))
             if self._feeds[backend].on_gap == "resnapshot":
                 self._mend(sink, backend)
+        self._compare(sink)
         self._running = {name: one for name, one in self._running.items() if not one[2].done()}
         loads = sink.unfinished() if self._entered else ()
         self._show(loads)
         for load in loads:
-            entered = (load.backend, load.partition) in self._entered
-            if entered and load.name not in self._running and self._state.is_ours:
+            is_known = (load.backend, load.partition) in self._catalogues.tables
+            if (
+                is_known
+                and not load.is_outdated
+                and load.name not in self._running
+                and self._state.is_ours
+            ):
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
                 control = RunControl(self._state, self._pace)
                 future = self._pool.submit(self._try, load, feed, on_error, control)
                 self._running[load.name] = load.backend, control, future
+
+    def _compare(self, sink: LoadsTables) -> None:
+        """Has tables loaded anew, or wait, that changed at their sources without the log."""
+
+        def compare(source: Source, schemas: Sequence[TableSchema]) -> None:
+            for table, reason in sink.notice(*source, schemas).items():
+                name = "/".join(source)
+                log.warning(
+                    "a table changed without its log", table=f"{table} of {name}", why=reason
+                )
+
+        failed = dict(self._catalogues.take(self._entered, self._feeds, compare))
+        for source, error in failed.items():
+            self._warn("all of " + "/".join(source), error)
+        for source in self._catalogues.tables.keys() - failed:
+            self._said.pop("all of " + "/".join(source), None)
 
     def _mend(self, sink: LoadsTables, backend: str) -> None:
         """Has what partitions lost loaded, once changes go on after that."""
@@ -198,10 +225,14 @@ class TableLoader(Closes):
         for table, error in feed.left_out().items():
             if load.covers(*table):  # one that has several of the source's is not loaded in part
                 raise error
-        tables = [table for table in feed.tables() or () if load.covers(*table)]
+        source = load.backend, load.partition
+        known = self._catalogues.tables.get(source, ())
+        tables = [each for each in ((one.schema, one.table) for one in known) if load.covers(*each)]
         if not tables:
-            # Penstock's own publications are altered when queries begin.
+            # Penstock's own publications are made when queries begin.
             is_early = time.monotonic() < self._patient_until
+            if is_early:
+                self._catalogues.ask_soon(source)
             raise (Unavailable if is_early else SettingsError)(
                 f"{load.name}: the source does not send it",
                 "snapshots",
@@ -217,7 +248,7 @@ class TableLoader(Closes):
                 schema=schema, table=table, name=(table,),
             )  # fmt: skip
             TableReader(job, store, self._settings, control).read()
-        if not load.finish():
+        if not load.finish(tables):
             raise Unavailable(f"{load.name}: the load was begun anew", "snapshots")
         store.report(0)
         seconds = round(time.monotonic() - begun, 1)

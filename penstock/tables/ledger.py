@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import orjson
 from psycopg import sql
 
-from penstock.model.errors import PenstockError, Rejected
+from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.tables.drift import KnownColumns
 from penstock.tables.lines import LineChange, SourceRelation
@@ -52,6 +52,9 @@ CREATE = (
     """CREATE TABLE IF NOT EXISTS {own}dead_letter (
         id {id} PRIMARY KEY, event_id text NOT NULL UNIQUE,
         stored_at timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP, letter text NOT NULL)""",
+    # The documents (`tables.difference`) of the source's tables that rows and changes are of.
+    """CREATE TABLE IF NOT EXISTS {own}known (
+        ledger bigint, source text, document text NOT NULL, PRIMARY KEY (ledger, source))""",
 )
 
 
@@ -92,6 +95,11 @@ class LedgerRow:
         return "loading" not in (self.state, self.resumes)
 
     @property
+    def is_outdated(self) -> bool:
+        """Whether it waits until somebody loads it anew, or says that its rows are right."""
+        return self.reason == _CHANGED
+
+    @property
     def is_refused(self) -> bool:
         """Whether it waits because of one of its changes."""
         return self.reason in (_REFUSED, _UNSENT)
@@ -123,7 +131,8 @@ _ROW = ", ".join(LedgerRow.__slots__)  # columns
 
 class LoadPart(NamedTuple):
     """Ranges (JSON) of a table `source` that are loaded in one transaction; `identity` is that of
-    the plan that they are of. `rows`: how many the source had in them."""
+    the plan that they are of, "" where its rows are there already, and are not loaded. `rows`: how
+    many the source had in them."""
 
     source: str
     number: int
@@ -162,11 +171,17 @@ class TableRecord(NamedTuple):
 
 _SHOWN = {"loaded": "loading"}
 # Why a table waits: because of one of its changes, or of what it is.
-_REFUSED, _UNSENT, _UNFIT = "refused", "unsent-value", "unfit"
+_REFUSED, _UNSENT, _UNFIT, _CHANGED = "refused", "unsent-value", "unfit", "changed"
+
+
+class RowsChanged(SettingsError):
+    """Rows of a table changed without its log, and may not be replaced."""
 
 
 def reason_of(error: PenstockError) -> str:
     """Why a change is set aside, or a table waits."""
+    if isinstance(error, RowsChanged):
+        return _CHANGED
     if isinstance(error, UnsentValue):
         return _UNSENT
     return _REFUSED if isinstance(error, Rejected) else _UNFIT
@@ -196,12 +211,14 @@ class TargetLedger:
 
     def make(self) -> None:
         """Makes what is missing."""
-        if not self.is_there():
+        if not self.is_there("known"):
             for statement in self._create:
                 self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
 
-    def is_there(self) -> bool:
-        return self._run("SELECT to_regclass(%s)", [f"{self._own}ledger"]).fetchone()[0] is not None
+    def is_there(self, table: str = "ledger") -> bool:
+        return (
+            self._run("SELECT to_regclass(%s)", [f"{self._own}{table}"]).fetchone()[0] is not None
+        )
 
     def enter(self, source: tuple[str, str, str, str], target: str, state: State) -> LedgerRow:
         """The row of a table (backend, sid, schema, table); one that is new, or had left, has the
@@ -241,7 +258,7 @@ class TargetLedger:
         for id in gone:
             self.save(rows[id].begun_anew("left"))
         self._run(f"UPDATE {self._own}ledger SET held = 0 WHERE id = ANY (%s)", [[*gone]])
-        for name in ("loading", "held"):
+        for name in ("loading", "held", "known"):
             self._run(f"DELETE FROM {self._own}{name} WHERE ledger = ANY (%s)", [[*gone]])
         return gone
 
@@ -342,6 +359,20 @@ class TargetLedger:
         self.save(replace(row.begun_anew(), is_ours=True))
         self.forget_parts(row.id)
 
+    def known(self, ids: Iterable[int]) -> Mapping[int, Mapping[str, str]]:
+        """The documents of these tables, by the names of the source's."""
+        found: dict[int, dict[str, str]] = {id: {} for id in ids}
+        query = f"SELECT ledger, source, document FROM {self._own}known WHERE ledger = ANY (%s)"
+        for id, source, document in self._run(query, [[*found]]).fetchall():
+            found[id][source] = document
+        return found
+
+    def keep_known(self, id: int, documents: Mapping[str, str]) -> None:
+        """From now on rows and changes of a table are of these."""
+        self._run(f"DELETE FROM {self._own}known WHERE ledger = %s", [id])
+        rows = ((id, source, document) for source, document in documents.items())
+        self._insert("known", ("ledger", "source", "document"), rows)
+
     def columns(self, id: int) -> KnownColumns:
         """The source's columns when changes of a table were applied last; none before the first."""
         found = self._run(f"SELECT columns FROM {self._own}ledger WHERE id = %s", [id])
@@ -364,6 +395,16 @@ class TargetLedger:
             f"SELECT id, columns FROM {self._own}ledger WHERE target = %s ORDER BY id", [target]
         )
         return [(id, KnownColumns.parse(text)) for id, text in found.fetchall()]
+
+    def load_beside(self, row: LedgerRow, sources: Iterable[str]) -> None:
+        """All that the table has besides these sources is loaded, into the rows that are there."""
+        self.save(row.become("loading"))
+        names = "ledger", "source", "number", "part", "identity", "is_done"
+        self._insert("loading", names, ((row.id, each, 0, "[]", "", True) for each in sources))
+
+    def kept(self, id: int) -> Collection[str]:
+        """The sources whose rows are there already, of a table that is loading."""
+        return {part.source for part in self.parts(id) if not part.identity}
 
     def parts(self, id: int) -> Sequence[LoadPart]:
         found = self._run(

@@ -173,9 +173,9 @@ class SqliteLedger(TargetLedger):
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
-    def is_there(self) -> bool:
-        found = self._run("SELECT 1 FROM main.sqlite_master WHERE name = 'penstock_ledger'")
-        return found.fetchone() is not None
+    def is_there(self, table: str = "ledger") -> bool:
+        query = "SELECT 1 FROM main.sqlite_master WHERE name = %s"
+        return self._run(query, [f"penstock_{table}"]).fetchone() is not None
 
     def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         insert_rows(self._cursor, sql.Identifier("main", f"penstock_{table}"), names, rows)

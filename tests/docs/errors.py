@@ -38,7 +38,7 @@ KINDS |= {
     "error": "`penstock check` finds it: the pipeline could not run, or could lose data.",
     "…": "`penstock check` finds it: an error or a warning, by what the file asks for.",
 }
-KINDS |= dict.fromkeys(("InvalidPosition", "InvalidStream"), KINDS["SettingsError"])
+KINDS |= dict.fromkeys(("InvalidPosition", "InvalidStream", "RowsChanged"), KINDS["SettingsError"])
 KINDS |= dict.fromkeys(("RecordsExpired", "ShardIteratorExpired"), KINDS["PositionLost"])
 
 

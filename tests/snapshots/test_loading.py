@@ -69,6 +69,6 @@ def test_a_load_that_loses_its_source_goes_on_unless_it_is_cancelled(
             return
         reader.read()
         assert (control.progress.snapshots, numbers) == (2, [0, 1, 2, 2, 3, 4, 5, 6])
-        assert load.finish()
+        assert load.finish([("public", "items")])
         rows = "SELECT id, note FROM items ORDER BY id"
         assert target.execute(rows) == database.execute(rows)

@@ -1,7 +1,7 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -28,17 +28,19 @@ from penstock.feeds.postgres.preflight import findings
 from penstock.feeds.postgres.publication import (
     ensure_publication,
     followed_tables,
+    keep_publication,
     left_out,
+    not_sent,
     publication_exists,
     to_be_published,
 )
-from penstock.feeds.postgres.schemas import schemas_of, schemas_to_be
+from penstock.feeds.postgres.schemas import schemas_of, schemas_to_be, with_emptiness
 from penstock.feeds.postgres.settings import PostgresSettings, pattern_of
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
 from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PositionLost, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -299,6 +301,17 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def schemas_to_be(self) -> Sequence[TableSchema]:
         with closing(SideConnection(self.settings)) as side:
             oids = to_be_published(side.rows, self.settings)
+            return schemas_to_be(side.rows, self.settings, oids)
+
+    def current_schemas(self) -> Sequence[TableSchema]:
+        with closing(SideConnection(self.settings)) as side:
+            with suppress(PenstockError):  # a lock, or rights that a new table needs
+                keep_publication(side.rows, self.settings)
+            return with_emptiness(side.rows, schemas_of(side.rows, self.settings))
+
+    def schemas_there(self) -> Sequence[TableSchema]:
+        with closing(SideConnection(self.settings)) as side:
+            oids = not_sent(side.rows, self.settings)
             return schemas_to_be(side.rows, self.settings, oids)
 
     def snapshot(

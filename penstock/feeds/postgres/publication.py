@@ -72,6 +72,14 @@ WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
 
+# With what they are partitions of, and their partitions.
+_TREES = """
+SELECT u.oid::bigint,
+       ARRAY(SELECT relid::oid::bigint FROM pg_catalog.pg_partition_ancestors(u.oid)),
+       ARRAY(SELECT relid::oid::bigint FROM pg_catalog.pg_partition_tree(u.oid))
+FROM unnest(%s::oid[]) AS u (oid)
+"""
+
 _MEMBERS = """
 SELECT n.nspname::text, c.relname::text
 FROM pg_catalog.pg_publication p
@@ -212,6 +220,17 @@ def to_be_published(ask: Ask, settings: PostgresSettings) -> list[int]:
         settings.create_publication and not ask(_PUBLICATION, settings.publication)
     )
     return _oids(ask(_HAS), settings) if is_made else []
+
+
+def not_sent(ask: Ask, settings: PostgresSettings) -> list[int]:
+    """The tables (oid) of the settings that the database has and the publication does not send,
+    neither as they are nor with what they are a partition of."""
+    sent = {oid for oid, *_ in ask(_PUBLISHED, settings.publication)}
+    loose = {
+        oid: {*above} - {oid} for oid, above, below in ask(_TREES, _oids(ask(_HAS), settings))
+        if not sent & {oid, *above, *below}
+    }  # fmt: skip
+    return [oid for oid, above in loose.items() if not loose.keys() & above]
 
 
 def _oids(found: Iterable[tuple[Any, ...]], settings: PostgresSettings) -> list[int]:

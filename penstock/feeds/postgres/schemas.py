@@ -7,6 +7,7 @@ default, only the catalogue knows: as they are now, which may be newer than the 
 import struct
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, replace
 from itertools import groupby
 from operator import itemgetter
@@ -16,7 +17,7 @@ from penstock.feeds.postgres.collecting import KnownRelation
 from penstock.feeds.postgres.connect import database_name
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import FIRST_OWN, Ask, needed, types_of
-from penstock.model.errors import Malformed
+from penstock.model.errors import Malformed, Unavailable
 from penstock.model.table_schema import TableName, TableSchema
 from penstock.wire.pgoutput.context import TypeEntry
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
@@ -216,6 +217,12 @@ FROM needed n JOIN pg_catalog.pg_type t ON t.oid = n.oid
 WHERE t.typrelid <> 0 OR t.typtype = 'e'
 """
 
+_EMPTY = """
+SELECT u.oid::bigint FROM unnest(%s::oid[]) AS u (oid)
+WHERE (SELECT sum(pg_catalog.pg_relation_size(t.relid)) = 0
+       FROM pg_catalog.pg_partition_tree(u.oid) t)
+"""
+
 
 class _Row(NamedTuple):
     """A column of a published table; null from `name` on where the table has no columns."""
@@ -288,6 +295,16 @@ def schemas_to_be(ask: Ask, settings: PostgresSettings, oids: Sequence[int]) -> 
         ))
         for each in now
     ]  # fmt: skip
+
+
+def with_emptiness(ask: Ask, schemas: Sequence[TableSchema]) -> Sequence[TableSchema]:
+    """The same, with which partitions are empty; of all of them nothing is said where one is locked
+    for long. Rows that are not committed yet count."""
+    leaves = [each.relation_id for each in schemas if each.state.get("attached")]
+    with suppress(Unavailable):
+        empty = {oid for (oid,) in ask(_EMPTY, leaves)} if leaves else ()
+        return [replace(each, is_empty=each.relation_id in empty) for each in schemas]
+    return schemas
 
 
 def numbered_columns(ask: Ask, publication: str, oid: int, xid: int) -> Any:

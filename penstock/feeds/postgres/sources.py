@@ -110,8 +110,16 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
 
     def schemas(self) -> Sequence[TableSchema]:
         """See `feeds.Feed`: of each table as the first source has it."""
+        return self._first_of(PostgresFeed.schemas)
+
+    def current_schemas(self) -> Sequence[TableSchema]:
+        return self._first_of(PostgresFeed.current_schemas)
+
+    def _first_of(
+        self, ask: Callable[[PostgresFeed], Sequence[TableSchema]]
+    ) -> Sequence[TableSchema]:
         found: dict[tuple[str, str], TableSchema] = {}
-        for each in self._ask(PostgresFeed.schemas).values():
+        for each in self._ask(ask).values():
             for schema in each:
                 found.setdefault((schema.schema, schema.table), schema)
         return list(found.values())

@@ -7,7 +7,7 @@ not, and moves a row to another key, the load begins anew.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -34,17 +34,19 @@ class LedgerLoad:
 
     def __init__(
         self, settings: TableSinkSettings, table_map: TableMap, mapped: MappedTable,
-        record: TableRecord,
+        record: TableRecord, kept: Collection[str] = (),
     ) -> None:  # fmt: skip
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
         self._settings, self._database = settings, settings.database()
         self._row, self._map = record.row, table_map
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
+        self.is_outdated, self._kept = record.row.is_outdated, kept
         self.described, self.loaded = record.described(), 0
 
     def covers(self, schema: str, table: str) -> bool:
-        return self._map.mapped(self.backend, schema, table) == self._table.mapped
+        is_ours = self._map.mapped(self.backend, schema, table) == self._table.mapped
+        return is_ours and f"{schema}.{table}" not in self._kept
 
     def begin(self, point: RowsPoint) -> Sequence[Part] | None:
         with self._locked("reading the ledger") as (ledger, row):
@@ -78,13 +80,15 @@ class LedgerLoad:
                 if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
                     raise self._table.occupied
                 staged.clear(cursor)
-        with self._locked("planning a load") as (ledger, row):
+        with self._beginning_anew(), self._locked("planning a load") as (ledger, row):
             if is_first:
                 ledger.forget_parts(row.id)
                 ledger.forget_letters(self._table.loads)
                 ledger.save(row.at_points(point.cursor, is_ours=not keeps))
             elif is_keyed and not is_whole:
                 ledger.save(row.at_points(row.point, point.cursor))
+            elif self._kept:
+                raise BeginAnew
             else:
                 raise SettingsError(
                     f"{self.name}: {_source(point)} cannot be loaded beside other partitions",
@@ -109,6 +113,7 @@ class LedgerLoad:
     ) -> Iterator[TableRowWriter]:
         # A history that is not ours gets rows beside its own.
         merges = self._keeps and (self._row.is_ours or self._table.mapped.periods is None)
+        merges |= bool(self._kept)  # changes of what joined may have come already
         with closing(self._database.connect()) as connection:
             with self._database.translated("preparing the target"), connection.transaction():
                 cursor = connection.cursor()
@@ -130,10 +135,12 @@ class LedgerLoad:
         with self._locked("beginning anew") as (ledger, row):
             ledger.load_anew(row)
 
-    def finish(self) -> bool:
+    def finish(self, tables: Collection[tuple[str, str]]) -> bool:
         with self._locked("ending a load") as (ledger, row):
             parts = ledger.parts(row.id)
-            is_whole = bool(parts) and all(part.is_done for part in parts)
+            wanted = {f"{schema}.{table}" for schema, table in tables} | {*self._kept}
+            is_whole = all(part.is_done for part in parts)
+            is_whole &= wanted <= {part.source for part in parts}
             if is_whole:
                 ledger.save(row.become("loaded"))
                 ledger.forget_parts(row.id)

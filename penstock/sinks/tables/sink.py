@@ -11,6 +11,7 @@ from penstock.model.finding import Finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, Receipt, Record, SinkPlugin
+from penstock.sinks.tables.catalogue import compare
 from penstock.sinks.tables.check import check, check_tables, left_sources
 from penstock.sinks.tables.load import LedgerLoad
 from penstock.sinks.tables.set_aside import TableLetters
@@ -70,6 +71,21 @@ class TableSink(TableLetters):
                 table.enter(ledger, str(partition), initial=initial)
             return [each.described() for each in self._mapped(ledger, backend, partition)]
 
+    def notice(
+        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema]
+    ) -> Mapping[str, str]:
+        table_map, found = TableMap(self.settings), dict[str, dict[str, TableSchema]]()
+        for each in schemas:
+            if (mapped := table_map.mapped(backend, each.schema, each.table)) is not None:
+                same = found.setdefault(mapped.source, {})
+                same[f"{each.schema}.{each.table}"] = each
+        tables = {each.source: each for each in self.settings.tables(backend)}
+        with self._ledger() as (ledger, _):
+            return compare(ledger, {
+                each: (tables[each.table], found.get(each.table, {}))
+                for each in self._mapped(ledger, backend, partition) if each.row.state != "left"
+            })  # fmt: skip
+
     def _mapped(
         self, ledger: TargetLedger, backend: str, partition: PartitionId
     ) -> Sequence[TableRecord]:
@@ -99,7 +115,7 @@ class TableSink(TableLetters):
         table_map = TableMap(self.settings)
         with self._ledger() as (ledger, _):
             return [
-                LedgerLoad(self.settings, table_map, mapped, record)
+                LedgerLoad(self.settings, table_map, mapped, record, ledger.kept(record.row.id))
                 for record in ledger.tables()
                 if record.row.state not in ("live", "left")
                 and (mapped := tables.get((record.backend, record.table))) is not None

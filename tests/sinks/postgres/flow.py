@@ -56,6 +56,7 @@ class Flow(Noted):
         settings = pipeline.sink.settings.model_copy(update={"initial": initial})
         self._sink: Any = pipeline.sink.model_copy(update={"settings": settings}).sink()
         self._feed: Any = pipeline.backends[0].feed()
+        self._feed.number_columns()
         self._bookmarks: Bookmarks = {}
         self._loader = TableLoader(pipeline, self)
         self._is_over = threading.Event()

@@ -65,7 +65,7 @@ class Flow:
             ):
                 for part in parts:
                     writer.write(part, [piece for one in part[1] for piece, _ in lines(one)])
-        assert load.finish()
+        assert load.finish([("public", "items")])
         load.settle("stop")
 
     def flow(self, *statements: str) -> None:

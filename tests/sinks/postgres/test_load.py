@@ -98,7 +98,7 @@ def test_changes_before_the_point_are_in_the_rows_and_later_ones_are_applied_aft
     assert load.begin(point) is None
     loaded(load, point, b"1\told\n2\tb")
     assert items(database) == [(1, "old"), (2, "b")]
-    assert load.finish()
+    assert load.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert items(database) == [(1, "new"), (2, "b"), (3, "c")]
     assert state(database) == ("live", "")
@@ -121,7 +121,7 @@ def test_a_load_goes_on_with_the_parts_that_are_left(database: Database, sink_of
     with again.writer(later) as writer:
         writer.write(second, [b"2\tb\n"])
     sink.write([rows_of("DELETE 1", "INSERT 3 c", commit=3)], Noted())
-    assert again.finish()
+    assert again.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert items(database) == [(2, "b"), (3, "c")]
 
@@ -141,7 +141,7 @@ def test_between_two_points_a_key_change_that_lacks_values_begins_the_load_anew(
         writer.write(second, [b"9\ta\n"])
     moved = rows_of("UPDATE 9 \\U", commit=3, before=["1\ta"], unchanged=[["name"]])
     sink.write([moved], Noted())
-    assert again.finish()
+    assert again.finish([("public", "items")])
     database.execute("UPDATE penstock.held SET before = '1' || chr(9) || '\\U'")
     with pytest.raises(Unavailable, match="anew"):
         load_of(sink).settle("stop")
@@ -181,7 +181,7 @@ def test_rows_that_are_there_make_a_table_wait_until_they_are_gone(
     again = load_of(sink)
     assert not again.has_rows
     loaded(again, Point(), b"1\ta")
-    assert again.finish()
+    assert again.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert items(database) == [(1, "a"), (2, "b")]
 
@@ -191,7 +191,7 @@ def test_a_live_table_whose_target_is_gone_waits_and_goes_on(
 ) -> None:
     sink = sink_of(create=True)
     loaded(load_of(sink), Point(), b"1\ta")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     stopped = sink_of()
     database.execute("ALTER TABLE items RENAME TO gone")
@@ -213,7 +213,7 @@ def test_a_reload_replaces_the_rows_of_one_source(database: Database, sink_of: S
     database.execute("INSERT INTO items VALUES ('other', 1, 'x')")
     sink = sink_of()
     loaded(load_of(sink), Point(), b"1\ta\n2\tb")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     with pytest.raises(SettingsError, match="no table"):
         sink.reload("items", "elsewhere")
@@ -228,7 +228,7 @@ def test_a_reload_of_a_history_ends_what_is_gone_and_adds_what_differs(
 ) -> None:
     sink = sink_of(type="history", create=True, filter="id < 9")
     loaded(load_of(sink), Point(), b"1\ta\n2\tb\n3\tc\n4\t\\N")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop", ignore)
     sink.reload("items", None)
     loaded(load_of(sink), Point(), b"1\ta\n2\tnew\n4\t\\N\n5\te\n9\tout")
@@ -246,7 +246,7 @@ def test_a_reload_of_an_append_keeps_what_is_gone(database: Database, sink_of: S
     database.execute(TARGET)
     sink = sink_of(type="append")
     loaded(load_of(sink), Point(), b"1\ta\n2\tb")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop", ignore)
     sink.reload("items", None)
     loaded(load_of(sink), Point(), b"2\tnew\n3\tc")
@@ -257,7 +257,7 @@ def test_tables_are_loaded_once_after_what_was_lost(database: Database, sink_of:
     database.execute(TARGET)
     sink, shop = sink_of(), PartitionId("shop")
     loaded(load_of(sink), Point(), b"1\ta")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop", ignore)
     assert sink.load_after("default", PartitionId("other"), "one") is False
     assert state(database)[0] == "live"
@@ -270,7 +270,7 @@ def test_tables_are_loaded_once_after_what_was_lost(database: Database, sink_of:
     assert sink.load_after("default", shop, "two") is False
     assert load_of(sink).begin(Point(2)) is None
     loaded(load_of(sink), Point(2), b"1\tb")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop", ignore)
     assert sink.load_after("default", shop, "two") is True
 
@@ -281,7 +281,7 @@ def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf
     sink = sink_of(set=sets, filter="id > 1 AND _sid = 'shop'")
     loaded(load_of(sink), Point(), b"1\ta\n2\tb")
     assert items(database) == [(2, "B", "shop READ")]
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     sink.write([rows_of("INSERT 3 c", "UPDATE 2 b2", commit=3)], Noted())
     assert items(database) == [(2, "B2", "shop UPDATE"), (3, "C", "shop INSERT")]
@@ -305,7 +305,7 @@ def test_rows_that_are_refused_are_dead_letters_and_the_rest_lands(
     again = load_of(sink)
     assert again.begin(Point()) == []
     assert again.loaded == 52
-    assert again.finish()
+    assert again.finish([("public", "items")])
     load_of(sink).settle("stop")
     with pytest.raises(Rejected):
         sink.replay(letters[0]["event_id"], lambda page: [])
@@ -358,7 +358,7 @@ def test_a_row_that_an_expression_refuses_is_a_dead_letter_with_its_types(
     loaded(load_of(sink), Point(), b"1\ta\n2\tb\n3\tc", on_error="dead-letter")
     assert items(database) == [(1, "-10a"), (3, "10c")]
     (letter,) = sink.dead_letters()
-    assert load_of(sink).finish()
+    assert load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     fixed = sink_of(set={"id": "id", "name": "length(name) + id"})
     fixed.replay(letter["event_id"], lambda page: [])

@@ -243,3 +243,31 @@ def test_a_table_that_the_source_does_not_send_is_named(
     assert [line.split()[0] for line in found.output.splitlines()] == ["equal", "missing"]
     assert "public.lost" in found.output
     assert CliRunner().invoke(main, ["verify", str(file), "items"]).exit_code == 0
+
+
+def test_a_partition_that_the_source_does_not_send_is_compared(
+    database: Database, target: Database, tmp_path: Path
+) -> None:
+    """Also one with partitions of its own, once."""
+    file = pipeline(database, target, tmp_path, 'ev: {partitions: "ev_.*", target: ev}')
+    database.execute(
+        "CREATE TABLE ev (id int PRIMARY KEY, name text) PARTITION BY RANGE (id);"
+        "CREATE TABLE ev_1 PARTITION OF ev FOR VALUES FROM (0) TO (10);"
+        "CREATE TABLE ev_2 PARTITION OF ev FOR VALUES FROM (10) TO (20) PARTITION BY RANGE (id);"
+        "CREATE TABLE ev_2a PARTITION OF ev_2 FOR VALUES FROM (10) TO (20);"
+        "INSERT INTO ev VALUES (1, 'a'), (11, 'b')"
+    )
+    target.execute(
+        "CREATE TABLE ev (id int PRIMARY KEY, name text); INSERT INTO ev VALUES (1, 'a')"
+    )
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert (found.exit_code, found.output.split()[0]) == (1, "missing"), found.output
+    database.execute("ALTER PUBLICATION p ADD TABLE ev_1")
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert found.exit_code == 1, found.output
+    assert "missing (11)" in found.output
+    target.execute("INSERT INTO ev VALUES (11, 'b')")
+    found = CliRunner().invoke(main, ["verify", str(file)])
+    assert (found.exit_code, found.output.split()[0]) == (0, "equal"), found.output
+    database.execute("ALTER PUBLICATION p ADD TABLE ev")
+    assert CliRunner().invoke(main, ["verify", str(file)]).exit_code == 0

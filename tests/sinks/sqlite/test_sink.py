@@ -181,7 +181,7 @@ def test_a_filter_follows_rows_into_it_and_out_of_it(file: File, sink_of: SinkOf
     sink.enter("default", SHOP, initial=True)
     loaded(load_of(sink), Point(), b"1\tin\n2\tlonger\n3\t\\N")  # type: ignore[arg-type]
     assert file.items == [(1, "in")]
-    load_of(sink).finish()  # type: ignore[arg-type]
+    load_of(sink).finish([("public", "items")])  # type: ignore[arg-type]
     load_of(sink).settle("stop")  # type: ignore[arg-type]
     sink.write([rows_of("UPDATE 1 longer", "UPDATE 2 in", "INSERT 4 out-of", commit=2)], Noted())
     assert file.items == [(2, "in")]

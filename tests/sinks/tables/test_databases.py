@@ -146,13 +146,13 @@ def test_a_truncated_partition_is_loaded_anew_with_the_others(there: Place) -> N
     assert there.items == [(1, "one")], "rows of other partitions went"
     assert sink.tables()[0]["held"] == 2
     load = load_of(sink)
-    parts = [
-        Point(3, schema=replace(Point().schema, table=name)) for name in ("items_a", "items_b")
-    ]
+    both = [("public", "items_a"), ("public", "items_b")]
+    parts = [Point(3, schema=replace(Point().schema, table=name)) for _, name in both]
     for number, point in enumerate(parts):
         assert load.begin(point) is None
+        assert not load.finish(both), "as if the other's rows were there"
         loaded(load, point, b"%d\ta" % (number + 7))
-    assert load.finish()
+    assert load.finish(both)
     load_of(sink).settle("stop")
     assert there.items == [(7, "a"), (8, "a")]
 
@@ -167,7 +167,7 @@ def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
     loaded(load, point, b"1\told\n2\tb", b"3\ta\\nb\\\\\n4\t\\N")
     again = load_of(sink)
     assert again.begin(point) == [], "a part would be loaded again"
-    assert again.finish()
+    assert again.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert there.items == [(1, "new"), (3, "a\nb\\"), (4, None)]
     assert sink.reload("items", "shop") == ["public.items of default/shop"]
@@ -175,7 +175,7 @@ def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
     load = load_of(sink)
     assert load.begin(Point(9)) is None
     loaded(load, Point(9), b"7\tx")
-    assert load.finish()
+    assert load.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert there.items == [(7, "x")]
 
@@ -186,7 +186,7 @@ def test_a_row_of_a_load_is_a_dead_letter_that_is_replayed(there: Place) -> None
     sink.enter("default", SHOP, initial=True)
     loaded(load_of(sink), Point(), b"1\ta\n2\ttoo-long\n3\tc", on_error="dead-letter")
     assert there.items == [(1, "a"), (3, "c")]
-    assert load_of(sink).finish()
+    assert load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     (letter,) = sink.dead_letters()
     assert (letter["operation"], letter["reason"]) == ("READ", "refused")
@@ -206,7 +206,7 @@ def test_a_reload_of_an_append_without_a_key_adds_what_is_missing(
     columns = tuple({**column, "key": False} for column in COLUMNS)
     point.schema = replace(point.schema, columns=columns)
     loaded(load_of(sink), point, b"1\ta\n1\ta\n2\tb\n3\t\\N\n9\tx")
-    load_of(sink).finish()
+    load_of(sink).finish([("public", "items")])
     load_of(sink).settle("stop")
     sink.reload("items", None)
     loaded(load_of(sink), point, b"1\ta\n1\ta\n1\ta\n3\t\\N\n4\td")

@@ -1,0 +1,64 @@
+"""The catalogues of sources, asked twice a minute. One that is away holds up no other."""
+
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from penstock.feeds import Feed, HasSources
+from penstock.model.position import PartitionId
+from penstock.model.table_schema import TableSchema
+
+_EVERY = 30.0  # seconds between two questions
+_AGAIN = 5.0  # seconds after which one is asked again that failed, or lacked a table
+_THREADS = 16  # sources that are asked at once: each may take its whole time limit
+
+Source = tuple[str, PartitionId]  # a backend and its partition
+
+
+class Catalogues:
+    """What each source has; used by one thread. `tables`: of the last answers that were taken."""
+
+    def __init__(self) -> None:
+        self.tables: dict[Source, Sequence[TableSchema]] = {}
+        self._asked: dict[Source, Future[Sequence[TableSchema]]] = {}
+        self._due: dict[Source, float] = {}  # monotonic seconds
+        self._pool = ThreadPoolExecutor(_THREADS, "catalogue")
+
+    def take(
+        self,
+        sources: Collection[Source],
+        feeds: Mapping[str, Feed],
+        compare: Callable[[Source, Sequence[TableSchema]], None],
+    ) -> Iterator[tuple[Source, Exception]]:
+        """Asks those that are due, and has answers that are others than the last compared; yields
+        what failed."""
+        for source in sources:
+            if source not in self._asked and time.monotonic() >= self._due.get(source, 0.0):
+                self._asked[source] = self._pool.submit(_schemas, feeds[source[0]], source[1])
+        for source in [one for one, future in self._asked.items() if future.done()]:
+            self._due[source] = time.monotonic() + _EVERY
+            try:
+                found = self._asked.pop(source).result()
+                if source in sources and found != self.tables.get(source):
+                    compare(source, found)
+                    self.tables[source] = found
+            except Exception as error:
+                self.ask_soon(source)
+                yield source, error
+
+    def ask_soon(self, source: Source) -> None:
+        self._due[source] = min(self._due.get(source, 0.0), time.monotonic() + _AGAIN)
+
+    def forget(self, backends: Collection[str]) -> None:
+        """Their tables are compared again before anything is loaded."""
+        for source in [one for one in {*self.tables, *self._asked} if one[0] in backends]:
+            self.tables.pop(source, None)
+            self._asked.pop(source, None)
+            self._due.pop(source, None)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _schemas(feed: Feed, partition: PartitionId) -> Sequence[TableSchema]:
+    return (feed.of(partition) if isinstance(feed, HasSources) else feed).current_schemas()
