@@ -1,4 +1,5 @@
-"""Rows of a database: changes folded by key, the steps to them, and PostgreSQL and SQLite targets.
+"""A database of tables, one class each for PostgreSQL and SQLite; changes folded by key, and the
+steps to their rows.
 
-For a mirror and for sinks that store tables; no NATS, no Spark.
+For mirrors and for sinks of tables; no NATS, no Spark.
 """

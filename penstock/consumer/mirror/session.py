@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.process.closing import Closes
+from penstock.process.closing import Closes, closing_on_failure
 from penstock.tables.database import TableDatabase
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
@@ -95,10 +95,12 @@ class TargetSession(Closes):
     def _opened(self) -> Any:
         if self._connection is None or self._connection.closed:
             try:
-                self._connection = self.database.connect("mirror")
+                found = self.database.connect("mirror")
             except PenstockError as error:
                 raise _mirrored(error) from error
-            self._schema = self.database.default_schema(self._connection)
+            with closing_on_failure(found):
+                self._schema = self.database.default_schema(found.cursor())
+            self._connection = found
         return self._connection
 
     def _run(self, statement: str, values: Sequence[Any] = ()) -> list[Any]:

@@ -374,7 +374,7 @@ class MirrorTarget(TargetSession):
         return ()
 
     def _takes(self, column: TargetColumn, value: Any) -> bool:
-        with suppress(SettingsError):
+        with suppress(Exception):  # such as a number that the driver does not take
             self._run(f"SELECT CAST(%s AS {self._kind(column)})", [value])
             return True
         return False

@@ -1,2 +1,2 @@
 """What sinks of tables share: the map, the workers that apply changes, loads, and what is set
-aside. Each sink gives a `TableDatabase`."""
+aside. The settings of each sink name a `TableDatabase`."""

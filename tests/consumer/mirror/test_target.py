@@ -294,6 +294,16 @@ def test_a_snapshot_that_a_target_refuses_is_of_its_table_whenever_the_server_sa
     one.close()
 
 
+def test_a_number_that_the_driver_does_not_take_is_of_its_column(file: str) -> None:
+    one = open_target(file)
+    one.open(["t"])
+    live = load(one, TABLE)
+    with pytest.raises(TableRefused, match=r"column a of the row with the key a=1\d+ of public.t"):
+        one.apply([(live, [Merge(whole=[(1, "x"), (10**30, "y")])])], {"CDC": 9})
+    assert rows(file) == []
+    one.close()
+
+
 def test_rows_that_need_later_rows_of_a_batch_come_out(database: Database) -> None:
     one = open_target(database.url)
     one.open(["t", "child"])
