@@ -5,6 +5,7 @@ Tables of a schema of their own. A row of `ledger` for each source and table: ch
 same time the later one finds its changes stored.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -56,6 +57,15 @@ CREATE = (
     """CREATE TABLE IF NOT EXISTS {own}known (
         ledger bigint, source text, document text NOT NULL, PRIMARY KEY (ledger, source))""",
 )
+# What its tables are called, and those of a schema without a ledger that are called so.
+NAMES = frozenset(re.findall(r"EXISTS {own}(\w+)", " ".join(CREATE)))
+_TAKEN = """
+SELECT c.relname::text FROM pg_catalog.pg_class c
+JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = ANY (%s) AND NOT EXISTS (
+    SELECT FROM pg_catalog.pg_attribute WHERE attrelid = to_regclass(%s) AND attname = 'last_point')
+ORDER BY 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,9 +221,23 @@ class TargetLedger:
 
     def make(self) -> None:
         """Makes what is missing."""
+        if (taken := self.taken()) is not None:
+            raise taken
         if not self.is_there("known"):
             for statement in self._create:
                 self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
+
+    def taken(self) -> SettingsError | None:
+        """What is wrong where the schema has tables of others that are called as the ledger's."""
+        found = self._run(_TAKEN, [self._schema, list(NAMES), f"{self._own}ledger"]).fetchall()
+        if not found:
+            return None
+        return SettingsError(
+            f"the schema {self._schema} has tables called as the ledger's, which are not"
+            f" penstock's: {', '.join(name for (name,) in found)}",
+            "tables.ledger-taken",
+            hint="set `sink.ledger` to another schema",
+        )
 
     def is_there(self, table: str = "ledger") -> bool:
         return (

@@ -8,7 +8,7 @@ import psycopg
 from psycopg import sql
 
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
-from penstock.model.finding import Finding, finding
+from penstock.model.finding import Finding, failed, finding
 from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
@@ -199,6 +199,8 @@ class PostgresDatabase(TableDatabase):
                     "error", f"schema {schema}", "the role may not make the ledger",
                     f"CREATE SCHEMA {name} AUTHORIZATION <role>;", code="postgres.ledger-denied",
                 )  # fmt: skip
+            if taken := self.ledger(connection).taken():
+                yield failed(f"schema {schema}", taken)
             return
         subject = f"target {found.schema}.{found.table}"
         name = sql.Identifier(found.schema, found.table).as_string(None)

@@ -177,6 +177,9 @@ class SqliteLedger(TargetLedger):
         query = "SELECT 1 FROM main.sqlite_master WHERE name = %s"
         return self._run(query, [f"penstock_{table}"]).fetchone() is not None
 
+    def taken(self) -> None:
+        """See `TargetLedger`: its tables' names begin with penstock's."""
+
     def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         insert_rows(self._cursor, sql.Identifier("main", f"penstock_{table}"), names, rows)
 

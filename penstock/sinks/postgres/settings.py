@@ -1,6 +1,6 @@
 """What a pipeline file may say about a PostgreSQL destination."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field, model_validator
@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from penstock.process.postgres_url import PostgresUrl
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableSinkSettings
 from penstock.tables.history import HistoryColumns
+from penstock.tables.ledger import NAMES
 from penstock.tables.postgres_database import PostgresDatabase
 
 
@@ -38,6 +39,10 @@ class PostgresSinkSettings(TableSinkSettings):
         if self.sid_column in self.history.kinds:
             raise ValueError(f"sid_column and history: both have the name {self.sid_column}")
         return self
+
+    @property
+    def own_tables(self) -> Collection[tuple[str, str]]:
+        return {(self.ledger, name) for name in NAMES}
 
     @property
     def default_schema(self) -> str:

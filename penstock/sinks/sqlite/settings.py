@@ -1,11 +1,13 @@
 """What a pipeline file may say about a SQLite file as a destination."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Literal
 
 from pydantic import model_validator
 
 from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.tables.ledger import NAMES
 from penstock.tables.sqlite_database import SqliteDatabase
 
 
@@ -20,6 +22,10 @@ class SqliteSinkSettings(TableSinkSettings):
 
     def database(self) -> SqliteDatabase:
         return SqliteDatabase(self.file)
+
+    @property
+    def own_tables(self) -> Collection[tuple[str, str]]:
+        return {(self.default_schema, f"penstock_{name}") for name in NAMES}
 
     @property
     def default_schema(self) -> str:

@@ -3,7 +3,7 @@
 import re
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -183,7 +183,14 @@ class TableSinkSettings(Settings):
                     f"map: {table.source} of the backend {table.backend} is there twice"
                 )
             seen.add(key)
+            if (table.target_schema, table.target) in self.own_tables:
+                raise ValueError(f"map: the target {table.full_target} is a table of the ledger")
         return self
+
+    @property
+    @abstractmethod
+    def own_tables(self) -> Collection[tuple[str, str]]:
+        """The tables (schema, name) of the ledger."""
 
     def tables(self, backend: str | None = None) -> Sequence[MappedTable]:
         """The tables of the map, of one backend or all."""

@@ -88,10 +88,10 @@ class Flow(Noted):
 
         until(are_live, 120, problem=states)
 
-    def findings(self) -> Sequence[Finding]:
-        """What `penstock check` finds about the tables."""
-        found: Sequence[Finding] = self._sink.check_tables("shop", self._feed.schemas_to_be())
-        return found
+    def findings(self, *, is_whole: bool = False) -> Sequence[Finding]:
+        """What `penstock check` finds about the tables, or all of the sink."""
+        own = self._sink.check() if is_whole else ()
+        return [*own, *self._sink.check_tables("shop", self._feed.schemas_to_be())]
 
     def check(self) -> None:
         """Raises what ended it."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from penstock.model.errors import SettingsError
 from penstock.sinks.postgres.settings import PostgresSinkSettings
+from penstock.sinks.sqlite import SqliteSinkSettings
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
@@ -251,6 +253,39 @@ def test_a_user_s_tables_called_as_temporary_ones_stay_as_they_are(
         target.execute(
             f"REASSIGN OWNED BY {role} TO postgres; DROP OWNED BY {role}; DROP ROLE {role}"
         )
+
+
+@pytest.mark.parametrize("table", ["ledger", "held", "dead_letter"])
+def test_a_schema_of_the_user_s_that_is_called_as_ours_stays_as_it_is(
+    database: Database, target: Database, table: str
+) -> None:
+    database.execute("CREATE TABLE calls (id int PRIMARY KEY); INSERT INTO calls VALUES (1)")
+    target.execute(
+        f"CREATE SCHEMA penstock; CREATE TABLE penstock.{table} (pipe int);"
+        f"CREATE TABLE penstock.other (pipe int); INSERT INTO penstock.{table} VALUES (4)"
+    )
+    refused = Flow(database, target, {"calls": {"create": True}})
+    assert "tables.ledger-taken" in {each.code for each in refused.findings(is_whole=True)}
+    with pytest.raises(SettingsError), refused:
+        pass
+    assert target.execute(f"SELECT * FROM penstock.{table}") == [(4,)]
+    there = "SELECT count(*) FROM pg_tables WHERE schemaname = 'penstock'"
+    assert target.execute(there) == [(2,)]
+    target.execute(f"ALTER TABLE penstock.{table} RENAME TO mine")
+    with Flow(database, target, {"calls": {"create": True}}) as flow:
+        assert "tables.ledger-taken" not in {each.code for each in flow.findings(is_whole=True)}
+        flow.loaded()
+    assert target.execute("SELECT * FROM penstock.mine") == [(4,)]
+
+
+def test_a_table_of_the_ledger_is_no_target(tmp_path: Path) -> None:
+    entry = [{"backend": "b", "tables": {"items": {"target": "own.held"}}}]
+    with pytest.raises(ValidationError, match="a table of the ledger"):
+        PostgresSinkSettings(connection="postgresql://h/d", ledger="own", map=entry)
+    PostgresSinkSettings(connection="postgresql://h/d", map=entry)
+    entry = [{"backend": "b", "tables": {"items": {"target": "penstock_held"}}}]
+    with pytest.raises(ValidationError, match="a table of the ledger"):
+        SqliteSinkSettings(file=tmp_path / "f", map=entry)
 
 
 def test_two_columns_of_ours_have_two_names() -> None:
