@@ -2,7 +2,7 @@
 
 import os
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,14 +53,12 @@ def code_of(error: sqlite3.Error) -> int:
 
 
 @contextmanager
-def translated(
-    what: str, path: Path, errors: Mapping[int, tuple[type[PenstockError], str]] = ERRORS
-) -> Iterator[None]:
+def translated(what: str, path: Path) -> Iterator[None]:
     """Raises SettingsError or Unavailable in place of an error of the driver or the file system."""
     try:
         yield
     except sqlite3.Error as error:
-        kind, hint = errors.get(code_of(error), (SettingsError, "look at the file"))
+        kind, hint = ERRORS.get(code_of(error), (SettingsError, "look at the file"))
         raise kind(f"{what} {path}: {error}", "process", hint=hint) from error
     except OSError as error:
         hint = "make the file and its folder writable"
