@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
-from penstock.model.position import PartitionId
+from penstock.model.position import PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, ignore
 
@@ -62,8 +62,9 @@ class TableLoad(Protocol):
 
     `partition` is that of its changes; no two tables have one `name`, which logs call it.
     `has_rows`: all rows are there, and `settle` is left. `is_outdated`: it waits until somebody has
-    it loaded anew, or says that its rows are right. `described`: as the status page shows it.
-    `loaded`: how many rows were there at the last `begin`.
+    it loaded anew, or says that its rows are right. `is_early`: it refers to tables whose rows are
+    loaded first. `described`: as the status page shows it. `loaded`: how many rows were there at
+    the last `begin`.
     """
 
     backend: str
@@ -73,6 +74,7 @@ class TableLoad(Protocol):
     is_outdated: bool
     described: Mapping[str, Any]
     loaded: int
+    is_early: bool
 
     def covers(self, schema: str, table: str) -> bool:
         """Whether rows of this table of the source are to be loaded. No I/O."""
@@ -96,8 +98,11 @@ class TableLoad(Protocol):
         """All parts of these, which are all that it covers, are done; False if the load was begun
         anew meanwhile."""
 
-    def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
-        """Applies the changes that were kept; then the table is live."""
+    def settle(
+        self, on_error: OnError, progress: Progress = ignore, stored: Place | None = None
+    ) -> None:
+        """Applies the changes that were kept; then the table is live. `stored`: up to where all
+        changes of the partition are; None where that is unknown."""
 
     def wait(self, error: PenstockError) -> None:
         """Stores why it cannot go on until somebody acts; it is tried again now and then."""

@@ -22,7 +22,7 @@ from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import PartitionId, Position
+from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import Closes
 from penstock.sinks import Progress
@@ -148,12 +148,8 @@ class TableLoader(Closes):
         self._show(loads)
         for load in loads:
             is_known = (load.backend, load.partition) in self._catalogues.tables
-            if (
-                is_known
-                and not load.is_outdated
-                and load.name not in self._running
-                and self._state.is_ours
-            ):
+            is_due = is_known and not load.is_outdated and not load.is_early
+            if is_due and load.name not in self._running and self._state.is_ours:
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
                 control = RunControl(self._state, self._pace)
                 future = self._pool.submit(self._try, load, feed, on_error, control)
@@ -201,7 +197,8 @@ class TableLoader(Closes):
         try:
             if not load.has_rows:
                 self._load(load, feed, on_error, control)
-            load.settle(on_error, self._state)
+            bookmark = self._state.bookmarks(load.backend).get(load.partition, Bookmark())
+            load.settle(on_error, self._state, bookmark.place or Place("", 0))
         except Exception as error:
             found = PenstockError.of(error, "loading")
             if control.is_cancelled or not self._state.is_ours:

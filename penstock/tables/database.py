@@ -12,6 +12,7 @@ from penstock.model.finding import Finding
 from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.references import References
 from penstock.tables.staged import (
     Destination,
     RowMapping,
@@ -98,6 +99,10 @@ class TableDatabase(ABC):
     @abstractmethod
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         """Whether values of a source's column may be so large that they are not always sent."""
+
+    def references(self, cursor: Any) -> References:
+        """The foreign keys that statements run."""
+        return References()
 
     def execute_one(self, cursor: Any, statement: sql.Composed) -> None:
         """Runs a text that is one statement, else fails."""

@@ -203,6 +203,31 @@ _HELD = (
 )  # fmt: skip
 
 
+class UnsettledTable(NamedTuple):
+    """A table that is followed and not live: whether its rows are there, and the place of the first
+    change that is held."""
+
+    id: int
+    backend: str
+    sid: str
+    target: str
+    state: str
+    resumes: str
+    cursor: str | None
+    ordinal: int | None
+
+    @property
+    def has_rows(self) -> bool:
+        return "loading" not in (self.state, self.resumes)
+
+    def is_before(self, change: LineChange) -> bool:
+        """Whether it lacks what was there before a change."""
+        if self.cursor is None or self.ordinal is None:
+            return not self.has_rows
+        first = self.cursor, self.ordinal
+        return not self.has_rows or first < (change.cursor, change.ordinal)
+
+
 class TargetLedger:
     """The ledger in one schema, in the transaction of a cursor. Methods raise psycopg's errors."""
 
@@ -301,6 +326,17 @@ class TargetLedger:
             source or (None, None),
         )
         return [TableRecord(LedgerRow.of(*row[8:]), *row[:8]) for row in found.fetchall()]
+
+    def unsettled(self, targets: Collection[str]) -> Sequence[UnsettledTable]:
+        """Tables of these targets that are not live."""
+        first = f"FROM {self._own}held WHERE ledger = l.id ORDER BY cursor, ordinal LIMIT 1"
+        found = self._run(
+            "SELECT id, backend, sid, target, state, resumes,"
+            f" (SELECT cursor {first}), (SELECT ordinal {first}) FROM {self._own}ledger AS l"
+            " WHERE state NOT IN ('live', 'left') AND target = ANY (%s) ORDER BY id",
+            [[*targets]],
+        )
+        return [UnsettledTable(*row) for row in found.fetchall()]
 
     def lock(self, ids: Iterable[int]) -> Mapping[int, LedgerRow]:
         """The rows, which nobody else changes until the transaction's end."""
@@ -484,6 +520,20 @@ class TargetLedger:
         while rows := self._run(query, [first]).fetchall():
             yield from rows
             first = rows[-1][0] + 1
+
+    def hold_rows(self, id: int, relation: SourceRelation, rows: Sequence[LineChange]) -> None:
+        """Keeps rows of a load, before all changes of their point."""
+        self.lock([id])
+        query = f"SELECT coalesce(min(ordinal), 0) FROM {self._own}held WHERE ledger = %s"
+        first = min(self._run(query, [id]).fetchone()[0], 0) - len(rows)
+        self.hold(id, relation, [
+            row._replace(ordinal=number) for number, row in enumerate(rows, first)
+        ])  # fmt: skip
+
+    def forget_rows(self, id: int) -> None:
+        """Forgets rows of loads that are held."""
+        query = f"DELETE FROM {self._own}held WHERE ledger = %s AND ordinal < 0"
+        self._count_held(id, -self._run(query, [id]).rowcount)
 
     def forget_letters(self, prefix: str) -> None:
         """Removes the dead letters whose event ids begin so."""

@@ -148,6 +148,9 @@ class LineChange(NamedTuple):
         return "\t".join([cells[number] for number in key])
 
 
+NOTHING = SourceRelation(schema="", table="", columns=())
+
+
 def changes_of(batch: pa.RecordBatch) -> list[LineChange]:
     """The changes of a batch whose images are lines."""
     columns: Any = batch.column

@@ -13,6 +13,7 @@ from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns, StagedHistory
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.references import Dangling, References
 from penstock.tables.sqlstates import Recurring, meaning
 from penstock.tables.staged import MADE, Destination, RowMapping
 from penstock.tables.staging import (
@@ -30,6 +31,7 @@ from penstock.tables.staging import (
 from penstock.tables.values import Encoder, array_of, as_bytes, as_document, as_text, as_time
 
 _PATIENCE = 10  # seconds to connect
+_DANGLING = ("23001", "23503")
 _CONFLICTS = ("23505", "23P01")  # another row is in the way
 _LOCKED = "55P03"  # others wait meanwhile: it is not tried again at once
 _TWICE = "21000"  # two rows of one statement have one key
@@ -58,6 +60,15 @@ FROM pg_catalog.pg_trigger t
 LEFT JOIN pg_catalog.pg_constraint c ON c.oid = t.tgconstraint AND t.tgisinternal
 WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
   AND (c.contype = 'f' OR NOT t.tgisinternal)
+"""
+_REFERENCES = """
+SELECT cn.nspname || '.' || c.relname, pn.nspname || '.' || p.relname, k.confdeltype = 'c'
+FROM pg_catalog.pg_constraint k
+JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
+JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
+JOIN pg_catalog.pg_class p ON p.oid = k.confrelid
+JOIN pg_catalog.pg_namespace pn ON pn.oid = p.relnamespace
+WHERE k.contype = 'f'
 """
 
 
@@ -116,7 +127,7 @@ class PostgresDatabase(TableDatabase):
                     ("column", error.diag.column_name), ("table", error.diag.table_name),
                 ) if name
             ]  # fmt: skip
-            return Rejected(
+            return (Dangling if state in _DANGLING else Rejected)(
                 f"the destination refuses a row: {', '.join([said, *about])} ({state})",
                 "postgres.row-refused",
             )
@@ -186,6 +197,15 @@ class PostgresDatabase(TableDatabase):
 
     def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
         return bool(cursor.execute(_MAY_BE_LARGE, [type_at(cursor, column)]).fetchone()[0])
+
+    def references(self, cursor: Any) -> References:
+        if self._replica_role:
+            return References()
+        found = cursor.execute(_REFERENCES).fetchall()
+        return References(
+            frozenset((child, parent) for child, parent, _ in found),
+            frozenset((child, parent) for child, parent, cascades in found if cascades),
+        )
 
     def execute_one(self, cursor: Any, statement: sql.Composed) -> None:
         cursor.execute(statement, binary=True)  # the extended protocol: it takes one

@@ -27,19 +27,19 @@ def sift(
     write: Callable[[R], Sequence[T]],
     middle: Callable[[R], int] = _middle,
     *,
-    first: bool = False,
+    stops: Callable[[R, Rejected], bool] = lambda _, __: False,
 ) -> tuple[Sequence[T], list[tuple[R, Rejected]]]:
     """Writes what `write` takes, in order, divided in the `middle` where it has to be; what it made
-    of that, and each row that it refused alone. With `first` nothing after the first such row is
-    written."""
+    of that, and each row that it refused alone. After one with which it
+    `stops` nothing is written."""
     try:
         return write(rows), []
     except Rejected as error:
         if len(rows) == 1:
             return [], [(rows, error)]
     at = middle(rows)
-    left, refused = sift(rows[:at], write, middle, first=first)
-    if first and refused:
+    left, refused = sift(rows[:at], write, middle, stops=stops)
+    if refused and stops(*refused[-1]):
         return left, refused
-    right, more = sift(rows[at:], write, middle, first=first)
+    right, more = sift(rows[at:], write, middle, stops=stops)
     return [*left, *right], [*refused, *more]

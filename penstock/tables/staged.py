@@ -30,7 +30,7 @@ class Destination:
     `generated`, those that no UPDATE may set (`identity`: GENERATED ALWAYS AS IDENTITY), those that
     are `required` (not null, without a default), its `primary` key, and the sets of columns that
     are unique (`keys`), or are so when a constraint that is `deferrable` says so. `is_made`: its
-    comment says `MADE`."""
+    comment says `MADE`. `is_referenced`: foreign keys refer to it."""
 
     schema: str
     table: str
@@ -42,6 +42,7 @@ class Destination:
     keys: frozenset[frozenset[str]] = frozenset()
     deferrable: frozenset[frozenset[str]] = frozenset()
     is_made: bool = False
+    is_referenced: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,11 @@ class StagedRows(ABC):
 
     @property
     def moves(self) -> bool:
-        """Whether the destination has columns that nothing fills: rows keep them."""
+        """Whether rows that get another key stay themselves: the destination has columns that
+        nothing fills, or other tables refer to it."""
         filled = self.written | self.destination.generated | self.fixed.keys()
-        return bool(self.destination.columns.keys() - filled)
+        is_filled = self.destination.columns.keys() <= filled
+        return not is_filled or self.destination.is_referenced
 
     @property
     def unique(self) -> Sequence[str]:

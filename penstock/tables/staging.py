@@ -6,6 +6,7 @@ target; an executemany costs five times as much as COPY.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -49,8 +50,9 @@ READS = {
 _LINES = 20_000  # that are sent at once
 
 _TABLE = """
-SELECT pg_catalog.obj_description(oid, 'pg_class') FROM pg_catalog.pg_class
-WHERE oid = to_regclass(%s)
+SELECT pg_catalog.obj_description(oid, 'pg_class'),
+       EXISTS (SELECT FROM pg_catalog.pg_constraint WHERE contype = 'f' AND confrelid = c.oid)
+FROM pg_catalog.pg_class c WHERE oid = to_regclass(%s)
 """
 _COLUMNS = """
 SELECT a.attname, pg_catalog.format_type(a.atttypid, a.atttypmod), a.attgenerated <> '',
@@ -128,6 +130,7 @@ def find_destination(cursor: Any, schema: str, table: str) -> Destination | None
         keys=frozenset(names for names, *_ in unique) - deferrable,
         deferrable=deferrable,
         is_made=found[0] == MADE,
+        is_referenced=found[1],
     )
 
 
@@ -176,11 +179,11 @@ class StagedTable(StagedRows):
 
     def clear(self, cursor: Any) -> None:
         if self.mapping.sid is None:
-            cursor.execute(_SQL("TRUNCATE {}").format(self.target))
-        else:
-            cursor.execute(
-                _SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine)
-            )
+            # Of a table that a foreign key refers to, it is refused, also if nothing runs the key.
+            with suppress(psycopg.errors.FeatureNotSupported), cursor.connection.transaction():
+                cursor.execute(_SQL("TRUNCATE {}").format(self.target))
+                return
+        cursor.execute(_SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine))
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
         # Not DELETE: rows that are gone would be read again by each statement.

@@ -351,7 +351,9 @@ class MirrorTarget(TargetSession):
         last = pieces([one for one in work if one[0].name == work[-1][0].name])
         for given, is_whole in ((last, False), (pieces(work), True)):
             with suppress(_Undone), self._transaction():
-                _, found = sift(given, partial(self._attempt, is_whole=is_whole), first=True)
+                _, found = sift(
+                    given, partial(self._attempt, is_whole=is_whole), stops=lambda *_: True
+                )
                 raise _Undone
             for ((table, piece),), _ in found:
                 return table, row_of(table, piece)

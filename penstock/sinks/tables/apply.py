@@ -1,8 +1,9 @@
 """Changes of a table -> its target, by one connection: what is refused is isolated."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -10,9 +11,11 @@ from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
+from penstock.sinks.tables.tied import Parts, may_take_along
 from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.references import Dangling, References
 from penstock.tables.sift import sift
 from penstock.tables.sqlstates import Recurring
 from penstock.tables.staged import StagedRows
@@ -21,7 +24,8 @@ from penstock.tables.staged import StagedRows
 @dataclass(frozen=True, slots=True)
 class Applied:
     """What became of changes: how many were applied, by operation, and set aside, by reason; the
-    table waits, because of an error, with the `rest`."""
+    table waits, because of an error, with the `rest`. Without one the first of these depends on
+    what may come."""
 
     applied: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
@@ -33,6 +37,8 @@ class Applied:
 # what the server fails at again and again.
 Isolates = Literal["", "deferred", "all"]
 
+# Whether what a change depends on may be there later.
+MayCome = Callable[[LineChange], bool]
 _NONE: dict[tuple[SourceRelation, str], StagedRows] = {}
 
 
@@ -47,14 +53,9 @@ class Applier:
         self._made = 0  # of these, ever
 
     def apply(
-        self,
-        cursor: Any,
-        table: SourceTable,
-        row: LedgerRow,
-        stretch: Stretch,
-        *,
-        isolates: Isolates = "",
-    ) -> Applied:
+        self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch,
+        may_come: MayCome, *, isolates: Isolates = "",
+    ) -> Applied:  # fmt: skip
         """Applies what can be applied. A change that is refused alone is set aside, or the table
         waits; it waits as well where changes do not fit the target. Raises Unavailable,
         Rejected (to stop), BeginAnew."""
@@ -71,8 +72,9 @@ class Applier:
                     if plan is None or plan.staged is not staged:
                         plan = table.plan(staged, changes)
                     return self._sifted(
-                        cursor, table, plan, relation, is_between=is_between, isolates=isolates
-                    )
+                        cursor, table, plan, relation, cache(may_come), is_between=is_between,
+                        isolates=isolates,
+                    )  # fmt: skip
             except (SettingsError, BeginAnew, Recurring) as error:
                 # Its temporary tables may be gone with the savepoint.
                 self._staged.pop(table.id, None)
@@ -82,6 +84,49 @@ class Applier:
                     raise
                 if not is_staged:  # else the target may have been altered meanwhile
                     return Applied(rest=changes, error=error)
+
+    def apply_together(
+        self, cursor: Any, parts: Parts, rows: Mapping[SourceTable, LedgerRow],
+        references: References, *, isolates: Isolates = "",
+    ) -> bool:  # fmt: skip
+        """Applies changes of tables that are tied, all of them, rows after those that they refer
+        to, and away before these; or none, where that is refused, or does not fit the targets."""
+        if may_take_along(parts, references) or any(
+            len(some) > 1 or some[0].changes[0].cursor < rows[table].last_point
+            for table, some in parts.items()
+        ):
+            return False
+        plans: dict[SourceTable, Plan] = {}
+        try:
+            with self._database.translated("writing"), self.connection.transaction():
+                for table, (stretch,) in parts.items():
+                    staged = self._stage(cursor, table, rows[table], stretch.relation)
+                    plan = stretch.plan
+                    if plan is None or plan.staged is not staged:
+                        plan = table.plan(staged, stretch.changes)
+                    plans[table] = plan
+        except SettingsError:
+            for table in parts:
+                self._staged.pop(table.id, None)
+            return False
+        order = references.ordered({table.target for table in parts})
+        tables = sorted(parts, key=lambda table: order.index(table.target))
+        divided = {table: plan.divided() for table, plan in plans.items()}
+        try:
+            with self._database.translated("writing"), self.connection.transaction():
+                for table in reversed(tables):
+                    plans[table].staged.apply(cursor, divided[table][0])
+                for table in tables:
+                    table.apply(cursor, self._database, divided[table][1])
+                if isolates:
+                    self._database.check_deferred(cursor)
+        except (SettingsError, Rejected, BeginAnew):
+            return False
+        except Recurring:
+            if isolates != "all":
+                raise
+            return False
+        return True
 
     def known(self, table: SourceTable, relation: SourceRelation) -> StagedRows | None:
         """The temporary tables that there are for a relation; for any thread."""
@@ -109,6 +154,7 @@ class Applier:
         table: SourceTable,
         plan: Plan,
         relation: SourceRelation,
+        may_come: MayCome,
         *,
         is_between: bool,
         isolates: Isolates,
@@ -127,29 +173,41 @@ class Applier:
                 if isolates == "all" and isinstance(found, Recurring):
                     found = Rejected(found.message, "tables.recurring")
                 is_alone = not self._database.is_ambiguous(error)
-                if is_between and is_alone and isinstance(found, Rejected):
+                is_of_row = isinstance(found, Rejected) and not isinstance(found, Dangling)
+                if is_between and is_alone and is_of_row:
                     raise BeginAnew from error  # a newer row may be in the way
                 raise found from error
             return ()
 
-        _, refused = sift(changes, write, _middle, first=policy != "dead-letter")
+        def waits(some: Sequence[LineChange], error: Rejected) -> bool:
+            return isinstance(error, Dangling) and may_come(some[0])
+
+        def stops(some: Sequence[LineChange], error: Rejected) -> bool:
+            return policy != "dead-letter" or waits(some, error)
+
+        _, refused = sift(changes, write, _middle, stops=stops)
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
         letters: Counter[str] = Counter()
+        skipped: Counter[str] = Counter()
         for (change,), error in refused:
+            is_early = waits([change], error)
+            if is_early or policy == "suspend":
+                at = changes.index(change)
+                done = operations(changes[:at]) - skipped
+                return Applied(done, letters, changes[at:], None if is_early else error)
+            if is_between and isinstance(error, Dangling):
+                raise BeginAnew from error
             if policy == "stop":
                 raise error
-            if policy == "suspend":
-                at = changes.index(change)
-                return Applied(_operations(changes[:at]), rest=changes[at:], error=error)
             letter = table.letter(relation, change, error)
             keep_letters(self._database.ledger(cursor), [letter])
             letters[letter.reason] += 1
-        bad = Counter(change.operation for (change,), _ in refused)
-        return Applied(_operations(changes) - bad, letters)
+            skipped[change.operation] += 1
+        return Applied(operations(changes) - skipped, letters)
 
 
-def _operations(changes: Sequence[LineChange]) -> Counter[str]:
+def operations(changes: Sequence[LineChange]) -> Counter[str]:
     """How many there are of each operation; 30 ns a change."""
     return Counter(map(itemgetter(0), changes))
 

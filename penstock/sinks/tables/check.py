@@ -20,7 +20,7 @@ from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory
-from penstock.tables.lines import SourceRelation
+from penstock.tables.lines import NOTHING, SourceRelation
 from penstock.tables.staged import Destination, StagedRows, mentions
 
 
@@ -86,10 +86,10 @@ def left_sources(database: TableDatabase, backend: str) -> Collection[str]:
 
 def _check_rows(connection: Any, database: TableDatabase, table: SourceTable) -> Iterator[Finding]:
     """Rows that would keep a table from its first load."""
-    mapped, nothing = table.mapped, SourceRelation(schema="", table="", columns=())
+    mapped = table.mapped
     found = database.find(connection, mapped.target_schema, mapped.target)
     if found is not None:
-        staged = database.staged(nothing, found, mapped.mapping(table.sid, found))
+        staged = database.staged(NOTHING, found, mapped.mapping(table.sid, found))
         if staged.has_rows(connection.cursor()):
             yield failed(f"target {table.target}", table.occupied)
 

@@ -16,6 +16,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.position import PartitionId, Place, Position
 from penstock.sinks.tables.settings import CommitSettings
 from penstock.sinks.tables.source_table import SourceTable, Stretch
+from penstock.sinks.tables.tied import halved
 from penstock.tables.lines import SourceRelation
 
 
@@ -48,23 +49,7 @@ class PreparedCommit:
 
     def halves(self) -> Sequence["PreparedCommit"]:
         """The same in two commits of whole transactions of the sources; one, where it is of one."""
-        stretches = [each for some in self.tables.values() for each in some]
-        cursors = sorted({one.cursor for each in stretches for one in each.changes})
-        if len(cursors) < 2:
-            return [self]
-        middle = cursors[len(cursors) // 2]
-        parts = [
-            {table: [each.parted(middle)[part] for each in some]
-             for table, some in self.tables.items()}
-            for part in (0, 1)
-        ]  # fmt: skip
-        return [
-            PreparedCommit((), {
-                table: kept for table, some in part.items()
-                if (kept := [each for each in some if each.changes])
-            })
-            for part in parts
-        ]  # fmt: skip
+        return [PreparedCommit((), half) for half in halved(self.tables)]
 
 
 class Commits:

@@ -16,16 +16,18 @@ import orjson
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import PartitionId
+from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, ignore
 from penstock.sinks.loading import Part, RowsPoint
-from penstock.sinks.tables.apply import Applier
+from penstock.sinks.tables.apply import Applied, Applier
 from penstock.sinks.tables.narrow import narrower
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
 from penstock.sinks.tables.table_map import TableMap
+from penstock.sinks.tables.tied import may_depend
 from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
+from penstock.tables.lines import NOTHING, LineChange
 from penstock.tables.staged import StagedRows
 
 
@@ -34,15 +36,18 @@ class LedgerLoad:
 
     def __init__(
         self, settings: TableSinkSettings, table_map: TableMap, mapped: MappedTable,
-        record: TableRecord, kept: Collection[str] = (),
+        record: TableRecord, *, kept: Collection[str] = (), first: str = "",
     ) -> None:  # fmt: skip
         self._table = SourceTable(mapped=mapped, sid=record.sid, id=record.row.id)
         self._settings, self._database = settings, settings.database()
         self._row, self._map = record.row, table_map
+        self._mapped = {(each.backend, each.source): each for each in settings.tables()}
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
         self.is_outdated, self._kept = record.row.is_outdated, kept
-        self.described, self.loaded = record.described(), 0
+        self.described, self.loaded, self.is_early = record.described(), 0, bool(first)
+        if first:
+            self.described |= {"error": f"{first} is loaded first, which it refers to"}
 
     def covers(self, schema: str, table: str) -> bool:
         is_ours = self._map.mapped(self.backend, schema, table) == self._table.mapped
@@ -79,10 +84,11 @@ class LedgerLoad:
             if is_first and not keeps and staged.has_rows(cursor):
                 if not self._row.is_ours and self._table.mapped.options.existing == "refuse":
                     raise self._table.occupied
-                staged.clear(cursor)
+                self._clear(cursor, staged)
         with self._beginning_anew(), self._locked("planning a load") as (ledger, row):
             if is_first:
                 ledger.forget_parts(row.id)
+                ledger.forget_rows(row.id)
                 ledger.forget_letters(self._table.loads)
                 ledger.save(row.at_points(point.cursor, is_ours=not keeps))
             elif is_keyed and not is_whole:
@@ -98,6 +104,32 @@ class LedgerLoad:
             texts = [orjson.dumps(part).decode() for part in parts]
             ledger.plan(row.id, _source(point), point.identity, texts)
         return list(enumerate(parts))
+
+    def _clear(self, cursor: Any, staged: StagedRows) -> None:
+        """All rows go, and before them those that refer to them, whose tables are loaded anew."""
+        references, ledger = self._database.references(cursor), self._database.ledger(cursor)
+        children, mapped = references.children(self._table.target), self._mapped
+        found = {
+            each.row.id: (each, one) for each in ledger.tables()
+            if each.target in children and (one := mapped.get((each.backend, each.table)))
+            and one.options.type == "clone" and each.sid == (staged.mapping.sid or each.sid)
+        }  # fmt: skip
+        cleared = {one.full_target for _, one in found.values()} | {self._table.target}
+        for child, parent in references.cascading:
+            if parent in cleared and child not in cleared:
+                raise SettingsError(
+                    f"{self.name}: rows of {child} would go with those of {parent}",
+                    code="tables.rows-cascade", hint="empty both by hand",
+                )  # fmt: skip
+        rows, order = ledger.lock(found), references.ordered(cleared)
+        for id, (record, one) in sorted(
+            found.items(), key=lambda each: -order.index(each[1][1].full_target)
+        ):
+            ledger.load_anew(rows[id])
+            if there := self._database.find(cursor, one.target_schema, one.target):
+                mapping = one.mapping(record.sid, there)
+                self._database.staged(NOTHING, there, mapping).clear(cursor)
+        staged.clear(cursor)
 
     @property
     def _keeps(self) -> bool:
@@ -124,11 +156,14 @@ class LedgerLoad:
                 )
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
+                pairs = self._database.references(cursor).pairs
+                followed = {each.full_target for each in self._mapped.values()}
             with self._beginning_anew():
                 yield TableRowWriter(
                     connection=connection, database=self._database, table=self._table, row=row,
                     staged=staged, relation=relation_of(point.schema), cursor=point.cursor,
                     identity=identity, merges=merges, on_error=on_error, progress=progress,
+                    refers=any(one == self._table.target and to in followed for one, to in pairs),
                 )  # fmt: skip
 
     def discard(self) -> None:
@@ -146,15 +181,26 @@ class LedgerLoad:
                 ledger.forget_parts(row.id)
             return is_whole
 
-    def settle(self, on_error: OnError, progress: Progress = ignore) -> None:
-        applier = Applier(self._database, on_error)
+    def settle(
+        self, on_error: OnError, progress: Progress = ignore, stored: Place | None = None
+    ) -> None:
+        applier, most = Applier(self._database, on_error), self._settings.commit.rows
         with closing(applier.connection), self._beginning_anew():
-            while self._settle_some(applier, progress):
-                pass
+            has_more = True
+            while has_more:
+                has_more, early = self._settle_some(applier, progress, most, stored)
+                if early is not None:
+                    if early.operation != "READ" or not has_more:
+                        raise Unavailable(f"{self.name} waits for tables tied with it", "tables")
+                    most *= 2  # rows of a load refer to others of it in any order
 
-    def _settle_some(self, applier: Applier, progress: Progress) -> bool:
-        """Applies some of the changes that were held; whether there may be more."""
+    def _settle_some(
+        self, applier: Applier, progress: Progress, most: int, stored: Place | None
+    ) -> tuple[bool, LineChange | None]:
+        """Applies some of the changes that were held; whether there may be more, and the first that
+        depends on what may come."""
         applied, letters = Counter[str](), Counter[str]()
+        early: LineChange | None = None
         with (
             self._database.translated("applying held changes"),
             applier.connection.transaction(),
@@ -163,21 +209,37 @@ class LedgerLoad:
             ledger = self._database.ledger(cursor)
             row = self._lock(ledger)
             if row.state == "live" or not row.has_rows:
-                return False
-            held, has_more = ledger.take_held(row, self._settings.commit.rows)
+                return False, None
+            references = self._database.references(cursor)
+
+            def may_come(change: LineChange) -> bool:
+                # A load reads rows ahead of the changes of other tables that are stored.
+                is_row = change.operation == "READ"
+                if is_row and stored is not None and stored.cursor < change.cursor:
+                    return True
+                return may_depend(ledger, references, self._table, change)
+
+            held, has_more = ledger.take_held(row, most)
             for relation, changes in held:
-                stretch = Stretch(relation, changes)
-                done = applier.apply(cursor, self._table, row, stretch, isolates="deferred")
+                done = Applied(rest=changes)
+                if early is None:
+                    stretch = Stretch(relation, changes)
+                    done = applier.apply(
+                        cursor, self._table, row, stretch, may_come, isolates="deferred"
+                    )
                 if done.error is not None:
                     raise done.error
                 applied += done.applied
                 letters += done.letters
-            if not has_more:
+                if done.rest:
+                    ledger.hold(row.id, relation, done.rest)
+                    early = early or done.rest[0]
+            if early is None and not has_more:
                 ledger.save(row.become("live"))
         if applied or letters:
             table = {**self._table.named, "applied": applied, "letters": letters.total()}
             progress.report({"tables": [table], "dead_letters": dict(letters)})
-        return has_more
+        return has_more, early
 
     def wait(self, error: PenstockError) -> None:
         with self._locked("storing why a table waits") as (ledger, row):

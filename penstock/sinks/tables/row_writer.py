@@ -17,6 +17,7 @@ from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
 from penstock.tables.lines import LineChange, SourceRelation
+from penstock.tables.references import Dangling
 from penstock.tables.sift import sift
 from penstock.tables.staged import StagedRows
 
@@ -26,7 +27,8 @@ _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row amo
 @dataclass(kw_only=True)
 class TableRowWriter:
     """See `RowWriter`. Rows of a relation at the point with this `cursor`, by the plan with this
-    `identity`; where it `merges`, instead of those with their keys. `row`: of the ledger."""
+    `identity`; where it `merges`, instead of those with their keys. `row`: of the ledger. Where the
+    target `refers` to others, or itself, rows that are not to be there yet are held."""
 
     connection: Any
     database: TableDatabase
@@ -39,6 +41,7 @@ class TableRowWriter:
     merges: bool
     on_error: OnError
     progress: Progress
+    refers: bool = False
 
     @cached_property
     def _form(self) -> tuple[Sequence[str], bytes]:
@@ -62,10 +65,11 @@ class TableRowWriter:
         # A history is compared as a whole, and so are rows without a key.
         is_whole = self.table.mapped.periods is not None or not self.staged.key
         # Of two rows with one key in one statement the later one replaces the other.
-        isolates = (self.merges or self.on_error == "dead-letter") and not (
+        isolates = (self.merges or self.refers or self.on_error == "dead-letter") and not (
             self.merges and is_whole
         )
         letters: Counter[str] = Counter()
+        early: list[LineChange] = []
         with self.database.translated("loading rows"), self.connection.transaction():
             cursor = self.connection.cursor()
             ledger = self.database.ledger(cursor)
@@ -83,10 +87,10 @@ class TableRowWriter:
                 except Rejected:
                     lines = b"".join(taken).splitlines(keepends=True)
                     _, refused = sift(lines, partial(self._load_lines, cursor))
-                    if refused and self.on_error != "dead-letter":
-                        raise refused[0][1] from None
-                    letters += self._set_aside(ledger, refused)
+                    letters += self._set_aside(ledger, refused, early)
                     rows += len(lines)
+            if early:
+                ledger.hold_rows(self.row.id, self._relation, early)
             ledger.count_rows(self.row.id, mark._replace(rows=rows))
         if letters:
             table = {**self.table.named, "letters": letters.total()}
@@ -107,15 +111,21 @@ class TableRowWriter:
                 raise BeginAnew from error
             raise self.database.translation(error, "loading rows") from error
 
-    def _set_aside(
-        self, ledger: TargetLedger, refused: Sequence[tuple[Sequence[bytes], Rejected]]
-    ) -> Counter[str]:
+    @cached_property
+    def _relation(self) -> SourceRelation:
+        """What its lines are of."""
         columns = {*self.columns}
-        relation = replace(
+        return replace(
             self.relation,
             columns=tuple(each for each in self.relation.columns if each.name in columns),
         )
-        letters = []
+
+    def _set_aside(
+        self, ledger: TargetLedger, refused: Sequence[tuple[Sequence[bytes], Rejected]],
+        early: list[LineChange],
+    ) -> Counter[str]:  # fmt: skip
+        """Stores the rows as dead letters, but those that are `early`."""
+        relation, letters = self._relation, []
         for (line,), error in refused:
             # As COPY reads it: bytes of another encoding are escaped.
             text = line[len(self.prefix) : -1].decode(errors="backslashreplace")
@@ -124,7 +134,12 @@ class TableRowWriter:
                 "READ", "\t".join(cells[number] for number in relation.key), None, text,
                 cursor=self.cursor, event_id=f"{self.table.loads}{digest}",
             )  # fmt: skip
-            letters.append(self.table.letter(relation, change, error))
+            if self.refers and isinstance(error, Dangling):
+                early.append(change)
+            elif self.on_error != "dead-letter":
+                raise error from None
+            else:
+                letters.append(self.table.letter(relation, change, error))
         keep_letters(ledger, letters)
         return Counter(each.reason for each in letters)
 

@@ -152,7 +152,8 @@ class TableSinkSettings(Settings):
     map: tuple[MapEntry, ...] = ()
     """The tables of each backend, and how they are written."""
     workers: int = Field(default=2, ge=1, le=64)
-    """Connections that apply changes; tables are divided among them by their target's name."""
+    """Connections that apply changes; tables are divided among them by their target's name, those
+    that foreign keys tie together."""
     commit: CommitSettings = CommitSettings()
     sid_column: str = Field(default=SID, min_length=1)
     """What targets call their column for the source's name, where they have one."""

@@ -20,6 +20,7 @@ from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.database import TableDatabase
 from penstock.tables.ledger import TableRecord, TargetLedger
+from penstock.tables.references import References
 
 
 class TableSink(TableLetters):
@@ -113,13 +114,21 @@ class TableSink(TableLetters):
     def unfinished(self) -> Sequence[LedgerLoad]:
         tables = {(each.backend, each.source): each for each in self.settings.tables()}
         table_map = TableMap(self.settings)
-        with self._ledger() as (ledger, _):
+        with self._ledger() as (ledger, cursor):
+            records = [
+                each for each in ledger.tables()
+                if each.row.state not in ("live", "left") and (each.backend, each.table) in tables
+            ]  # fmt: skip
+            references = self._database.references(cursor) if records else References()
+            empty = {each.target for each in records if not each.row.has_rows}
             return [
-                LedgerLoad(self.settings, table_map, mapped, record, ledger.kept(record.row.id))
-                for record in ledger.tables()
-                if record.row.state not in ("live", "left")
-                and (mapped := tables.get((record.backend, record.table))) is not None
-            ]
+                LedgerLoad(
+                    self.settings, table_map, tables[each.backend, each.table], each,
+                    kept=ledger.kept(each.row.id), first="" if each.row.has_rows
+                    else min(references.parents(each.target) & empty, default=""),
+                )
+                for each in records
+            ]  # fmt: skip
 
     def reload(
         self, table: str, partition: str | None, backend: str | None = None

@@ -18,7 +18,7 @@ from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
-from penstock.tables.fold import EMPTYING, Move
+from penstock.tables.fold import EMPTYING, Clear, Merge, Move
 from penstock.tables.history import LAST, StagedHistory
 from penstock.tables.ledger import LedgerRow, reason_of
 from penstock.tables.lines import (
@@ -31,6 +31,7 @@ from penstock.tables.lines import (
     SourceRelation,
     own_type,
 )
+from penstock.tables.references import References
 from penstock.tables.staged import META, Destination, StagedRows, prefix
 
 # Of tables of which only an operator can say that their target is right.
@@ -44,6 +45,16 @@ class Plan(NamedTuple):
     staged: StagedRows
     steps: Sequence[Any]
     is_lines: bool
+
+    def divided(self) -> tuple[Sequence[Any], "Plan"]:
+        """The steps that remove rows, as far as they come first, and the others."""
+        removing, rest = [], list(self.steps)
+        if rest and isinstance(rest[0], Clear):
+            removing.append(rest.pop(0))
+        if rest and isinstance(rest[0], Merge):
+            removing.append(Merge(gone=rest[0].gone))
+            rest[0] = replace(rest[0], gone=())
+        return removing, self._replace(steps=rest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +118,10 @@ class SourceTable:
         """What event ids begin with of rows that a load has set aside."""
         return f"{self.mapped.backend}:{self.sid}/{self.mapped.source}/load:"
 
-    def worker(self, workers: int) -> int:
-        """Which worker has it: all sources of a target have one, so that none waits for another."""
-        return crc32(self.target.encode()) % workers
+    def worker(self, workers: int, references: References) -> int:
+        """Which worker has it: all sources of a target have one, so that none waits for another,
+        and so have all targets that are tied."""
+        return crc32(min(references.tied(self.target)).encode()) % workers
 
     def staged(
         self, cursor: Any, database: TableDatabase, relation: SourceRelation, number: int, *,

@@ -8,7 +8,6 @@ the commit before is written.
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,15 +15,14 @@ from itertools import groupby
 from typing import Any
 
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import Place
 from penstock.process.backoff import delays
-from penstock.sinks.tables.apply import Applied, Applier, Isolates
+from penstock.sinks.tables.apply import Applier, Isolates
 from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
 from penstock.sinks.tables.settings import TableSinkSettings
-from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
-from penstock.tables.drift import KnownColumns
-from penstock.tables.ledger import LedgerRow
+from penstock.sinks.tables.source_table import SourceTable, Stretch
+from penstock.sinks.tables.writing import TableReport, TableWork, Writing
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
+from penstock.tables.references import References
 from penstock.tables.sqlstates import Recurring
 
 # How often a commit fails while the server answers, until it is divided; some ten seconds.
@@ -37,33 +35,6 @@ class _RefusedWhole(Exception):
     def __init__(self, error: PenstockError) -> None:
         super().__init__(error.message)
         self.error = error
-
-
-@dataclass(slots=True)
-class TableReport:
-    """What was done of one table: changes that were applied, by operation, and set aside, by
-    reason; the last place, and how many seconds after its commit at the source (None: it is
-    held); `columns`: what the ledger had of them."""
-
-    place: Place
-    columns: str
-    applied: Counter[str] = field(default_factory=Counter)
-    letters: Counter[str] = field(default_factory=Counter)
-    lag: float | None = None
-
-    def add(self, later: "TableReport") -> None:
-        self.applied += later.applied
-        self.letters += later.letters
-        self.place, self.lag, self.columns = later.place, later.lag, later.columns
-
-    def described(self, table: SourceTable) -> dict[str, Any]:
-        """As the status page shows it."""
-        lag = None if self.lag is None else round(max(self.lag, 0.0), 3)
-        return {
-            **table.named, "place": str(self.place), "lag_seconds": lag,
-            "applied": self.applied, "letters": self.letters.total(),
-            "ignored": KnownColumns.parse(self.columns).ignored,
-        }  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -94,6 +65,7 @@ class Worker:
         self._database, self._settings = settings.database(), settings
         self._report, self._reporting = WorkerReport(), threading.Lock()
         self._applier: Applier | None = None
+        self.references = References()  # of the targets; another while nothing is pending
         for name, run in (("prepare", self._prepare), ("apply", self._apply_all)):
             threading.Thread(
                 target=self._guarded, args=[run], name=f"penstock-{name}-{number}", daemon=True
@@ -207,6 +179,12 @@ class Worker:
         with self._committing() as cursor:
             ledger = self._database.ledger(cursor)
             rows = ledger.lock({table.id for table in commit.tables})
+            assert self._applier is not None
+            writing = Writing(
+                applier=self._applier, cursor=cursor, ledger=ledger, references=self.references,
+                isolates=isolates, refused=refused, works={},
+            )  # fmt: skip
+            tied: dict[object, dict[SourceTable, Sequence[Stretch]]] = {}
             for table, stretches in commit.tables.items():
                 if (row := rows.get(table.id)) is None:
                     raise SettingsError(
@@ -214,48 +192,25 @@ class Worker:
                         "tables",
                         hint="somebody deleted it; restart the pipeline to make it anew",
                     )
-                is_live, report = row.state == "live", TableReport(stretches[-1].last, row.columns)
-                for whole in stretches:
-                    new = whole.after(row)
-                    counted.known += len(whole.changes) - len(new.changes)
-                    if not new.changes:
-                        continue
-                    rest = new.changes
-                    if is_live:
-                        rest = self._apply(
-                            cursor, (table, row), new, report, isolates=isolates, refused=refused
-                        )
-                    if rest:
-                        ledger.hold(row.id, new.relation, rest)
-                    is_live, at = is_live and not rest, new.changes[-1].committed_at
-                    report.lag = time.time() - at / 1e6 if is_live and at is not None else None
-                if row.is_new(report.place):
-                    counted.tables[table] = report
+                report = TableReport(stretches[-1].last, row.columns)
+                writing.works[table] = TableWork(row, report, row.state == "live")
+                new = [each for whole in stretches if (each := whole.after(row)).changes]
+                counted.known += sum(len(each.changes) for each in stretches)
+                counted.known -= sum(len(each.changes) for each in new)
+                if new:
+                    group = self.references.tied(table.target)
+                    tied.setdefault(group if len(group) > 1 else table, {})[table] = new
+            for parts in tied.values():
+                writing.apply(parts)
+            counted.tables = {
+                table: work.report for table, work in writing.works.items()
+                if work.row.is_new(work.report.place)
+            }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
         counted.seconds = time.monotonic() - begun
         with self._reporting:
             self._report.add(counted)
-
-    def _apply(
-        self, cursor: Any, of: tuple[SourceTable, LedgerRow], stretch: Stretch,
-        report: TableReport, *, isolates: Isolates, refused: PenstockError | None,
-    ) -> Sequence[LineChange]:  # fmt: skip
-        """Applies what can be applied; returns what is to be held: the table waits or loads."""
-        assert self._applier is not None
-        table, row = of
-        try:
-            done = Applied(rest=stretch.changes, error=refused)
-            if refused is None:
-                done = self._applier.apply(cursor, table, row, stretch, isolates=isolates)
-        except BeginAnew:
-            self._database.ledger(cursor).load_anew(row)
-            return stretch.changes
-        report.applied += done.applied
-        report.letters += done.letters
-        if done.error is not None:
-            self._database.ledger(cursor).save(row.become("waiting", done.error))
-        return done.rest
 
 
 def _joined(chunks: Sequence[Chunk]) -> Iterator[tuple[SourceRelation, Sequence[LineChange]]]:

@@ -27,6 +27,7 @@ from penstock.sinks.tables.source_table import SourceTable
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
+from penstock.tables.references import References
 
 T = TypeVar("T")
 
@@ -73,6 +74,7 @@ class TableWrite:
         self._progress = progress
         self._workers = [Worker(settings, number) for number in range(settings.workers)]
         self._map = TableMap(settings)
+        self._references: References | None = None  # None: not asked yet
         self._order, self._tracker = Order(_PART), Tracker()
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._gathered: dict[PartitionId, _Batches] = {}
@@ -194,15 +196,24 @@ class TableWrite:
         self, partition: PartitionId, batches: Sequence[pa.RecordBatch], since: float
     ) -> None:
         """Gives changes, in their order, to the workers of their tables."""
+        if (references := self._references) is None:
+            references = self._references = self._retried(self._ask_references)
+            for worker in self._workers:
+                worker.references = references
         last = batches[-1]
         works: dict[int, list[Chunk]] = {}
         for batch in batches:
             for chunk in self._chunks(partition, batch):
-                works.setdefault(chunk.table.worker(len(self._workers)), []).append(chunk)
+                number = chunk.table.worker(len(self._workers), references)
+                works.setdefault(number, []).append(chunk)
         pending = self._tracker.open(partition, place_of(last, len(last) - 1), works)
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
             self._worker(number).commits.add(Work(chunks, rows, since, pending))
+
+    def _ask_references(self) -> References:
+        with self._database.transaction("reading foreign keys") as cursor:
+            return self._database.references(cursor)
 
     def _worker(self, number: int) -> Worker:
         worker = self._workers[number]

@@ -33,6 +33,7 @@ class Flow(Noted):
         *,
         initial: bool = True,
         sink: Mapping[str, Any] | None = None,
+        snapshot: Mapping[str, Any] | None = None,
         **backend: Any,
     ) -> None:
         super().__init__()
@@ -50,10 +51,11 @@ class Flow(Noted):
                 **where, **(sink or {}), "commit": {"wait": "20ms"},
                 "map": [{"backend": "shop", "tables": tables}],
             },
-            "snapshot": {"initial": initial},
+            "snapshot": {"initial": initial, **(snapshot or {})},
         }  # fmt: skip
         pipeline = build_pipeline(data, name="flow", secrets=())
-        settings = pipeline.sink.settings.model_copy(update={"initial": initial})
+        update = {"initial": initial, "on_error": backend.get("on_error", "stop")}
+        settings = pipeline.sink.settings.model_copy(update=update)
         self._sink: Any = pipeline.sink.model_copy(update={"settings": settings}).sink()
         self._feed: Any = pipeline.backends[0].feed()
         self._feed.number_columns()
@@ -79,14 +81,21 @@ class Flow(Noted):
     def loaded(self) -> None:
         """Waits until all tables are live."""
 
-        def states() -> list[tuple[str, str]]:
-            return [(each["state"], each["error"]) for each in self._sink.tables()]
-
         def are_live() -> bool:
             self.check()
-            return {state for state, _ in states()} == {"live"}
+            return {state for state, _ in self.states()} == {"live"}
 
-        until(are_live, 120, problem=states)
+        until(are_live, 120, problem=self.states)
+
+    def states(self) -> list[tuple[str, str]]:
+        """Of each table: its state, and why it waits."""
+        return [(each["state"], each["error"]) for each in self._sink.tables()]
+
+    def reload(self, table: str) -> None:
+        self._sink.reload(table, None)
+
+    def resume(self, table: str) -> None:
+        self._sink.resume_table(None, f"public.{table}")
 
     def findings(self, *, is_whole: bool = False) -> Sequence[Finding]:
         """What `penstock check` finds about the tables, or all of the sink."""
