@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 
 from penstock.config import Backend, Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.feeds import Feed, HasSources
 from penstock.model.errors import LeaseLost, PenstockError, Unavailable
 from penstock.model.position import Bookmark, Bookmarks, PartitionId
@@ -33,7 +34,7 @@ _THREADS = 256  # backends that begin at a time
 log = structlog.get_logger("penstock")
 
 
-class Beginnings:
+class Beginnings(PipelinePart):
     """Begins the backends of one pipeline, from `start` until `close`. `begun` are those whose
     queries may start. `errors` has the latest error of each other one: Unavailable while a server
     is away, anything else where the operator must act."""
@@ -54,7 +55,7 @@ class Beginnings:
         self._running.append(self._pool.submit(self._begin))
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`: those that changed begin anew."""
+        """Those that changed begin anew."""
         self._pipeline = pipeline
         with self._lock:
             for name in changed:

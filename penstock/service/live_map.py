@@ -4,37 +4,26 @@ The queries of backends that changed end as at a stop: what is in flight is stor
 first. The readers of the new ones alter their publications.
 """
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Collection, Iterator
+from typing import Any
 
 import structlog
 
 from penstock.config import Backend, Pipeline, secrets_of
+from penstock.config.parts import PipelinePart
 from penstock.model.errors import PenstockError
 from penstock.ops.logs import hide
-from penstock.process.closing import Closes
 from penstock.service.supervision import GRACE, Supervision
 
 log = structlog.get_logger("penstock")
 
 
-class FollowsMap(Protocol):
-    """A part of the service that knows the pipeline."""
+class LiveMap(PipelinePart):
+    """Looks at the map of a pipeline that is ours, at each `tick`. `parts` follow it, after the
+    queries were stopped."""
 
-    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """`changed`: the backends that are new, gone, not the same any more, or to begin anew."""
-        ...
-
-
-class LiveMap(Closes):
-    """Looks at the map of a pipeline that is ours, at each `tick`. `parts` follow it, in this
-    order, after the queries were stopped."""
-
-    def __init__(
-        self, pipeline: Pipeline, supervision: Supervision, parts: Sequence[FollowsMap]
-    ) -> None:
-        self._pipeline, self._supervision = pipeline, supervision
-        self._parts: Sequence[FollowsMap] = [supervision, *parts]
+    def __init__(self, pipeline: Pipeline, supervision: Supervision, parts: PipelinePart) -> None:
+        self._pipeline, self._supervision, self._parts = pipeline, supervision, parts
         self._store = pipeline.map_store()
         self._seen: object = None  # the revision
         self._asked = set[str]()
@@ -81,8 +70,7 @@ class LiveMap(Closes):
 
     def _follow(self, pipeline: Pipeline, changed: set[str]) -> None:
         before, self._pipeline, self._next = self._pipeline, pipeline, None
-        for part in self._parts:
-            part.follow(pipeline, changed)
+        self._parts.follow(pipeline, changed)
         log.info("the map has changed", backends=", ".join(sorted(changed)))
         for slot, publication in sorted(_slots(before) - _slots(pipeline)):
             log.warning(

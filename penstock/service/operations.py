@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from penstock.config import Deployment
+from penstock.config.parts import PipelinePart
 from penstock.microbatch.run_folder import BOARD
 from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
@@ -26,7 +27,6 @@ from penstock.ops.requests import Access, Endpoint, OpsRequest, refused, server_
 from penstock.ops.respond import PAGES, Asked, StreamInfo, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
-from penstock.process.closing import Closes
 from penstock.process.repeated import Repeated
 
 log = structlog.get_logger("penstock")
@@ -45,7 +45,7 @@ def open_board(pipeline: Deployment, run: Path) -> Board:
     return Board(run / BOARD, bounds=pipeline.ops.bounds)
 
 
-class Operations(Closes):
+class Operations(PipelinePart):
     """Serves /health and the rest, and logs the METRICS line, from `listen` until it is left.
     `standby`: the instance that is waited for, None while the pipeline is ours."""
 
@@ -59,7 +59,7 @@ class Operations(Closes):
         more_metrics: MoreMetrics | None = None,
         stream_info: StreamInfo | None = None,
     ) -> None:
-        self._pipeline = pipeline
+        self._deployment = pipeline
         ops = pipeline.ops
         self.access = Access(
             bind=ops.bind, hosts=ops.hosts, token=ops.token, read_token=ops.read_token
@@ -95,11 +95,11 @@ class Operations(Closes):
         self._open.close()
 
     def follow(self, pipeline: Deployment, changed: Collection[str]) -> None:
-        self._pipeline = pipeline
+        self._deployment = pipeline
 
     def status(self, partitions: int | None = SHOWN) -> Status:
         """How the pipeline is now; of each backend at most so many partitions (None: all)."""
-        pipeline, board = self._pipeline, self._board
+        pipeline, board = self._deployment, self._board
         return assess(
             board.snapshot(),
             name=pipeline.name,
@@ -135,7 +135,7 @@ class Operations(Closes):
                 log.warning("the ops server waits for its port", error=error.message)
 
     def _listen(self) -> None:
-        ops = self._pipeline.ops
+        ops = self._deployment.ops
         server = OpsServer(
             port=ops.port, extra_ports=ops.extra_ports, access=self.access, endpoints=self.endpoints
         )

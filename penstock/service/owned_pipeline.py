@@ -1,10 +1,11 @@
 """The pipeline that is this instance's, for as long as it is: what snapshots ask of it."""
 
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks, Position
@@ -18,7 +19,7 @@ from penstock.sinks import KeepsLetters
 from penstock.snapshots.statements import RowTransform
 
 
-class OwnedPipeline:
+class OwnedPipeline(PipelinePart):
     """A `PipelineState`, and a `Progress` of its tables, until `end` or the loss of a lease. Used
     by any thread."""
 
@@ -38,9 +39,6 @@ class OwnedPipeline:
     def is_held(self) -> bool:
         """Whether no other instance has it, also after the `end`."""
         return self._standby.is_ours
-
-    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        self._pipeline = pipeline
 
     def end(self) -> None:
         """It is not ours from now on."""

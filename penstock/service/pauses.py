@@ -16,6 +16,7 @@ from typing import Any
 import structlog
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.leases import Lease, LeaseStore, open_store, replace
 from penstock.microbatch.run_folder import pause_reader
 from penstock.model.errors import LeaseLost, Malformed, SettingsError, Unavailable
@@ -87,7 +88,7 @@ class Pauses(Closes):
         raise Unavailable(f"the pause of {backend} changes all the time", "service")
 
 
-class PausedReaders:
+class PausedReaders(PipelinePart):
     """Has the readers of a pipeline follow its pauses, at each `tick`."""
 
     def __init__(self, pipeline: Pipeline, pauses: Pauses, run: Path, board: Board) -> None:
@@ -96,9 +97,6 @@ class PausedReaders:
         self._known: dict[str, dict[str, Any]] = {}
         self._next = 0.0
         self._said = ""
-
-    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        self._pipeline = pipeline
 
     def tick(self, now: float) -> None:
         """Looks each second, at `now` (monotonic seconds). What cannot be known stays as it is."""

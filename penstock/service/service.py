@@ -7,14 +7,15 @@ stored position.
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
 import structlog
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart, PipelineParts
 from penstock.leases import open_store
 from penstock.leases.holder import instance_name
 from penstock.microbatch.run_folder import run_folder, write_owner
@@ -23,6 +24,7 @@ from penstock.model.finding import Finding
 from penstock.ops.board import Board
 from penstock.ops.metrics import MoreMetrics
 from penstock.ops.reports import QueryReport, SourceReport
+from penstock.ops.requests import Endpoint
 from penstock.process.processes import ending_at_signals
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import Actions, Operated
@@ -47,7 +49,7 @@ PORT_PATIENCE = 10.0
 log = structlog.get_logger("penstock")
 
 
-class Service:
+class Service(PipelinePart):
     """Runs one pipeline until it is stopped: `pipeline`, as its map has it now. `live` follows the
     map; None while another instance runs it. `findings`: what `penstock check` looks at."""
 
@@ -83,27 +85,13 @@ class Service:
             ownership = self._ownership(board)
             stack.callback(ownership.release)
             write_owner(run, ownership.instance)
-            server, standby = pipeline.sink.server(), Standby(pipeline, ownership, self._stop)
+            standby = Standby(pipeline, ownership, self._stop)
             stack.callback(standby.release)
-            ops = stack.enter_context(
-                Operations(
-                    pipeline,
-                    board,
-                    stop=self.stop,
-                    standby=lambda: standby.reason,
-                    more_metrics=self._more_metrics,
-                    stream_info=None if server is None else server.stream_info,
-                )
-            )
-            actions = stack.enter_context(Actions())
-            ops.endpoints += ActionApi(actions, ops.access, self._operated).endpoints()
-            if pipeline.sink.shows_map:
-                # (It has psycopg, which a pipeline without PostgreSQL may lack.)
-                from penstock.service.map_api import MapApi
-
-                ops.endpoints += MapApi(self, ops.access, partial(ops.status, None)).endpoints()
+            ops = stack.enter_context(self._operations(board, standby))
+            ops.endpoints += self._endpoints(stack.enter_context(Actions()), ops)
             paused = PausedReaders(pipeline, stack.enter_context(Pauses(pipeline)), run, board)
             engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
+            lasting = PipelineParts(engine, standby, ops, paused, self)
 
             def meanwhile() -> None:
                 ops.try_to_listen()
@@ -116,27 +104,24 @@ class Service:
             while standby.wait(meanwhile):
                 # Another instance may have followed edits while this one waited.
                 pipeline = self.pipeline.renewed()
-                changed = changes(self.pipeline, pipeline)
-                for part in (engine, standby, ops, paused, self):
-                    part.follow(pipeline, changed)
+                lasting.follow(pipeline, changes(self.pipeline, pipeline))
                 ops.listen(patience=PORT_PATIENCE if standby.waited else 0.0)
                 owned = OwnedPipeline(pipeline, ownership.instance, standby, board)
+                beginnings = Beginnings(pipeline, board, ownership.instance)
+                snapshots, loader = Snapshots(pipeline, owned), TableLoader(pipeline, owned)
+                supervision = Supervision(pipeline, engine.queries, beginnings, board, run)
                 with (
-                    closing(Beginnings(pipeline, board, ownership.instance)) as beginnings,
-                    Snapshots(pipeline, owned) as snapshots,
-                    TableLoader(pipeline, owned) as loader,
+                    PipelineParts(supervision, owned, loader, snapshots, beginnings) as ours,
+                    LiveMap(pipeline, supervision, PipelineParts(ours, lasting)) as self.live,
                 ):
                     beginnings.start()
                     loader.start()
                     if not pipeline.transform:
                         snapshots.start()
-                    supervision = Supervision(pipeline, engine.queries, beginnings, board, run)
-                    parts = (engine, standby, ops, owned, loader, beginnings, paused, self)
-                    with LiveMap(pipeline, supervision, parts) as self.live:
-                        paused.tick(time.monotonic())  # before Spark starts
-                        ticking = (paused, self.live, supervision)
-                        self._own(engine, supervision, snapshots, standby, ticking)
-                    self.live = None
+                    paused.tick(time.monotonic())  # before Spark starts
+                    parts = PipelineParts(lasting, self.live, ours)
+                    self._own(engine, supervision, snapshots, standby, parts)
+                self.live = None
                 self._stop.wait(AGAIN)
         return 0
 
@@ -149,7 +134,7 @@ class Service:
         supervision: Supervision,
         snapshots: Snapshots,
         leases: Standby,
-        ticking: Sequence[PausedReaders | LiveMap | Supervision],
+        parts: PipelinePart,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
         with self._ending_with_spark():
@@ -161,9 +146,7 @@ class Service:
                     while not self._stop.wait(TICK):
                         if leases.lost:
                             raise LeaseLost(leases.lost, "service")
-                        engine.count_task_slots()
-                        for part in ticking:
-                            part.tick(time.monotonic())
+                        parts.tick(time.monotonic())
                     supervision.drain()
             except LeaseLost as error:
                 log.warning("another instance has taken over", error=str(error))
@@ -182,6 +165,23 @@ class Service:
             log.warning(
                 "Spark is gone; the next start delivers what was in flight", error=str(error)
             )
+
+    def _operations(self, board: Board, standby: Standby) -> Operations:
+        server = self.pipeline.sink.server()
+        return Operations(
+            self.pipeline, board, stop=self.stop, standby=lambda: standby.reason,
+            more_metrics=self._more_metrics,
+            stream_info=None if server is None else server.stream_info,
+        )  # fmt: skip
+
+    def _endpoints(self, actions: Actions, ops: Operations) -> list[Endpoint]:
+        found = [*ActionApi(actions, ops.access, self._operated).endpoints()]
+        if self.pipeline.sink.shows_map:
+            # (It has psycopg, which a pipeline without PostgreSQL may lack.)
+            from penstock.service.map_api import MapApi
+
+            found += MapApi(self, ops.access, partial(ops.status, None)).endpoints()
+        return found
 
     def _operated(self, by: str) -> Operated:
         live = self.live

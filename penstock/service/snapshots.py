@@ -20,6 +20,7 @@ import orjson
 import structlog
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.leases.gaps import losses, to_mend
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableName
@@ -27,7 +28,6 @@ from penstock.nats.protocol import Msg
 from penstock.nats.services import Responder
 from penstock.nats.subjects import unescape
 from penstock.process.backoff import delays
-from penstock.process.closing import Closes
 from penstock.service.owned_pipeline import OwnedPipeline
 from penstock.service.tables import FollowedTables
 from penstock.snapshots.followed_tables import FollowedTable, sources
@@ -45,7 +45,7 @@ _END = 15.0  # seconds for which `close` waits
 log = structlog.get_logger("penstock")
 
 
-class Snapshots(Closes):
+class Snapshots(PipelinePart):
     """Listens from `start` until `close`, or until the pipeline is not ours any more, if the sink
     has streams and a source has snapshots."""
 

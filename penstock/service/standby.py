@@ -8,7 +8,7 @@ sink does: whoever has no lease there waits.
 """
 
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -16,6 +16,7 @@ from dataclasses import replace
 import structlog
 
 from penstock.config import Backend, Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.feeds import Holder, KnowsReader
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
 from penstock.process.backoff import delays
@@ -83,7 +84,7 @@ class WriterLease:
             self._ownership.release()
 
 
-class Standby:
+class Standby(PipelinePart):
     """`reason`: the instance or reader that is waited for, for /health and /status; None while this
     instance does not wait, or could not take over: then `error` says why, which else is ""."""
 
@@ -108,9 +109,6 @@ class Standby:
     def is_ours(self) -> bool:
         """Whether the pipeline is ours still, and no stop was asked for."""
         return not (self.lost or self._stop.is_set())
-
-    def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        self._pipeline = pipeline
 
     def release(self) -> None:
         """Gives the lease at the sink back: first, because the next owner waits for both."""

@@ -12,6 +12,7 @@ from pathlib import Path
 import structlog
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.microbatch.run_folder import STOP, query_name, stop_query
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.ops.board import Board
@@ -27,7 +28,7 @@ DRAIN_POLL = 0.05
 log = structlog.get_logger("penstock")
 
 
-class Supervision:
+class Supervision(PipelinePart):
     """Supervises the queries of one pipeline, for as long as it is this instance's."""
 
     def __init__(
@@ -57,7 +58,7 @@ class Supervision:
         self._gaps.tick(snapshot, now)
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`: stops the queries of backends that changed."""
+        """Stops the queries of backends that changed."""
         self._pipeline = self._gaps.pipeline = pipeline
         self._ending -= set(changed)
         for name in changed:

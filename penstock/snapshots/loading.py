@@ -18,13 +18,13 @@ from typing import Any, Protocol
 import structlog
 
 from penstock.config import Pipeline, SnapshotSettings
+from penstock.config.parts import PipelinePart
 from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
-from penstock.process.closing import Closes
 from penstock.sinks import Progress
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.catalogues import Catalogues, Source
@@ -59,7 +59,7 @@ class OwnedState(PipelineState, Protocol):
         """See `Progress`: what became of rows and of changes that were kept."""
 
 
-class TableLoader(Closes):
+class TableLoader(PipelinePart):
     """Loads from `start` to `close`, while the pipeline is ours, if the sink keeps tables."""
 
     def __init__(self, pipeline: Pipeline, state: OwnedState) -> None:
@@ -88,7 +88,7 @@ class TableLoader(Closes):
             self._thread.start()
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`: loads of backends that changed end, and are looked for anew."""
+        """Loads of backends that changed end, and are looked for anew."""
         with self._lock:
             self._patient_until = time.monotonic() + _PATIENCE
             self._sink = pipeline.sink.sink()

@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Pipeline
+from penstock.config.parts import PipelinePart
 from penstock.microbatch.run_folder import write_task_slots
 from penstock.model.change import COLUMNS, OPTIONAL
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.native import describe
 from penstock.ops.board import Board
-from penstock.process.closing import Closes
 from penstock.process.connections import Server
 from penstock.spark.queries.columns import no_changes, other_step
 from penstock.spark.queries.query import listening, mode, start_query, task_slots, transformed
@@ -41,7 +41,7 @@ POLL = 0.2
 _ROOM = 32
 
 
-class Engine(Closes):
+class Engine(PipelinePart):
     """Holds the session and its JVM; `run` takes scratch files. `is_stopping` ends a start."""
 
     def __init__(
@@ -109,7 +109,6 @@ class Engine(Closes):
             return SparkStatements(self.open(), self._pipeline)
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
-        """See `FollowsMap`. The queries of backends that changed have been stopped."""
         self._pipeline, self._slots = pipeline, -1
         for name in changed:
             if (query := self.queries.pop(name, None)) is not None:
@@ -160,7 +159,7 @@ class Engine(Closes):
         finally:
             server.close()
 
-    def count_task_slots(self) -> None:
+    def tick(self, now: float) -> None:
         """Writes into the run folder how many tasks of each query may run now: readers plan by it,
         and executors come and go. Raises EngineLost when the cluster has ended the application."""
         with talking_to_java():
