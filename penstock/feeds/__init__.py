@@ -291,6 +291,11 @@ class Feed(Protocol):
         one with another name is told from a new one. Those of a pickled copy do not."""
         return
 
+    def mark_changes(self) -> None:
+        """From now on the mark of each change says of which history its place is, also where it is
+        not needed to go on. Those of a pickled copy do not."""
+        return
+
     def check_bookmark(self, partition: PartitionId, bookmark: Bookmark) -> Sequence[Finding]:
         """Preflight of a saved bookmark, of a feed that `checks_bookmarks`. Does I/O."""
         return ()
@@ -308,6 +313,12 @@ class Feed(Protocol):
         store them twice: places count what its settings choose; or a partition was split, and its
         children have what came last in it."""
         return None
+
+    def returned(self, saved: Bookmark, place: Place | None) -> Bookmark | None:
+        """The bookmark to go on from where the sink went back: it has what is up to `place`, and
+        lacks what comes after it, up to `saved`. What the source cannot give again is a gap. No
+        I/O."""
+        return saved._replace(place=place)
 
     @property
     def history(self) -> str:

@@ -70,6 +70,7 @@ class Source:
         settings, feed = read_source(options)
         if (store := settings.target.schemas(settings.pipeline)) is not None:
             feed.announce_schemas(Announced(store))
+        feed.mark_changes()
         if settings.images == "text":
             feed.number_columns()
         if settings.positions is None:

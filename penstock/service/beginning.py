@@ -29,6 +29,9 @@ from penstock.sinks.loading import LoadsTables
 
 # Seconds between two tries of a backend that the operator must mend.
 FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
+# Why reading begins elsewhere.
+_TWICE = "nothing shall be stored twice"
+_WENT_BACK = "the destination went back, and lacks what was stored after this"
 _THREADS = 256  # backends that begin at a time
 
 log = structlog.get_logger("penstock")
@@ -203,13 +206,15 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
     for partition, record in begun.items():
         _warn_of(record, backend.name, partition, is_saved=bool(saved))
     if saved:
-        _move(backend, feed, positions, saved, begun)
+        begins: Bookmarks = {**saved, **_move(backend, feed, positions, saved, begun)}
     elif begun:
-        positions.begin({
+        begins = positions.begin({
             name: record.bookmark or Bookmark(mark={}) for name, record in begun.items()
         })  # fmt: skip
     else:
-        positions.begin(feed.begin())
+        begins = positions.begin(feed.begin())
+    if isinstance(sink, LoadsTables):
+        sink.adopt(backend.name, begins)
 
 
 def _move(
@@ -218,24 +223,23 @@ def _move(
     positions: Positions,
     saved: Bookmarks,
     begun: Mapping[PartitionId, Record],
-) -> None:
-    """Where what the sink has cannot be told by reading it again, it is passed over: the bookmark
-    beyond it is saved before anything is read."""
-    found = {
-        name: moved
-        for name, bookmark in saved.items()
-        if (moved := feed.moved(bookmark, begun.get(name, Record()).bookmark)) is not None
-    }
-    if not found:
-        return
-    positions.save(found, force=True)
-    for name, bookmark in found.items():
-        log.info(
-            "reading does not go on at the saved position: nothing shall be stored twice",
-            backend=backend.name,
-            partition=name,
-            place=str(bookmark.place),
-        )
+) -> Bookmarks:
+    """Where what the sink has cannot be told by reading it again, it is passed over; what it had,
+    and lacks, is read again: the bookmark there is saved before anything is read."""
+    found: dict[PartitionId, Bookmark] = {}
+    for name, bookmark in saved.items():
+        record = begun.get(name, Record())
+        if record.went_back(bookmark):
+            moved, why = feed.returned(bookmark, record.place), _WENT_BACK
+        else:
+            moved, why = feed.moved(bookmark, record.bookmark), _TWICE
+        if moved is not None:
+            found[name] = moved
+            about = {"backend": backend.name, "partition": name, "place": str(moved.place)}
+            log.warning(f"reading does not go on at the saved position: {why}", **about)
+    if found:
+        positions.save(found, force=True)
+    return found
 
 
 def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[PartitionId, Record]:
@@ -244,7 +248,10 @@ def _begun(backend: Backend, feed: Feed, sink: Sink, saved: Bookmarks) -> dict[P
     if not isinstance(sink, ReportsPositions):
         return {}
     records = sink.records(backend.name, [lineage.partition for lineage in feed.partitions(saved)])
-    found = {name: record for name, record in records.items() if record.begun}
+    found = {
+        name: record for name, record in records.items()
+        if record.begun or (saved and record.is_kept)
+    }  # fmt: skip
     if not found and feed.polled:
         # Shards come and go: those of what the sink has may not be listed any more.
         last = sink.last(backend.name)

@@ -7,7 +7,7 @@ from typing import Any
 from penstock.config import Pipeline
 from penstock.config.parts import PipelinePart
 from penstock.leases.gaps import GapRow, Gaps, losses, unpublished
-from penstock.model.errors import Unavailable
+from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmarks, Position
 from penstock.ops.board import Board
 from penstock.ops.reporter import add_sink_report
@@ -29,6 +29,7 @@ class OwnedPipeline(PipelinePart):
         self._pipeline, self._instance = pipeline, instance
         self._standby, self._board = standby, board
         self._over = threading.Event()
+        self._lost: LeaseLost | None = None
 
     @property
     def is_ours(self) -> bool:
@@ -40,9 +41,20 @@ class OwnedPipeline(PipelinePart):
         """Whether no other instance has it, also after the `end`."""
         return self._standby.is_ours
 
+    def verify(self) -> None:
+        """Raises LeaseLost where it is not ours any more, or has to begin anew."""
+        if self._standby.lost:
+            raise LeaseLost(self._standby.lost, "service")
+        if self._lost is not None:
+            raise self._lost
+
     def end(self) -> None:
         """It is not ours from now on."""
         self._over.set()
+
+    def begin_anew(self, error: LeaseLost) -> None:
+        """See `OwnedState`."""
+        self._lost = error
 
     def wait(self, seconds: float) -> None:
         """Returns after so many seconds, or at the `end`."""

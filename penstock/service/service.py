@@ -37,6 +37,7 @@ from penstock.service.pauses import PausedReaders, Pauses
 from penstock.service.snapshots import Snapshots
 from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
+from penstock.sinks import WENT_BACK
 from penstock.snapshots.loading import TableLoader
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
@@ -120,7 +121,7 @@ class Service(PipelinePart):
                         snapshots.start()
                     paused.tick(time.monotonic())  # before Spark starts
                     parts = PipelineParts(lasting, self.live, ours)
-                    self._own(engine, supervision, snapshots, standby, parts)
+                    self._own(engine, supervision, snapshots, owned, parts)
                 self.live = None
                 self._stop.wait(AGAIN)
         return 0
@@ -133,7 +134,7 @@ class Service(PipelinePart):
         engine: Engine,
         supervision: Supervision,
         snapshots: Snapshots,
-        leases: Standby,
+        owned: OwnedPipeline,
         parts: PipelinePart,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
@@ -144,12 +145,13 @@ class Service(PipelinePart):
                     snapshots.start(engine.statements())
                 with engine.reporting(supervision.board):
                     while not self._stop.wait(TICK):
-                        if leases.lost:
-                            raise LeaseLost(leases.lost, "service")
+                        owned.verify()
                         parts.tick(time.monotonic())
                     supervision.drain()
             except LeaseLost as error:
-                log.warning("another instance has taken over", error=str(error))
+                is_back = error.code == WENT_BACK
+                event = "begins anew" if is_back else "another instance has taken over"
+                log.warning(event, error=str(error))
                 supervision.hand_over()
 
     @contextmanager

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.leases import LeaseStore
+from penstock.model.errors import LeaseLost
 from penstock.model.finding import Finding
 from penstock.model.page import Page
-from penstock.model.position import Bookmark, PartitionId, Position
+from penstock.model.position import Bookmark, PartitionId, Place, Position
 from penstock.model.settings import Settings
 from penstock.sinks.server import SinkServer
 
@@ -137,12 +138,25 @@ class Record:
 
     `bookmark`: everything up to its place is stored, and its mark is that of the change there;
     None if it is unknown. `begun`: something was stored, ever. `emptied`: and nothing is left
-    of it (it expired, or was purged).
+    of it (it expired, or was purged). `is_kept`: nothing beyond the bookmark was ever reported as
+    stored, so that where something was, the sink went back.
     """
 
     bookmark: Bookmark | None = None
     begun: bool = False
     emptied: bool = False
+    is_kept: bool = False
+
+    @property
+    def place(self) -> Place | None:
+        return None if self.bookmark is None else self.bookmark.place
+
+    def went_back(self, saved: Bookmark) -> bool:
+        """Whether something was stored beyond what the sink has, as this bookmark says. One without
+        a mark, which an operator gave, says nothing of the kind."""
+        known, then = self.place, saved.place
+        is_behind = then is not None and (known is None or known < then)
+        return self.is_kept and bool(saved.mark) and is_behind
 
 
 @runtime_checkable
@@ -158,6 +172,19 @@ class ReportsPositions(Protocol):
         """The partition of the last change of a backend: where partitions come and go, those that
         the source lists may all be newer. None if there is none, or if that can't be told. Raises
         Unavailable, SettingsError."""
+
+
+WENT_BACK = "sinks.went-back"  # the code of:
+
+
+def went_back(what: str) -> LeaseLost:
+    """The error of whoever knows that a sink has less than it had: the pipeline begins anew, with
+    what there is."""
+    return LeaseLost(
+        f"the destination went back: {what}",
+        "sinks.went-back",
+        hint="it was restored from a backup, or a standby of it that lacked changes was promoted",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, ignore
 
@@ -123,6 +123,10 @@ class LoadsTables(Protocol):
 
     def left(self, backend: str) -> Collection[str]:
         """Preflight: the partitions of a backend all of whose tables have left the map."""
+
+    def adopt(self, backend: str, saved: Bookmarks) -> None:
+        """These are the bookmarks that the sink goes on after: so far it is from now on, at
+        least."""
 
     def enter(
         self, backend: str, partition: PartitionId, *, initial: bool

@@ -22,10 +22,10 @@ from penstock.config.parts import PipelinePart
 from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
-from penstock.model.position import Bookmark, PartitionId, Place, Position
+from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
-from penstock.sinks import Progress
+from penstock.sinks import Progress, ReportsPositions, went_back
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.catalogues import Catalogues, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
@@ -48,6 +48,9 @@ class OwnedState(PipelineState, Protocol):
 
     def wait(self, seconds: float) -> None:
         """Returns after so many seconds, or at the `end`."""
+
+    def begin_anew(self, error: LeaseLost) -> None:
+        """Has the pipeline begin anew, because of this."""
 
     def gaps(self, backend: str) -> Gaps:
         """The gaps of a backend."""
@@ -133,8 +136,11 @@ class TableLoader(PipelinePart):
     def _look(self, sink: LoadsTables) -> None:
         initial = self._settings.initial is not False
         for backend, feed in self._feeds.items():
+            saved = self._state.bookmarks(backend)
+            if time.monotonic() >= self._patient_until:
+                self._verify(sink, backend, saved)
             # Without bookmarks changes are not followed yet: between would be a hole.
-            for partition in self._state.bookmarks(backend):
+            for partition in saved:
                 is_left = isinstance(feed, HasSources) and partition not in feed.sources
                 if not is_left and (backend, partition) not in self._entered:
                     tables = sink.enter(backend, partition, initial=initial)
@@ -170,6 +176,16 @@ class TableLoader(PipelinePart):
             self._warn("all of " + "/".join(source), error)
         for source in self._catalogues.tables.keys() - failed:
             self._said.pop("all of " + "/".join(source), None)
+
+    def _verify(self, sink: object, backend: str, saved: Bookmarks) -> None:
+        """Where the sink has less than was saved, the start finds what to do."""
+        records = sink.records(backend, list(saved)) if isinstance(sink, ReportsPositions) else {}
+        for name, record in records.items():
+            if record.went_back(saved[name]):
+                has, had = record.place, saved[name].place
+                self._state.begin_anew(
+                    went_back(f"of {backend}/{name} it has {has or 'nothing'}, and had {had}")
+                )
 
     def _mend(self, sink: LoadsTables, backend: str) -> None:
         """Has what partitions lost loaded, once changes go on after that."""

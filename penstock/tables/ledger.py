@@ -28,6 +28,7 @@ from penstock.tables.staged import UnsentValue
 State = Literal["live", "loading", "loaded", "waiting", "left"]
 
 CREATE = (
+    "SELECT pg_catalog.pg_advisory_xact_lock(8022146)",  # another process may make it, too
     "CREATE SCHEMA IF NOT EXISTS {schema}",
     """CREATE TABLE IF NOT EXISTS {own}ledger (
         id {id} PRIMARY KEY, backend text NOT NULL, sid text NOT NULL,
@@ -38,7 +39,12 @@ CREATE = (
         reason text NOT NULL DEFAULT '', since timestamptz NOT NULL DEFAULT CURRENT_TIMESTAMP,
         held bigint NOT NULL DEFAULT 0, losses text NOT NULL DEFAULT '',
         is_ours boolean NOT NULL DEFAULT false, is_again boolean NOT NULL DEFAULT false,
-        UNIQUE (backend, sid, "schema", "table"))""",
+        commits bigint NOT NULL DEFAULT 0, UNIQUE (backend, sid, "schema", "table"))""",
+    # How far changes of a source were reported as stored, and the mark of the last: of which
+    # history places are.
+    """CREATE TABLE IF NOT EXISTS {own}source (
+        backend text NOT NULL, sid text NOT NULL, place text NOT NULL, mark text NOT NULL,
+        PRIMARY KEY (backend, sid))""",
     # The parts of tables that are loading, as JSON.
     """CREATE TABLE IF NOT EXISTS {own}loading (
         ledger bigint, source text, number int, part text NOT NULL, identity text NOT NULL,
@@ -75,7 +81,8 @@ class LedgerRow:
     the state after `waiting`. `is_ours`: rows of the source that are there were loaded or applied,
     so that a load may replace them. `is_again`: a load is not the first, and all rows of before are
     there. `columns`: `KnownColumns` as text. `losses`: of the source, after which it was loaded
-    last. `reason` and `detail`: why it waits."""
+    last. `reason` and `detail`: why it waits. `commits` only grows, but in a destination that
+    went back."""
 
     id: int
     state: State
@@ -89,11 +96,12 @@ class LedgerRow:
     losses: str
     reason: str
     detail: str
+    commits: int = 0
 
     @classmethod
     def of(cls, id: int, state: State, place: str, *rest: Any) -> "LedgerRow":
         """The row with the values of the columns `_ROW`."""
-        return cls(id, state, Place.parse(place) if place else None, *rest)
+        return cls(id, state, _place(place), *rest)
 
     def is_new(self, place: Place) -> bool:
         """Whether a change is not in the target yet."""
@@ -126,8 +134,10 @@ class LedgerRow:
         )  # fmt: skip
 
     def begun_anew(self, state: State = "loading") -> "LedgerRow":
-        """The row of a table that is to be loaded instead of the rows that are there."""
-        return replace(self.become(state), is_again=self.is_again or self.has_rows)
+        """The row of a table that is to be loaded instead of the rows that are there: their place,
+        which may be of another server's log, decides nothing."""
+        row = replace(self.become(state), is_again=self.is_again or self.has_rows)
+        return replace(row, place=None, point="", last_point="")
 
     def at_points(self, point: str, last_point: str = "", *, is_ours: bool = True) -> "LedgerRow":
         """Rows of the table are of these points. It is loading, unless it waits because of a row,
@@ -137,6 +147,17 @@ class LedgerRow:
 
 
 _ROW = ", ".join(LedgerRow.__slots__)  # columns
+
+
+class SourceRecord(NamedTuple):
+    """How far a source's changes were reported as stored, and the mark of the last."""
+
+    place: Place | None = None
+    mark: str = ""
+
+
+def _place(text: str) -> Place | None:
+    return Place.parse(text) if text else None
 
 
 class LoadPart(NamedTuple):
@@ -245,12 +266,17 @@ class TargetLedger:
         return f"{self._schema}.dead_letter"
 
     def make(self) -> None:
-        """Makes what is missing."""
+        """Makes what is missing, also of a ledger that an earlier version made."""
         if (taken := self.taken()) is not None:
             raise taken
-        if not self.is_there("known"):
-            for statement in self._create:
-                self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
+        if self.is_there("source"):
+            return
+        is_old = self.is_there()
+        for statement in self._create:
+            self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
+        if is_old:
+            added = "commits bigint NOT NULL DEFAULT 0"
+            self._run(f"ALTER TABLE {self._own}ledger ADD COLUMN IF NOT EXISTS {added}")
 
     def taken(self) -> SettingsError | None:
         """What is wrong where the schema has tables of others that are called as the ledger's."""
@@ -276,7 +302,7 @@ class TargetLedger:
             f'INSERT INTO {self._own}ledger AS l (backend, sid, "schema", "table", target, state)'
             ' VALUES (%s, %s, %s, %s, %s, %s) ON CONFLICT (backend, sid, "schema", "table")'
             " DO UPDATE SET state = excluded.state, target = excluded.target,"
-            " since = CURRENT_TIMESTAMP,"
+            " since = CURRENT_TIMESTAMP, place = '', point = '', last_point = '',"
             " is_ours = l.target = excluded.target AND (l.is_ours OR l.is_again),"
             " is_again = l.target = excluded.target AND l.is_again, columns ="
             " CASE WHEN l.target = excluded.target THEN l.columns ELSE excluded.columns END"
@@ -294,7 +320,8 @@ class TargetLedger:
         self, backend: str, kept: Collection[tuple[str, str]], sids: Collection[str] | None
     ) -> set[int]:
         """The tables of a backend but these (`schema.table`, target), and all of other sources than
-        these, are not followed any more; returns their numbers."""
+        these, are not followed any more; returns their numbers. Of these sources nothing is known
+        any more."""
         followed = [
             each for each in self.tables() if each.backend == backend and each.row.state != "left"
         ]
@@ -306,10 +333,36 @@ class TargetLedger:
         }  # fmt: skip
         for id in gone:
             self.save(rows[id].begun_anew("left"))
-        self._run(f"UPDATE {self._own}ledger SET held = 0 WHERE id = ANY (%s)", [[*gone]])
-        for name in ("loading", "held", "known"):
-            self._run(f"DELETE FROM {self._own}{name} WHERE ledger = ANY (%s)", [[*gone]])
+        self.forget(gone)
+        self._run(f"DELETE FROM {self._own}known WHERE ledger = ANY (%s)", [[*gone]])
+        if sids is not None:
+            query = f"DELETE FROM {self._own}source WHERE backend = %s AND NOT sid = ANY (%s)"
+            self._run(query, [backend, [*sids]])
         return gone
+
+    def forget(self, ids: Collection[int]) -> None:
+        """Forgets the parts and the held changes of tables."""
+        self._run(f"UPDATE {self._own}ledger SET held = 0 WHERE id = ANY (%s)", [[*ids]])
+        for name in ("loading", "held"):
+            self._run(f"DELETE FROM {self._own}{name} WHERE ledger = ANY (%s)", [[*ids]])
+
+    def sources(self, backend: str) -> Mapping[str, SourceRecord]:
+        """What is known of the sources of a backend, by sid. Locked until the transaction's end."""
+        found = self._run(
+            f"SELECT sid, place, mark FROM {self._own}source WHERE backend = %s"
+            " ORDER BY sid FOR UPDATE",
+            [backend],
+        )
+        return {sid: SourceRecord(_place(place), mark) for sid, place, mark in found.fetchall()}
+
+    def keep_source(self, backend: str, sid: str, record: SourceRecord) -> None:
+        """From now on this is known of a source."""
+        self._run(
+            f"INSERT INTO {self._own}source (backend, sid, place, mark) VALUES (%s, %s, %s, %s)"
+            " ON CONFLICT (backend, sid)"
+            " DO UPDATE SET place = excluded.place, mark = excluded.mark",
+            [backend, sid, str(record.place or ""), record.mark],
+        )
 
     def tables(self, source: tuple[str, str] | None = None) -> list[TableRecord]:
         """All tables, or those of a source (backend and sid); none without a ledger. Those of a
@@ -349,7 +402,7 @@ class TargetLedger:
     def advance(self, places: Mapping[int, Place]) -> None:
         """Changes up to these places are in the targets."""
         self._run(
-            f"UPDATE {self._own}ledger SET place = CASE id"
+            f"UPDATE {self._own}ledger SET commits = commits + 1, place = CASE id"
             f"{' WHEN %s THEN %s' * len(places)} END WHERE id = ANY (%s)",
             [*chain.from_iterable((id, str(at)) for id, at in places.items()), [*places]],
         )
@@ -403,21 +456,22 @@ class TargetLedger:
         self._run(f"UPDATE {self._own}ledger SET held = held + %s WHERE id = %s", [more, id])
 
     def save(self, row: LedgerRow) -> None:
-        """Stores a row that was locked, but for its place and its columns."""
+        """Stores a row that was locked, but for its columns."""
         self._run(
             f"UPDATE {self._own}ledger SET state = %(state)s, resumes = %(resumes)s,"
-            " reason = %(reason)s, detail = %(detail)s, point = %(point)s,"
+            " reason = %(reason)s, detail = %(detail)s, place = %(place)s, point = %(point)s,"
             " last_point = %(last_point)s, is_ours = %(is_ours)s, is_again = %(is_again)s,"
             " losses = %(losses)s,"
             " since = CASE WHEN state = %(state)s THEN since ELSE CURRENT_TIMESTAMP END"
             " WHERE id = %(id)s",
-            asdict(row),
+            {**asdict(row), "place": str(row.place or "")},
         )
 
     def load_anew(self, row: LedgerRow) -> None:
-        """The table is loaded from its beginning, instead of the rows that are there."""
+        """The table is loaded from its beginning, instead of the rows that are there. Changes that
+        are held are before the point of the rows that come."""
         self.save(replace(row.begun_anew(), is_ours=True))
-        self.forget_parts(row.id)
+        self.forget([row.id])
 
     def known(self, ids: Iterable[int]) -> Mapping[int, Mapping[str, str]]:
         """The documents of these tables, by the names of the source's."""

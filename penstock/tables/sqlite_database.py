@@ -66,6 +66,7 @@ sqlite3.register_converter(
 # What SQLite says otherwise, in this order; it locks all of the file, and compares bytes.
 _OTHERWISE = (
     (r" FOR UPDATE| COLLATE \"C\"", ""),
+    (r"(ADD COLUMN) IF NOT EXISTS", r"\1"),
     (r"= ANY \(%s\)", "IN (SELECT value FROM json_each(%s))"),
     (r"%\((\w+)\)s", r":\1"),
     (r"%s", "?"),
@@ -169,7 +170,7 @@ class SqliteLedger(TargetLedger):
     """The ledger as tables of the file: `penstock_ledger` and others; by a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
-    _id, _own, _create = "integer", "main.penstock_", CREATE[1:]
+    _id, _own, _create = "integer", "main.penstock_", CREATE[2:]
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor

@@ -5,10 +5,11 @@ apart four times. Numbers, booleans and bytes are SQLite's own, all else is text
 writes it.
 """
 
+import os
 import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,7 @@ class SqliteConnection(sqlite3.Connection):
     """Has what psycopg's have."""
 
     closed = False  # one that fails stays open
+    file: tuple[Path, os.stat_result] | None = None  # as it was opened; none in memory
 
     def cursor(self, factory: Any = SqliteCursor) -> Any:
         return super().cursor(factory)
@@ -63,6 +65,8 @@ class SqliteConnection(sqlite3.Connection):
     def transaction(self) -> Iterator[None]:
         """A transaction that may write; inside of another one a savepoint."""
         inner = self.in_transaction
+        if not inner:
+            self._verify()
         self.execute("SAVEPOINT penstock" if inner else "BEGIN IMMEDIATE")
         try:
             yield
@@ -71,6 +75,17 @@ class SqliteConnection(sqlite3.Connection):
                 self.execute("ROLLBACK TO penstock" if inner else "ROLLBACK")
             raise
         self.execute("RELEASE penstock" if inner else "COMMIT")
+
+    def _verify(self) -> None:
+        """What is written to a file that has lost its name is gone."""
+        if self.file is None:
+            return
+        with suppress(FileNotFoundError):
+            if os.path.samestat(self.file[0].stat(), self.file[1]):
+                return
+        error = sqlite3.OperationalError("another file was put in its place")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+        raise error
 
 
 def open_file(path: Path, patience: float, session: Sequence[str]) -> SqliteConnection:
@@ -81,6 +96,8 @@ def open_file(path: Path, patience: float, session: Sequence[str]) -> SqliteConn
         detect_types=sqlite3.PARSE_DECLTYPES, factory=SqliteConnection,
     )  # fmt: skip
     with closing_on_failure(connection):
+        if path.exists():
+            connection.file = path, path.stat()
         for statement in ("PRAGMA journal_mode = WAL", "PRAGMA cache_size = -65536", *session):
             connection.execute(statement).fetchall()
     return connection

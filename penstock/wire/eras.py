@@ -17,10 +17,12 @@ import pyarrow.compute as pc
 
 from penstock.model.errors import Malformed
 from penstock.model.page import DecoderAround, Page
-from penstock.model.position import Place
+from penstock.model.position import Mark, Place
 
 _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999
+# What a mark has of its source: a PostgreSQL server, a MongoDB cluster, a container.
+_SOURCES = ("system", "cluster", "rid")
 
 
 def era_of(cursor: str) -> str:
@@ -35,6 +37,22 @@ def next_era(era: str) -> str:
     if number > _LAST_ERA:
         raise Malformed(f"there is no era after {era}", "wire")
     return f"e{number:04d}-"
+
+
+def is_comparable(cursor: str, mark: Mark, later: str, later_mark: Mark) -> bool:
+    """Whether a cursor of a partition compares with a later one: they are of one source, as far as
+    the marks of both say it, or the later one is of a later era."""
+    era, then = era_of(later), era_of(cursor)
+    return era > then or (era == then and not is_of_another(mark, later_mark))
+
+
+def is_of_another(mark: Mark, other: Mark) -> bool:
+    """Whether marks are of different sources. One may know less of it: `rs0/` and `rs0/ID`."""
+    for name in _SOURCES:
+        one, two = str(mark.get(name) or ""), str(other.get(name) or "")
+        if not (one.startswith(two) or two.startswith(one)):
+            return True
+    return False
 
 
 class EraDecoder(DecoderAround):

@@ -41,10 +41,10 @@ class OpenPage:
     """Collects pieces of the stream until they are cut into a page. `used` takes the raw OID of
     every relation that a row uses, and `count` counts rows; the framing loop keeps both."""
 
-    __slots__ = ("_first", "_partition", "_parts", "_start", "count", "size", "used")
+    __slots__ = ("_first", "_mark", "_partition", "_parts", "_start", "count", "size", "used")
 
-    def __init__(self, partition: PartitionId) -> None:
-        self._partition = partition
+    def __init__(self, partition: PartitionId, mark: str = "") -> None:
+        self._partition, self._mark = partition, mark
         self._clear()
 
     def _clear(self) -> None:
@@ -80,6 +80,7 @@ class OpenPage:
             keys={int.from_bytes(oid, "big"): each.key for oid, each in known if each.key},
             catalogs={int.from_bytes(o, "big"): each.catalog for o, each in known if each.catalog},
             ends=ends,
+            mark=self._mark,
         )
         page = Page(
             partition=self._partition,
@@ -132,7 +133,8 @@ class Diverged(Unavailable):
 class Collector:
     """Where in which transaction we are, and the page in the making. `ordinal` is of the next
     change; `skip` the number of leading changes that the reader has; `last` the last that went into
-    a page. `era` begins every cursor. `anchored`: the transaction of `after` must come first."""
+    a page. `era` begins every cursor. `anchored`: the transaction of `after` must come first.
+    `mark`: that of all changes."""
 
     def __init__(
         self,
@@ -143,8 +145,9 @@ class Collector:
         describe: Describe,
         era: str = "",
         anchored: bool = False,
+        mark: str = "",
     ) -> None:
-        self.page = OpenPage(partition)
+        self.page = OpenPage(partition, mark)
         self.limits = limits
         self.relations: Relations = {}
         self.ordinal = self.skip = 0

@@ -192,6 +192,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             slot=slot,
             known=replace(
                 known,
+                is_behind=False,
                 system=system.identifier,
                 timeline=system.timeline,
                 publication=self.settings.publication,
@@ -288,11 +289,20 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         with connect_ordinary(self.settings) as connection, translating("reading the tables"):
             return left_out(partial(rows_of, connection), self.settings)
 
+    def returned(self, saved: Bookmark, place: Place | None) -> Bookmark:
+        known = history.known_of(saved.mark, place)
+        # The slot has all that follows, if it was told nothing beyond the place.
+        flushed = history.position_of(known, place) or 1
+        return Bookmark(place, replace(known, flushed=flushed, is_behind=True).to_json())
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
     def number_columns(self) -> None:
         self._memory.numbers = True
+
+    def mark_changes(self) -> None:
+        self._memory.marks = True
 
     def schemas(self) -> Sequence[TableSchema]:
         with closing(SideConnection(self.settings)) as side:

@@ -95,6 +95,7 @@ class PostgresFollowing(Following):
                 describe=self._side.describe,
                 era=begin.known.era,
                 anchored=begin.anchored,
+                mark=begin.known.text if memory.marks else "",
             ),
             progress=self._progress,
             streams=self._streams,

@@ -6,6 +6,7 @@ was not stored first, in the mark beside the position: a slot that is further th
 moved by somebody else, or is another one.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -38,6 +39,11 @@ CAUSES: Mapping[str, tuple[bool, str]] = {
     "slot_missing": (False, _SLOT),
     "slot_lost": (False, f"{_SLOT}; raise max_slot_wal_keep_size so that it does not happen again"),
     "publication_missing": (False, _SLOT),
+    "sink_went_back": (
+        False,
+        "the destination was restored from a backup, or a standby of it that lacked changes was"
+        f" promoted, and the slot does not have them any more: {_SLOT}",
+    ),
     "slot_recreated": (False, f"{_SLOT}; instances of one pipeline must share one positions store"),
 }
 
@@ -46,16 +52,24 @@ CAUSES: Mapping[str, tuple[bool, str]] = {
 class KnownHistory:
     """What was stored with a position: the history it belongs to. `flushed` is the furthest that
     the slot may be because of us. `era` is of cursors that are made now; a position of an earlier
-    one is no LSN of this history. Empty or 0: nothing is known."""
+    one is no LSN of this history. Empty or 0: nothing is known. `is_behind`: the sink went back to
+    the position, and the slot must not be further."""
 
     system: str = ""
     timeline: int = 0
     flushed: int = 0
     publication: str = ""
     era: str = ""
+    is_behind: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "flushed": format_lsn(self.flushed)}
+        found = {**asdict(self), "flushed": format_lsn(self.flushed)}
+        return found if self.is_behind else {n: v for n, v in found.items() if n != "is_behind"}
+
+    @property
+    def text(self) -> str:
+        """What the mark of each change has of it; JSON."""
+        return json.dumps({"system": self.system, "timeline": self.timeline})
 
 
 def known_of(mark: Mark | None, after: Place | None) -> KnownHistory:
@@ -69,6 +83,7 @@ def known_of(mark: Mark | None, after: Place | None) -> KnownHistory:
         flushed=parse_lsn(flushed) if flushed else 0,
         publication=str(stored.get("publication") or ""),
         era=max(era, str(stored.get("era") or "")),
+        is_behind=bool(stored.get("is_behind")),
     )
 
 
@@ -147,7 +162,7 @@ def judge(
         )
     if has_diverged:
         return diverged(known, after)
-    return _of_slot(slot, flushed)
+    return _of_slot(slot, flushed, is_behind=known.is_behind)
 
 
 def diverged(known: KnownHistory, after: Place | None) -> HistoryVerdict:
@@ -165,7 +180,7 @@ def without_publication(publication: str) -> HistoryVerdict:
     )
 
 
-def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:
+def _of_slot(slot: Slot | None, flushed: int, *, is_behind: bool) -> HistoryVerdict:
     if slot is None:
         return HistoryVerdict("slot_missing", "the slot is gone, and with it the changes since")
     if slot.lost:
@@ -173,6 +188,12 @@ def _of_slot(slot: Slot | None, flushed: int) -> HistoryVerdict:
             "slot_lost",
             f"the slot {slot.name} is lost ({slot.invalidation or 'wal_removed'}): the"
             " server removed changes it had to keep",
+        )
+    if flushed and slot.confirmed > flushed and is_behind:
+        return HistoryVerdict(
+            "sink_went_back",
+            f"the destination went back to {format_lsn(flushed)}, and the slot {slot.name} begins"
+            f" at {format_lsn(slot.confirmed)}: what it had between the two is lost",
         )
     if flushed and slot.confirmed > flushed:
         return HistoryVerdict(

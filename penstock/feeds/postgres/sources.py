@@ -133,6 +133,9 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
                 found.setdefault((schema.schema, schema.table, schema.unsent, *columns), schema)
         return list(found.values())
 
+    def returned(self, saved: Bookmark, place: Place | None) -> Bookmark:
+        return next(iter(self._feeds.values())).returned(saved, place)
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         for each in self._feeds.values():
             each.announce_schemas(announced)
@@ -140,6 +143,10 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def number_columns(self) -> None:
         for each in self._feeds.values():
             each.number_columns()
+
+    def mark_changes(self) -> None:
+        for each in self._feeds.values():
+            each.mark_changes()
 
     def snapshot(
         self,

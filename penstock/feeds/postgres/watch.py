@@ -41,11 +41,12 @@ _AT_RISK = "so far behind that the server may give its slot up (its wal_status i
 @dataclass(slots=True, kw_only=True)
 class SlotMemory:
     """What a feed remembers from one following of its slot to the next. `streaming`: transactions
-    are taken while they run. `numbers`: pages have columns' numbers. `unknown`: types, by table.
-    `left_out`: tables, and why."""
+    are taken while they run. `numbers`: pages have columns' numbers; `marks`: and which history
+    changes are of. `unknown`: types, by table. `left_out`: tables, and why."""
 
     streaming: bool = True
     numbers: bool = False
+    marks: bool = False
     announcer: "SchemaAnnouncer | None" = None
     unknown: dict[str, str] = field(default_factory=dict)
     left_out: Mapping[tuple[str, str], SettingsError] = field(default_factory=dict)

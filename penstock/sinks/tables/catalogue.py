@@ -52,7 +52,7 @@ def _replace(ledger: TargetLedger, row: LedgerRow, table: MappedTable, reason: s
     """Rows that are not ours wait for an operator."""
     if row.is_ours or not row.has_rows:
         ledger.save(row.begun_anew())
-        ledger.forget_parts(row.id)
+        ledger.forget([row.id])
         return
     hint = f"`penstock reload FILE {table.source}` replaces its rows; or make them {BY_HAND}"
     error = RowsChanged(

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding
-from penstock.model.position import PartitionId
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 from penstock.sinks.tables.catalogue import compare
@@ -16,11 +16,14 @@ from penstock.sinks.tables.check import check, check_tables, left_sources
 from penstock.sinks.tables.load import LedgerLoad
 from penstock.sinks.tables.set_aside import TableLetters
 from penstock.sinks.tables.settings import DatabaseSinkSettings, wanted
+from penstock.sinks.tables.sources import mark_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.database import TableDatabase
-from penstock.tables.ledger import TableRecord, TargetLedger
+from penstock.tables.ledger import SourceRecord, TableRecord, TargetLedger
 from penstock.tables.references import References
+
+_NOWHERE = Place("", -1)
 
 
 class TableSink(TableLetters):
@@ -38,14 +41,30 @@ class TableSink(TableLetters):
     def records(
         self, backend: str, partitions: Sequence[PartitionId]
     ) -> Mapping[PartitionId, Record]:
-        """See `ReportsPositions`: the ledger knows which sources it has something of; how far each
-        is, it knows by table."""
+        """See `ReportsPositions`: what was reported as stored."""
         with self._ledger() as (ledger, _):
             begun = {
                 each.sid for each in ledger.tables()
                 if each.backend == backend and each.row.place and each.row.state != "left"
             }  # fmt: skip
-        return {name: Record(begun=name in begun) for name in partitions}
+            known = ledger.sources(backend)
+        found = {
+            sid: Record(
+                bookmark=Bookmark(each.place, mark_of(each.mark)),
+                begun=each.place is not None or sid in begun, is_kept=True,
+            )
+            for sid, each in known.items()
+        }  # fmt: skip
+        return {name: found.get(name, Record(begun=name in begun)) for name in partitions}
+
+    def adopt(self, backend: str, saved: Bookmarks) -> None:
+        with self._ledger() as (ledger, _):
+            found = ledger.sources(backend)
+            for sid, bookmark in saved.items():
+                known = found.get(sid)
+                if known is None or (known.place or _NOWHERE) < (bookmark.place or _NOWHERE):
+                    known = SourceRecord(bookmark.place, known.mark if known else "")
+                    ledger.keep_source(backend, sid, known)
 
     def last(self, backend: str) -> None:
         """See `ReportsPositions`: databases do not come and go."""

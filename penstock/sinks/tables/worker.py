@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.model.errors import PenstockError, Unavailable
 from penstock.process.backoff import delays
+from penstock.sinks import went_back
 from penstock.sinks.tables.apply import Applier, Isolates
 from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
 from penstock.sinks.tables.settings import TableSinkSettings
@@ -66,6 +67,7 @@ class Worker:
         self._report, self._reporting = WorkerReport(), threading.Lock()
         self._applier: Applier | None = None
         self.references = References()  # of the targets; another while nothing is pending
+        self._commits: dict[int, int] = {}  # how many each table had, after the last one here
         for name, run in (("prepare", self._prepare), ("apply", self._apply_all)):
             threading.Thread(
                 target=self._guarded, args=[run], name=f"penstock-{name}-{number}", daemon=True
@@ -186,12 +188,9 @@ class Worker:
             )  # fmt: skip
             tied: dict[object, dict[SourceTable, Sequence[Stretch]]] = {}
             for table, stretches in commit.tables.items():
-                if (row := rows.get(table.id)) is None:
-                    raise SettingsError(
-                        f"the ledger has no row of {table.name} any more",
-                        "tables",
-                        hint="somebody deleted it; restart the pipeline to make it anew",
-                    )
+                row = rows.get(table.id)
+                if row is None or row.commits < self._commits.get(table.id, 0):
+                    raise went_back(f"the ledger had commits of {table.name} that it lacks")
                 report = TableReport(stretches[-1].last, row.columns)
                 writing.works[table] = TableWork(row, report, row.state == "live")
                 new = [each for whole in stretches if (each := whole.after(row)).changes]
@@ -208,6 +207,7 @@ class Worker:
             }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
+        self._commits |= {table.id: rows[table.id].commits + 1 for table in counted.tables}
         counted.seconds = time.monotonic() - begun
         with self._reporting:
             self._report.add(counted)

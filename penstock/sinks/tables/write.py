@@ -16,7 +16,7 @@ from penstock.model.change import WHOLE, images_of, unreadable
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
-from penstock.sinks import Progress, Receipt
+from penstock.sinks import Progress, Receipt, went_back
 from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
@@ -24,6 +24,7 @@ from penstock.sinks.tables.commits import Chunk, Tracker, Work
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable
+from penstock.sinks.tables.sources import StoredSources
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
@@ -36,8 +37,10 @@ _GATHERED = 2000  # and of a partition, for which it does not wait
 # Seconds after which the rest of a transaction is not waited for: a page that ends exactly with the
 # transaction's last change may not say so.
 _PATIENCE = 5.0
+_FIRST = ("backend", "cursor", "mark")
 _LOOK = 0.05  # seconds between two looks at what was committed
 _REPORT = 1.0  # seconds between two reports of the workers
+_NOTE = 0.5  # seconds between two notes in the ledger of what is stored
 _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
 
 
@@ -79,9 +82,12 @@ class TableWrite:
         self._relations: dict[tuple[str, int], SourceRelation] = {}
         self._gathered: dict[PartitionId, _Batches] = {}
         self._tails: dict[PartitionId, _Batches] = {}
+        self._sources = StoredSources(settings.database())
+        self._marks: dict[PartitionId, str] = {}  # of the last changes
         self._position: dict[PartitionId, Place] = {}
+        self._unnoted: dict[PartitionId, Place] = {}  # of it: what the ledger does not have yet
         self._applied = self._known = self._size = 0
-        self._reported_at = 0.0  # monotonic seconds
+        self._reported_at = self._noted_at = 0.0  # monotonic seconds
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
@@ -102,9 +108,14 @@ class TableWrite:
             while not all([worker.commits.drain(_DRAINED) for worker in self._workers]):  # noqa: C419
                 self._report()
             self._report(at_once=True)
+        except SettingsError:
+            if self._retried(self._sources.are_gone):
+                raise went_back("its ledger is gone") from None
+            raise
         finally:
             for worker in self._workers:
                 worker.commits.close()
+            self._sources.close()
         return Receipt(
             position=self._position, published=self._applied, duplicates=self._known,
             size=self._size, numbers={"details": {"workers": len(self._workers)}},
@@ -115,7 +126,7 @@ class TableWrite:
         if self._gathered:
             due = min(each.since for each in self._gathered.values()) + self._settings.commit.wait
             return min(max(due - time.monotonic(), 0.0), _LOOK)
-        if not self._tracker.is_idle or self._tails:
+        if not self._tracker.is_idle or self._tails or self._unnoted:
             return _LOOK
         return _REPORT if any(each.has_report for each in self._workers) else None
 
@@ -129,6 +140,10 @@ class TableWrite:
                 " postgres",
             )
         partition = PartitionId(batch.column("partition")[0].as_py())
+        backend, cursor, mark = (batch.column(name)[0].as_py() for name in _FIRST)
+        if self._marks.get(partition) != (mark := mark or ""):
+            self._retried(partial(self._sources.meet, backend, partition, cursor, mark))
+            self._marks[partition] = mark
         self._learn(partition, batch)
         gathered = self._gathered.setdefault(partition, _Batches(now))
         gathered.add(batch)
@@ -281,10 +296,14 @@ class TableWrite:
         """Reports what is durable; how the workers fare, now and then."""
         for number in range(len(self._workers)):
             self._worker(number)
-        if position := self._tracker.stored():
+        now = time.monotonic()
+        self._unnoted |= self._tracker.stored()
+        if self._unnoted and (at_once or now - self._noted_at >= _NOTE):
+            position, self._unnoted = self._unnoted, {}
+            self._retried(partial(self._sources.note, position))
             self._position |= position
             self._progress.stored(position)
-        now = time.monotonic()
+            self._noted_at = now
         if not at_once and now - self._reported_at < _REPORT:
             return
         self._reported_at = now

@@ -44,7 +44,7 @@ class Context:
     `keys` maps a relation's OID to its primary key columns where the Relation message does not
     tell them (REPLICA IDENTITY FULL marks every column). `catalogs` maps a relation's OID to what
     the catalogue has of its columns, as plain JSON, for readers of lines. `ends`: the transaction
-    of a streamed payload ends with it, as far as that is known.
+    of a streamed payload ends with it, as far as that is known. `mark`: that of each change.
     """
 
     streamed: bool = False
@@ -57,6 +57,7 @@ class Context:
     keys: dict[int, tuple[str, ...]] = field(default_factory=dict)
     catalogs: dict[int, Any] = field(default_factory=dict)
     ends: bool = False
+    mark: str = ""
 
     def pack(self) -> bytes:
         """MessagePack; about 30 bytes and the relations."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.model.change import WHOLE
+from penstock.model.change import COLUMNS, WHOLE
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.wire.pgoutput.batch import assemble
@@ -25,6 +25,7 @@ __all__ = ["DecoderSettings", "PgoutputDecoder"]
 
 # A table that changes its shape this often shall not fill the memory.
 _LAYOUTS = 10_000
+_MARK = COLUMNS.index("mark")
 
 
 class _Known(NamedTuple):
@@ -78,8 +79,11 @@ class PgoutputDecoder:
     def _ended(
         self, batch: pa.RecordBatch | None, scan: Scan, known: _Known
     ) -> pa.RecordBatch | None:
-        """A batch of lines says whether its last transaction ends with it."""
-        ends = scan.unit < 0 or known.context.ends
+        """With the page's mark; a batch of lines says whether its last transaction ends with it."""
+        ends, mark = scan.unit < 0 or known.context.ends, known.context.mark
+        if batch is not None and mark:
+            same: Any = pa.repeat(pa.scalar(mark, pa.string()), len(batch))
+            batch = batch.set_column(_MARK, batch.schema.field(_MARK), same)
         if batch is None or not ends or self.settings.images != "text":
             return batch
         return batch.replace_schema_metadata(WHOLE)

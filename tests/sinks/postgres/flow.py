@@ -54,10 +54,11 @@ class Flow(Noted):
             "snapshot": {"initial": initial, **(snapshot or {})},
         }  # fmt: skip
         pipeline = build_pipeline(data, name="flow", secrets=())
+        self._backend = pipeline.backends[0]
         update = {"initial": initial, "on_error": backend.get("on_error", "stop")}
         settings = pipeline.sink.settings.model_copy(update=update)
         self._sink: Any = pipeline.sink.model_copy(update={"settings": settings}).sink()
-        self._feed: Any = pipeline.backends[0].feed()
+        self._feed: Any = self._backend.feed()
         self._feed.number_columns()
         self._bookmarks: Bookmarks = {}
         self._loader = TableLoader(pipeline, self)

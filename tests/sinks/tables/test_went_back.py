@@ -1,0 +1,246 @@
+"""A destination that went back: what it lacks is read again, or lost, and never in silence."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.snapshots import loading
+from tests.servers import Database, Postgres
+from tests.sinks.tables.kept import Kept
+from tests.waiting import until
+
+TABLES = {"t": {}, "other": {}}
+MADE = """
+    CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY);
+"""
+_OWN = ("penstock.ledger", "penstock.source", "penstock.loading", "penstock.held",
+        "penstock.dead_letter", "t", "other")  # fmt: skip
+
+
+@pytest.fixture
+def source(postgres: Postgres) -> Iterator[Database]:
+    with postgres.database() as database:
+        database.execute(MADE)
+        database.execute("INSERT INTO t SELECT n, 'first' FROM generate_series(1, 100) n")
+        yield database
+
+
+class Server:
+    """Tables are kept in a schema, and put back in one transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self.target = database
+        database.execute(MADE)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        return self.target.execute(statement)
+
+    def keep(self) -> None:
+        self.execute("DROP SCHEMA IF EXISTS kept CASCADE; CREATE SCHEMA kept")
+        for name in _OWN:
+            self.execute(f"CREATE TABLE kept.{name.rpartition('.')[2]} AS TABLE {name}")
+
+    def put_back(self) -> None:
+        with psycopg.connect(self.target.url) as connection:
+            connection.execute(f"TRUNCATE {', '.join(_OWN)}")
+            for name in _OWN:
+                connection.execute(
+                    f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE kept."
+                    + name.rpartition(".")[2]
+                )
+
+
+class File:
+    """A SQLite file is copied, and another one is put in its place."""
+
+    def __init__(self, path: Path) -> None:
+        self.target = path
+        with sqlite3.connect(path) as file:
+            file.executescript(MADE)
+
+    def execute(self, statement: str) -> list[tuple[Any, ...]]:
+        with sqlite3.connect(self.target) as file:
+            return file.execute(statement).fetchall()
+
+    def keep(self) -> None:
+        kept = self.target.with_suffix(".kept")
+        kept.unlink(missing_ok=True)
+        with sqlite3.connect(self.target) as file, sqlite3.connect(kept) as copy:
+            file.backup(copy)
+
+    def put_back(self) -> None:
+        for suffix in ("-wal", "-shm"):
+            self.target.with_name(self.target.name + suffix).unlink(missing_ok=True)
+        self.target.with_suffix(".kept").replace(self.target)
+
+
+@pytest.fixture(params=["server", "file"])
+def destination(request: Any, database: Database, tmp_path: Path) -> Server | File:
+    return Server(database) if request.param == "server" else File(tmp_path / "target.db")
+
+
+FlowOf = Callable[..., Kept]
+
+
+@pytest.fixture
+def flow_of(source: Database, destination: Server | File, tmp_path: Path) -> FlowOf:
+    def make(**options: Any) -> Kept:
+        slot = f"kept_{source.name}"
+        store = tmp_path / "positions.db"
+        return Kept(source, destination.target, TABLES, store, slot=slot, **options)
+
+    return make
+
+
+def has(destination: Server | File, *rows: int) -> bool:
+    """Whether the target has these rows of `t`, and no others beyond 100."""
+    found = destination.execute("SELECT id FROM t WHERE id > 100 ORDER BY id")
+    return [id for (id,) in found] == sorted(rows)
+
+
+def changed(source: Database, destination: Server | File, flow: Kept) -> None:
+    """Kept at one row; two more are stored since, and an update, and all of it is saved."""
+    source.execute("INSERT INTO t VALUES (101, 'kept')")
+    until(lambda: has(destination, 101) and is_saved(flow))
+    destination.keep()
+    source.execute("INSERT INTO t VALUES (102, 'after'), (103, 'after')")
+    source.execute("UPDATE t SET v = 'new' WHERE id = 1")
+    until(lambda: has(destination, 101, 102, 103) and is_saved(flow))
+
+
+def is_saved(flow: Kept) -> bool:
+    flow.check()
+    reached = flow.position.get(flow._reader.partition)
+    return not flow.saves or (
+        reached is not None and flow.saved.place == reached == flow._reader.read_to
+    )
+
+
+def equal(source: Database, destination: Server | File) -> bool:
+    rows = "SELECT id, v FROM t ORDER BY id"
+    return source.execute(rows) == destination.execute(rows)
+
+
+def test_what_went_back_while_it_runs_is_found_before_anything_is_written(
+    source: Database, destination: Server | File, flow_of: FlowOf
+) -> None:
+    with flow_of() as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+        destination.put_back()
+        source.execute("INSERT INTO t VALUES (200, 'later')")
+        assert "the destination went back" in flow.refused().message
+    assert has(destination, 101), "nothing was written on top"
+
+
+def test_what_was_not_saved_is_read_again(
+    source: Database, destination: Server | File, flow_of: FlowOf
+) -> None:
+    with flow_of(saves=False) as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+        destination.put_back()
+        source.execute("INSERT INTO t VALUES (200, 'later')")
+        flow.refused()
+    with flow_of() as flow:
+        until(lambda: equal(source, destination))
+        assert flow.gap is None
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_what_was_acknowledged_is_a_gap(
+    source: Database, destination: Server | File, flow_of: FlowOf, *, running: bool
+) -> None:
+    with flow_of() as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+        if running:
+            destination.put_back()
+            source.execute("INSERT INTO t VALUES (200, 'later')")
+            flow.refused()
+    if not running:
+        destination.put_back()
+        source.execute("INSERT INTO t VALUES (200, 'later')")
+    with flow_of() as flow:
+        until(lambda: "the destination went back" in flow.lost)
+        assert flow.gap is not None
+        assert (flow.gap["cause"], flow.gap["stale"]) == ("sink_went_back", True)
+    assert has(destination, 101)
+    with flow_of(on_gap="continue") as flow:
+        until(lambda: has(destination, 101, 200))
+        assert flow.gap is not None
+        assert flow.gap["stale"]
+    with flow_of(on_gap="continue") as flow:
+        source.execute("INSERT INTO t VALUES (201, 'last')")
+        until(lambda: has(destination, 101, 200, 201))
+
+
+def test_a_gap_is_mended_by_loading_anew(
+    source: Database, destination: Server | File, flow_of: FlowOf
+) -> None:
+    with flow_of() as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+    destination.put_back()
+    with flow_of(on_gap="resnapshot") as flow:
+        until(lambda: equal(source, destination) and flow.gap and not flow.gap["stale"])
+        source.execute("INSERT INTO t VALUES (200, 'later')")
+        until(lambda: equal(source, destination))
+
+
+def test_an_idle_pipeline_finds_it_too(
+    source: Database, destination: Server | File, flow_of: FlowOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_PATIENCE", 0.0)
+    with flow_of() as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+        assert flow.began_anew is None
+        destination.put_back()
+        until(lambda: flow.began_anew)
+
+
+def test_what_did_not_go_back_is_never_taken_for_it(
+    source: Database, destination: Server | File, flow_of: FlowOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped and started, idle, with traffic of no table, changes that no commit has, a table that
+    is loaded anew, and a ledger that an earlier version made."""
+    monkeypatch.setattr(loading, "_PATIENCE", 0.0)
+    for number in range(101, 104):
+        with flow_of() as flow:
+            flow.loaded()
+            source.execute("INSERT INTO t VALUES (%s, 'more')", [number])
+            until(lambda: equal(source, destination) and is_saved(flow))
+            source.execute("SELECT pg_logical_emit_message(true, 'x', 'of no table')")
+            source.execute("CREATE TABLE IF NOT EXISTS apart (i int); INSERT INTO apart VALUES (1)")
+            until(lambda: is_saved(flow))
+            flow._sink.reload("t", None)
+            flow.loaded()
+            until(lambda: is_saved(flow))
+            assert (flow.began_anew, flow.gap) == (None, None)
+        if number == 102:
+            own = "penstock." if isinstance(destination, Server) else "penstock_"
+            destination.execute(f"DROP TABLE {own}source")
+            destination.execute(f"ALTER TABLE {own}ledger DROP COLUMN commits")
+
+
+def test_a_ledger_that_is_dropped_while_it_runs_has_all_loaded_anew(
+    source: Database, database: Database, tmp_path: Path
+) -> None:
+    server, tables = Server(database), {"t": {"existing": "replace"}}
+    slot = f"kept_{source.name}"
+    with Kept(source, database, tables, tmp_path / "p", slot=slot) as flow:
+        flow.loaded()
+        source.execute("INSERT INTO t VALUES (101, 'before')")
+        until(lambda: has(server, 101) and is_saved(flow))
+        server.execute("DROP SCHEMA penstock CASCADE")
+        source.execute("INSERT INTO t VALUES (102, 'later')")
+        flow.refused()
+    with Kept(source, database, tables, tmp_path / "p", slot=slot) as flow:
+        flow.loaded()
+        until(lambda: equal(source, server))
+        assert flow.gap is None
