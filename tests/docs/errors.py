@@ -72,9 +72,10 @@ def raised() -> Iterator[tuple[str, str, str, str]]:
                 names = {name: value for name, value in names.items() if name.isupper()}
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 names[node.targets[0].id] = node.value
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            if not (isinstance(node, ast.Call) and (called := made_by(node))):
                 continue
-            kind, given = node.func.id, {each.arg: each.value for each in node.keywords}
+            kind = next((each for each in called if each in KINDS), called[0])
+            given = {each.arg: each.value for each in node.keywords}
             code = text(given.get("code"))
             if kind == "finding" and text(node.args[0]) != "ok":
                 code = text(given["code"], names)
@@ -84,6 +85,13 @@ def raised() -> Iterator[tuple[str, str, str, str]]:
                 code = text(node.args[1]) if len(node.args) > 1 else code
                 code = code if "." in code else f"{code.replace('…', part)}.{slug(kind)}"
                 yield code, kind, text(node.args[0], names), text(given.get("hint"), names)
+
+
+def made_by(call: ast.Call) -> list[str]:
+    """The names of what is called: one, or both of `(one if it is so else other)(...)`."""
+    func = call.func
+    either = [func.body, func.orelse] if isinstance(func, ast.IfExp) else [func]
+    return [each.id for each in either if isinstance(each, ast.Name)]
 
 
 def _line(node: ast.AST) -> int:

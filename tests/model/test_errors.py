@@ -5,6 +5,7 @@ import ast
 import penstock
 from penstock.model import errors
 from penstock.model.errors import Malformed, SettingsError, Unavailable
+from tests.docs.errors import made_by
 from tests.docs.pages import ROOT
 
 _FILES = sorted((ROOT / "penstock").rglob("*.py"))
@@ -58,12 +59,12 @@ def test_each_place_that_makes_an_error_or_a_finding_writes_its_code() -> None:
     without = []
     for file in _FILES:
         for node in ast.walk(ast.parse(file.read_text())):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+            if not (isinstance(node, ast.Call) and (called := made_by(node))):
                 continue
             codes = [each.value for each in node.keywords if each.arg == "code"]
-            if node.func.id in kinds:
+            if kinds.intersection(called):
                 codes += node.args[1:2]
-            elif node.func.id != "finding" or ast.unparse(node.args[0]) == "'ok'":
+            elif called != ["finding"] or ast.unparse(node.args[0]) == "'ok'":
                 continue
             code = codes[0] if codes else ast.Constant("")
             if isinstance(code, ast.Constant) and str(code.value).split(".")[0] not in parts:
