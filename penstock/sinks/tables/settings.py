@@ -15,7 +15,7 @@ from penstock.process.sqlite_file import path_of
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
-from penstock.tables.ledger import LedgerRow, State, TargetLedger
+from penstock.tables.ledger import NAMES, LedgerRow, State, TargetLedger
 from penstock.tables.staged import OWN_SID, SID, Destination, RowMapping
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
@@ -231,6 +231,13 @@ class DatabaseSinkSettings(TableSinkSettings):
     def database(self) -> TableDatabase:
         found: TableDatabase = plugin("sinks", self.type).database(self.url.get_secret_value())
         return found
+
+    @property
+    def own_tables(self) -> Collection[tuple[str, str]]:
+        """See `TableSinkSettings`: in a schema, or where there are none."""
+        return {("penstock", name) for name in NAMES} | {
+            (self.schema, f"penstock_{name}") for name in NAMES
+        }
 
     @property
     def default_schema(self) -> str:
