@@ -232,3 +232,34 @@ def test_a_table_without_a_replica_identity_waits_and_joins_by_itself(
         database.execute("UPDATE bare SET note = 'c'; INSERT INTO bare VALUES (2, 'd')")
         until(lambda: flow.check() or target.execute(bare) == [(1, "c"), (2, "d")], 60,
               problem=lambda: target.execute(bare))  # fmt: skip
+
+
+def test_a_live_table_that_loses_its_replica_identity_waits_and_is_loaded_anew(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What its application does meanwhile is in no log that is read."""
+    monkeypatch.setattr("penstock.feeds.postgres.watch._KEEPING", 0.3)
+    monkeypatch.setattr("penstock.snapshots.catalogues._EVERY", 0.3)
+    monkeypatch.setattr("penstock.snapshots.loading._AGAIN", 0.3)
+    monkeypatch.setattr("penstock.snapshots.loading._PATIENCE", 0.0)
+    for each in (database, target):
+        each.execute("CREATE TABLE items (id int PRIMARY KEY, note text)")
+    database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    rows, state = "SELECT * FROM items ORDER BY id", "SELECT state, detail FROM penstock.ledger"
+    with Flow(database, target, {"items": None}) as flow:
+        flow.loaded()
+        database.execute("ALTER TABLE items DROP CONSTRAINT items_pkey")
+
+        def waits() -> bool:
+            flow.check()
+            ((now, detail),) = target.execute(state)
+            return now == "waiting" and "no replica identity" in detail
+
+        until(waits, 60, problem=lambda: target.execute(state))
+        database.execute("UPDATE items SET note = 'c' WHERE id = 1; DELETE FROM items WHERE id = 2")
+        database.execute("ALTER TABLE items ADD PRIMARY KEY (id)")
+        until(lambda: flow.check() or target.execute(rows) == [(1, "c")], 60,
+              problem=lambda: (target.execute(rows), target.execute(state)))  # fmt: skip
+        flow.loaded()
+        database.execute("INSERT INTO items VALUES (3, 'd')")
+        until(lambda: flow.check() or target.execute(rows) == [(1, "c"), (3, "d")], 60)
