@@ -68,6 +68,7 @@ def show(*, file: Path, id: str) -> None:
 @click.option("--table", help="With --all: only of this schema.table.")
 @click.option("--reason", help="With --all: only with this reason.")
 @click.option("--since", help="With --all: only those stored since then.")
+@click.option("--force", is_flag=True, help="Also where the target has later changes of its row.")
 def replay(
     *,
     file: Path,
@@ -76,24 +77,26 @@ def replay(
     table: str | None,
     reason: str | None,
     since: str | None,
+    force: bool,
 ) -> None:
     """Publish a dead letter's change after all, and take the letter away.
 
     It is published after what the stream has by now, not where it belonged, with the event id
-    that it always had. What still cannot be published stays, and the exit code is 1.
+    that it always had. With a sink of tables it is refused where its row has later changes. What
+    cannot be published stays, and the exit code is 1.
     """
     if (id is None) is not everything:
         raise SettingsError("no dead letter is named", "cli", hint="name an ID, or give --all")
     on = Operated.by_command(load_pipeline(file))
     chosen = [str(each["id"]) for each in _chosen(on.letters, table, reason, since)]
-    if sum(not _replayed(on, each) for each in (chosen if id is None else [id])):
+    if sum(not _replayed(on, each, force=force) for each in (chosen if id is None else [id])):
         raise SystemExit(1)
 
 
-def _replayed(on: Operated, id: str) -> bool:
+def _replayed(on: Operated, id: str, *, force: bool) -> bool:
     letter = on.letters.dead_letter(id)
     try:
-        done = replay_letter(on, id)
+        done = replay_letter(on, id, force=force)
     except (Malformed, Rejected) as error:
         click.echo(f"{letter['id']}: {error}", err=True)
         return False

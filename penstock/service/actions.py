@@ -222,6 +222,7 @@ class ReplayAction(Action):
     id: str | None = None
     table: str | None = None
     reason: str | None = None
+    force: bool = False
 
     def run(self, on: Operated) -> Mapping[str, Any]:
         chosen = [self.id] if self.id is not None else [
@@ -231,7 +232,7 @@ class ReplayAction(Action):
         failed = {}
         for each in chosen:
             try:
-                replay(on, each)
+                replay(on, each, force=self.force)
             except (Malformed, Rejected) as error:
                 failed[each] = str(error)
         if failed:
@@ -289,7 +290,7 @@ ACTIONS: Mapping[str, type[Action]] = {
 }  # fmt: skip
 
 
-def replay(on: Operated, id: str) -> Mapping[str, Any]:
+def replay(on: Operated, id: str, *, force: bool = False) -> Mapping[str, Any]:
     """Stores one dead letter's change after all. Raises Malformed, Rejected."""
     letter = on.letters.dead_letter(id)
     if on.pipeline.transform and letter["kind"] == "source":
@@ -300,7 +301,8 @@ def replay(on: Operated, id: str) -> Mapping[str, Any]:
         )
     backend = _backend(on, str(letter["backend"]))
     decoder = backend.feed().decoder(on.pipeline.sink.images, "stop")
-    return on.letters.replay(id, hashing(decoder, on.pipeline.hash_partitions(backend)).decode)
+    decode = hashing(decoder, on.pipeline.hash_partitions(backend)).decode
+    return on.letters.replay(id, decode, force=force)
 
 
 def _backend(on: Operated, name: str) -> Backend:

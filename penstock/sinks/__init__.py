@@ -117,9 +117,10 @@ class KeepsLetters(Protocol):
     def dead_letter(self, id: str) -> Mapping[str, Any]:
         """One, by its number or event id, with its bytes."""
 
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
+    def replay(self, id: str, decode: Decode, *, force: bool = False) -> Mapping[str, Any]:
         """Stores a dead letter's change after all, and takes the letter away. Raises Malformed or
-        Rejected when that is still not possible. `decode` reads a page of its feed."""
+        Rejected when that is still not possible, or (without `force`) where it would undo a later
+        change. `decode` reads a page of its feed."""
 
     def tables(self) -> Sequence[Mapping[str, Any]]:
         """Every table that is or was suspended."""

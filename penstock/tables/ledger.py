@@ -62,6 +62,9 @@ CREATE = (
     # The documents (`tables.difference`) of the source's tables that rows and changes are of.
     """CREATE TABLE IF NOT EXISTS {own}known (
         ledger bigint, source text, document text NOT NULL, PRIMARY KEY (ledger, source))""",
+    # Keys that have dead letters, and the place of the last change of each that was applied.
+    """CREATE TABLE IF NOT EXISTS {own}refused (
+        ledger bigint, key text, place text NOT NULL DEFAULT '', PRIMARY KEY (ledger, key))""",
 )
 # What its tables are called, and those of a schema without a ledger that are called so.
 NAMES = frozenset(re.findall(r"EXISTS {own}(\w+)", " ".join(CREATE)))
@@ -269,9 +272,9 @@ class TargetLedger:
         """Makes what is missing, also of a ledger that an earlier version made."""
         if (taken := self.taken()) is not None:
             raise taken
-        if self.is_there("source"):
+        if self.is_there("refused"):
             return
-        is_old = self.is_there()
+        is_old = self.is_there() and not self.is_there("source")
         for statement in self._create:
             self._run(statement.format(schema=self._own[:-1], own=self._own, id=self._id))
         if is_old:
@@ -564,6 +567,31 @@ class TargetLedger:
                 " ON CONFLICT DO NOTHING",
                 letter,
             )
+
+    def refused_keys(self, id: int) -> set[str]:
+        """The keys of a table that have, or had, dead letters."""
+        found = self._run(f"SELECT key FROM {self._own}refused WHERE ledger = %s", [id])
+        return {key for (key,) in found.fetchall()}
+
+    def refuse_keys(self, id: int, keys: Iterable[str]) -> None:
+        """Changes of these keys are dead letters."""
+        insert = f"INSERT INTO {self._own}refused (ledger, key) VALUES (%s, %s)"
+        for key in keys:
+            self._run(f"{insert} ON CONFLICT DO NOTHING", [id, key])
+
+    def pass_keys(self, id: int, places: Mapping[str, Place]) -> None:
+        """Changes of keys with dead letters were applied, up to these places."""
+        update = f"UPDATE {self._own}refused SET place = %s WHERE ledger = %s AND key = %s"
+        for key, place in places.items():
+            self._run(update, [str(place), id, key])
+
+    def last_of(self, id: int, key: str | None) -> Place | None:
+        """The place of the last change of a key that was applied, as far as it is known: where that
+        has had no dead letter, of its table."""
+        query = f"SELECT place FROM {self._own}refused WHERE ledger = %s AND key = %s"
+        if (found := self._run(query, [id, key]).fetchone()) is None:
+            found = self._run(f"SELECT place FROM {self._own}ledger WHERE id = %s", [id]).fetchone()
+        return Place.parse(found[0]) if found[0] else None
 
     def letters(self, first: int = 0) -> Iterator[tuple[int, datetime, str]]:
         """Dead letters (number, when it was stored, text) from a number on, oldest first."""

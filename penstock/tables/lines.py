@@ -140,6 +140,10 @@ class LineChange(NamedTuple):
     event_id: str = ""
     old: Any = None
 
+    def keys(self, key: Sequence[int]) -> set[Any]:
+        """The keys that its row has and had, if there are; `key`: see `old_key`."""
+        return {self.key, self.old_key(key)} - {None} if key else set()
+
     def old_key(self, key: Sequence[int]) -> Any:
         """The key that the row had before; `key`: which columns are the key."""
         if self.before is None or self.old is not None:

@@ -45,7 +45,8 @@ class Replays(KeepsLetters):
         with self._letters() as (_, dead):
             return find_letter(dead, id).whole()
 
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
+    def replay(self, id: str, decode: Decode, *, force: bool = False) -> Mapping[str, Any]:
+        """See `KeepsLetters`: a message undoes none, so that nothing is to be forced."""
         with self._letters() as (session, dead):
             kept = find_letter(dead, id)
             letter = kept.letter

@@ -9,10 +9,12 @@ from typing import Any, Literal
 
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
+from penstock.model.position import Place
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
 from penstock.sinks.tables.tied import Parts, may_take_along
 from penstock.tables.database import TableDatabase
+from penstock.tables.fold import EMPTYING
 from penstock.tables.ledger import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.references import Dangling, References
@@ -51,6 +53,7 @@ class Applier:
         self._database, self._on_error = database, on_error
         self._staged: dict[int, dict[tuple[SourceRelation, str], StagedRows]] = {}
         self._made = 0  # of these, ever
+        self._refused: dict[int, set[str]] = {}  # by table: its keys that have dead letters
 
     def apply(
         self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch,
@@ -126,6 +129,8 @@ class Applier:
             if isolates != "all":
                 raise
             return False
+        for table, (stretch,) in parts.items():
+            self._note_keys(cursor, table, stretch.relation, stretch.changes)
         return True
 
     def known(self, table: SourceTable, relation: SourceRelation) -> StagedRows | None:
@@ -189,12 +194,13 @@ class Applier:
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
         letters: Counter[str] = Counter()
-        skipped: Counter[str] = Counter()
+        skipped, lettered = Counter[str](), list[LineChange]()
         for (change,), error in refused:
             is_early = waits([change], error)
             if is_early or policy == "suspend":
                 at = changes.index(change)
                 done = operations(changes[:at]) - skipped
+                self._note_keys(cursor, table, relation, changes[:at], lettered)
                 return Applied(done, letters, changes[at:], None if is_early else error)
             if is_between and isinstance(error, Dangling):
                 raise BeginAnew from error
@@ -203,8 +209,34 @@ class Applier:
             letter = table.letter(relation, change, error)
             keep_letters(self._database.ledger(cursor), [letter])
             letters[letter.reason] += 1
+            lettered.append(change)
             skipped[change.operation] += 1
+        self._note_keys(cursor, table, relation, changes, lettered)
         return Applied(operations(changes) - skipped, letters)
+
+    def forget_keys(self, table: SourceTable) -> None:
+        """Others may set changes of a table aside."""
+        self._refused.pop(table.id, None)
+
+    def _note_keys(
+        self, cursor: Any, table: SourceTable, relation: SourceRelation,
+        changes: Sequence[LineChange], refused: Sequence[LineChange] = (),
+    ) -> None:  # fmt: skip
+        """Keeps, of keys that have dead letters, how far they are: a letter that is replayed must
+        not undo what came after it."""
+        ledger = self._database.ledger(cursor)
+        if (keys := self._refused.get(table.id)) is None:
+            keys = self._refused[table.id] = ledger.refused_keys(table.id)
+        new = {key for one in refused for key in one.keys(relation.key)}
+        places = {(one.cursor, one.ordinal) for one in refused}
+        ledger.refuse_keys(table.id, new)
+        keys |= new
+        last: dict[str, Place] = {}
+        for one in changes if keys else ():
+            if (one.cursor, one.ordinal) not in places:
+                passed = keys if one.operation in EMPTYING else keys & one.keys(relation.key)
+                last |= dict.fromkeys(passed, Place(one.cursor, one.ordinal))
+        ledger.pass_keys(table.id, last)
 
 
 def operations(changes: Sequence[LineChange]) -> Counter[str]:

@@ -140,6 +140,7 @@ class TableRowWriter:
                 raise error from None
             else:
                 letters.append(self.table.letter(relation, change, error))
+            ledger.refuse_keys(self.row.id, change.keys(relation.key))
         keep_letters(ledger, letters)
         return Counter(each.reason for each in letters)
 

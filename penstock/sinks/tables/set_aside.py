@@ -62,7 +62,7 @@ class TableLetters:
         with self._ledger() as (ledger, _):
             return find_letter(LedgerLetters(ledger), id).whole()
 
-    def replay(self, id: str, decode: Decode) -> Mapping[str, Any]:
+    def replay(self, id: str, decode: Decode, *, force: bool = False) -> Mapping[str, Any]:
         """See `KeepsLetters`: its change is applied as if it came now."""
         with self._ledger() as (ledger, cursor):
             kept = find_letter(LedgerLetters(ledger), id)
@@ -79,16 +79,28 @@ class TableLetters:
                 )
             row = mapped.enter(ledger, letter.partition, initial=self.settings.initial)
             table = SourceTable(mapped=mapped, sid=letter.partition, id=row.id)
-            if ledger.lock([table.id])[table.id].state != "live":
+            row = ledger.lock([table.id])[table.id]
+            if row.state != "live":
                 raise Rejected(
                     f"{table.name} is suspended or loading",
                     "tables",
                     hint="replay the letter after that",
                 )
+            (change,) = changes_of(batch)
             relation = SourceRelation.of(orjson.loads(document))
+            keys, at = change.keys(relation.key), letter.place
+            lasts = [last for key in keys or {None} if (last := ledger.last_of(table.id, key))]
+            if not force and (at.cursor < row.point or max(lasts, default=at) > at):
+                raise Rejected(
+                    f"{table.target} has, or had, a later row: the dead letter {kept.id} is older",
+                    "tables.letter-outdated",
+                    hint="`penstock verify` with --repair gives the row what the source has;"
+                    " replay it with --force where it is to be applied all the same",
+                )
             staged = table.staged(cursor, self._database, relation, 0, lines_are="letters")
             staged.make(cursor)
-            table.apply(cursor, self._database, table.plan(staged, changes_of(batch)))
+            table.apply(cursor, self._database, table.plan(staged, [change]))
+            ledger.pass_keys(table.id, dict.fromkeys(keys, max([*lasts, at])))
             ledger.remove_letter(kept.id)
             return {
                 "id": kept.id, "event_id": letter.event_id, "target": table.target,

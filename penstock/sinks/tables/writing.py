@@ -134,6 +134,8 @@ class Writing:
                 if done.rest:
                     row = work.row.become("loaded" if done.error is None else "waiting", done.error)
                     self.ledger.save(row)
+        else:
+            self.applier.forget_keys(table)
         if done.rest:
             self.ledger.hold(work.row.id, stretch.relation, done.rest)
         work.note(done, stretch)

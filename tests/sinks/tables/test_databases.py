@@ -94,6 +94,45 @@ def test_a_dead_letter_is_applied_once_its_cause_is_gone(there: Place) -> None:
         sink.replay(str(letter["id"]), never)
 
 
+@pytest.mark.parametrize(
+    ("later", "left"),
+    [
+        ("UPDATE 2 due", [(1, "one"), (2, "due")]),
+        ("DELETE 2", [(1, "one")]),
+        ("TRUNCATE", []),
+    ],
+)
+def test_a_dead_letter_does_not_undo_what_came_after_it(
+    there: Place, later: str, left: list[tuple[int, str]]
+) -> None:
+    there.execute(TARGET)
+    sink = there.sink({"on_error": "dead-letter"})
+    sink.write([rows_of("INSERT 1 one", "INSERT 2 too-long")], Noted())
+    key = None if later == "TRUNCATE" else "2"
+    sink.write([rows_of(later, commit=2, key=[key])], Noted())
+    there.make_again(WIDE)
+    (letter,) = sink.dead_letters()
+    with pytest.raises(Rejected, match="or had, a later row"):
+        sink.replay(str(letter["id"]), never)
+    assert there.items == left
+    assert list(sink.dead_letters()) == [letter]
+    sink.replay(str(letter["id"]), never, force=True)
+    assert (2, "too-long") in there.items
+
+
+def test_dead_letters_of_a_row_are_applied_in_their_order(there: Place) -> None:
+    there.execute(TARGET)
+    sink = there.sink({"on_error": "dead-letter"})
+    sink.write([rows_of("INSERT 2 too-long", "UPDATE 2 too-large")], Noted())
+    sink.write([rows_of("INSERT 3 three", commit=2)], Noted())  # of another row
+    there.make_again(WIDE)
+    first, second = sink.dead_letters()
+    sink.replay(str(second["id"]), never)
+    with pytest.raises(Rejected, match="or had, a later row"):
+        sink.replay(str(first["id"]), never)
+    assert (2, "too-large") in there.items
+
+
 def test_a_dead_letter_keeps_what_was_not_sent(there: Place) -> None:
     there.execute("CREATE TABLE items (id integer PRIMARY KEY CHECK (id < 9), name text)")
     there.execute("INSERT INTO items VALUES (1, 'long ago')")
