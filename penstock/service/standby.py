@@ -3,8 +3,8 @@ writes to its sink.
 
 Costs a request to the store, or to the sources, a few times a second: no Spark and no JVM, unless
 `spark.standby: warm` asks to have it ready. The lease in the positions store divides only instances
-that have that store in common. A source that anyone may read does not divide the others, so the
-sink does: whoever has no lease there waits.
+that have that store in common. A source does not divide the others where anyone may read it, or
+where theirs is another one, so the sink does: whoever has no lease there waits.
 """
 
 import threading
@@ -30,16 +30,15 @@ log = structlog.get_logger("penstock")
 
 
 class WriterLease:
-    """This instance's part in the lease of one pipeline at its sink. Always free where each source
-    has a single reader, and where the sink keeps no leases."""
+    """This instance's part in the lease of one pipeline at its sink. Always free where the sink
+    keeps no leases. Also where each source has a single reader: another pipeline of the same name
+    may read another source."""
 
     def __init__(self, pipeline: Pipeline, instance: str) -> None:
         self._pipeline = pipeline.name
         self._ownership: Ownership | None = None
         self._refusal = ""
-        store = pipeline.sink.leases()
-        feeds = [backend.feed() for backend in pipeline.backends]
-        if store is not None and not all(isinstance(feed, KnowsReader) for feed in feeds):
+        if (store := pipeline.sink.leases()) is not None:
             self._store = store
             self._ownership = Ownership(self._store, pipeline.name, instance=instance)
 

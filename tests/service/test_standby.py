@@ -312,12 +312,12 @@ def test_who_took_over_the_pipeline_has_it_at_once(writer: MakeWriter, rows: Own
     assert second.attempt(Owner(instance="gone", readers={})) is None
 
 
-def test_a_source_with_a_single_reader_needs_no_lease(
-    writer: MakeWriter, rows: OwnersStore
-) -> None:
+def test_a_source_with_a_single_reader_needs_the_lease_too(writer: MakeWriter) -> None:
+    """Another pipeline of this name may read another source."""
     assert writer("one", type="postgres").attempt(None) is None
-    assert writer("two", type="postgres").attempt(None) is None
-    assert rows.list("") == []
+    reason = writer("two", type="postgres").attempt(None)
+    assert reason is not None
+    assert "or another name than shop if this is another pipeline" in reason
 
 
 def test_without_the_permission_it_is_free_and_warns_once(

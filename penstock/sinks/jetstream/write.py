@@ -48,6 +48,7 @@ class WriteRun(WriteLoop):
     def send(self, part: Part) -> Part | None:
         if not self.is_connected:  # what the server takes has to be known
             self.repeat(lambda: None)
+        self._publisher.meet(part)
         if not self._publisher.flying:
             self._session.connection.expect_anew()
         # A message of several changes is stored whole or not at all.

@@ -112,6 +112,12 @@ class Atomic(Publisher):
         self._progress.note(part.runs)
         return left
 
+    def meet(self, part: Part) -> None:
+        for run in part.runs:
+            mark = part.batch.column("mark")[run.stop - 1].as_py()
+            if mark is not None:
+                self._progress.histories[run.origin] = run.last.cursor, orjson.loads(mark)
+
     def add(self, messages: Messages) -> None:
         """See Publisher; raises OtherWriters when a second origin would share the shard."""
         if self._progress.meet(messages.runs):

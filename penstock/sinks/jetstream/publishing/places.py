@@ -21,6 +21,7 @@ from penstock.sinks.messages.message import read_bookmark, read_position
 from penstock.sinks.rows.loop import Tally
 from penstock.sinks.rows.part import Origin, OriginRun
 from penstock.sinks.subject import Template
+from penstock.wire.eras import is_comparable
 
 _START = Place("", 0)  # before every place
 
@@ -108,6 +109,10 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> OtherWriter
     )
 
 
+class OtherSource(SettingsError):
+    """The shard has messages of a source that only has the same names."""
+
+
 class StoredPlaces:
     """What of the changes of one write is stored, as it was read back, and as it was acknowledged.
     `stored` is the last place that is known to be stored of each origin that was
@@ -117,6 +122,8 @@ class StoredPlaces:
         self.api: JetStream | None = None
         self.stored: dict[Origin, Place | None] = {}
         self.unread: set[Origin] = set()
+        # A cursor of each origin, and of which source it is.
+        self.histories: dict[Origin, tuple[str, Mark]] = {}
         self._tally, self._stream, self._template = tally, stream, template
         self._sent: dict[Origin, Place] = {}  # the last place that ever was in flight
         self._owners: dict[str, Origin] = {}  # of the shards
@@ -161,11 +168,25 @@ class StoredPlaces:
         state = read_shards(self.api, self._stream, self._template, origins)
         for origin, shard in state.shards.items():
             if shard.place is not None:
+                self._compare(origin, shard.place, shard.mark)
                 self._guard(origin, shard.place, queue)
         self.stored.update((origin, shard.place) for origin, shard in state.shards.items())
         self.unread.difference_update(origins)
         self.drop_stored(queue)
         return state
+
+    def _compare(self, origin: Origin, place: Place, mark: Mark) -> None:
+        """Raises OtherSource where the last message of a shard has no place of our source."""
+        cursor, own = self.histories.get(origin, (place.cursor, mark))
+        if not is_comparable(place.cursor, mark, cursor, own):
+            raise OtherSource(
+                f"the last message of {self._stream} under {self._template.shard(*origin)} is of"
+                f" another source that is called {origin.backend}/{origin.partition}, too: places"
+                " of the two do not compare, and its changes would be taken for ours",
+                "jetstream.other-source",
+                hint="give one of the two pipelines another name of its backend, or a stream of its"
+                " own; if the source was replaced, remove what the stream has of it",
+            )
 
     def _guard(self, origin: Origin, place: Place, queue: Queue) -> None:
         """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.

@@ -49,6 +49,10 @@ class Publisher(ABC):
         """
         return part
 
+    def meet(self, part: Part) -> None:
+        """Takes note of which sources changes are of that are added next."""
+        return
+
     @abstractmethod
     def add(self, messages: Messages) -> None:
         """Queues messages; does no I/O."""
