@@ -211,8 +211,10 @@ class SideConnection:
         connection = self._connection = self._connection or connect_ordinary(self._settings)
         try:
             with translating(_CATALOGUE):
-                if is_new:  # defaults of a table that somebody has locked are not waited for
-                    connection.execute("SET lock_timeout = '1s'")
+                # Tables that somebody has locked are not waited for. Half of deadlock_timeout's
+                # default: where DDL and this wait for one another, this is what ends.
+                if is_new:
+                    connection.execute("SET lock_timeout = '500ms'")
                 return rows_of(connection, query, *parameters)
         except Unavailable:
             if is_new or not connection.closed:

@@ -151,9 +151,10 @@ class LedgerLoad:
                 cursor = connection.cursor()
                 ledger = self._database.ledger(cursor)
                 (row,) = ledger.lock([self._row.id]).values()
-                identity = next(
-                    part.identity for part in ledger.parts(row.id) if part.source == _source(point)
-                )
+                parts = ledger.parts(row.id)
+                identity = next((p.identity for p in parts if p.source == _source(point)), "")
+                if not identity:
+                    raise Unavailable(f"{self.name}: the load was begun anew", "tables")
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
                 pairs = self._database.references(cursor).pairs

@@ -2,6 +2,7 @@
 and its processes."""
 
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 
 from penstock.config.load import build_pipeline
+from penstock.model.errors import Unavailable
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmarks
 from penstock.snapshots.loading import TableLoader
@@ -109,10 +111,17 @@ class Flow(Noted):
             raise self._failure
 
     def _write(self) -> None:
-        try:
-            self._sink.write(self._changes(), self)
-        except BaseException as error:
-            self._failure = error
+        """Again, as Spark does, where the source is away."""
+        while True:
+            try:
+                self._sink.write(self._changes(), self)
+            except Unavailable:
+                time.sleep(0.1)
+            except BaseException as error:
+                self._failure = error
+                return
+            else:
+                return
 
     def _changes(self) -> Iterator[pa.RecordBatch]:
         ((partition, bookmark),) = self._bookmarks.items()

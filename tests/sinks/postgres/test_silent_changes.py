@@ -1,11 +1,13 @@
 """Rows that change without the log are right at the target within a look, or after a start; without
 Spark. All cases of a kind of publication are in one pipeline, each with a table of its own."""
 
+import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psycopg
@@ -16,6 +18,8 @@ from penstock.model.errors import Unavailable
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.snapshots.catalogues import Catalogues
+from tests.consumer.mirror.recipes import KINDS as KINDS_OF_A_MIRROR
+from tests.consumer.mirror.recipes import PRELUDE
 from tests.consumer.mirror.world import sqlite_rows
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
@@ -169,6 +173,12 @@ CASES = {
 }  # fmt: skip
 
 
+def wait_for_slot(database: Database, slot: str) -> None:
+    """Until nobody reads it."""
+    free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
+    until(lambda: database.execute(free, (slot,)) == [(True,)], 60)
+
+
 def cases_of(kind: str) -> Mapping[str, Case]:
     """By the names of their tables."""
     version = KINDS[kind][1]
@@ -294,8 +304,7 @@ def test_rows_that_change_without_the_log_are_right_again(
         if not stopped:
             changed(silent, flow)
     if stopped:
-        free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
-        until(lambda: silent.source.execute(free, (flow.slot,)) == [(True,)], 60)
+        wait_for_slot(silent.source, flow.slot)
         silent.source.execute(
             "SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (flow.slot,)
         )
@@ -413,10 +422,9 @@ def test_a_ledger_of_before_takes_the_tables_as_they_are(
     tables = {"t": {"create": True}}
     with Flow(database, target, tables) as flow:
         flow.loaded()
-    target.execute("DROP TABLE penstock.known")
+    target.execute("DROP TABLE penstock.known, penstock.refused")
     there = "SELECT to_regclass('penstock.known')"
-    free = "SELECT NOT active FROM pg_replication_slots WHERE slot_name = %s"
-    until(lambda: database.execute(free, (flow.slot,)) == [(True,)], 60)
+    wait_for_slot(database, flow.slot)
     with Flow(database, target, tables) as flow:
         until(lambda: flow.check() or target.execute(there) != [(None,)], 60)
         until(lambda: flow.check() or target.execute("SELECT 1 FROM penstock.known"), 60)
@@ -457,3 +465,100 @@ def test_a_source_that_cannot_be_asked_holds_up_no_other() -> None:
         assert [*catalogues.tables] == [("good", "s")]
         slow.may.set()
         until(lambda: take() or "slow" in compared, 60)
+
+
+RECIPES = ("rows", "publication", "keys", "partitions", "names", "domains", "enums", "silent")
+
+
+def filled(random: Random, line: str) -> str:
+    number, new = str(random.randint(0, 5000)), str(random.randint(5000, 9000))
+    return re.sub(r"\bNEW\b", new, re.sub("(?<![A-Z])K(?![A-Z])", number, line))
+
+
+def execute(writer: psycopg.Connection, line: str) -> None:
+    """Again, where DDL and the lock of a snapshot wait for one another."""
+    while True:
+        try:
+            writer.execute(line.encode())
+        except psycopg.errors.DeadlockDetected:
+            continue
+        return
+
+
+def played(source: Database, flow: Flow, kinds: Sequence[str]) -> None:
+    """All recipes of a mirror's differential test, with changes in between."""
+    random = Random(7)
+    with psycopg.connect(source.url, autocommit=True) as writer:
+        for kind in kinds:
+            for recipe in KINDS_OF_A_MIRROR[kind].recipes:
+                state = random.getstate()
+                for line in recipe:
+                    random.setstate(state)  # one number in all lines of a recipe
+                    if line.startswith("--snapshot"):
+                        flow._sink.reload(line.split()[1], None)
+                        continue
+                    execute(writer, filled(random, line))
+                for line in KINDS_OF_A_MIRROR[kind].writes:
+                    with suppress(psycopg.errors.UniqueViolation):
+                        writer.execute(filled(random, line).encode())
+
+
+def texts(database: Database, table: str, columns: Sequence[str]) -> list[Any]:
+    texts = ", ".join(f"{name}::text" for name in columns)
+    return sorted(database.execute(f"SELECT {texts} FROM {table}"), key=str)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+@pytest.mark.parametrize("publication", ["own", "theirs"])
+def test_what_a_mirror_is_tried_with_is_right_in_tables_too(
+    publication: str, stopped: bool, database: Database, target: Database
+) -> None:
+    """Or the table waits, and says why."""
+    database.execute(PRELUDE)
+    for kind in RECIPES:
+        database.execute(KINDS_OF_A_MIRROR[kind].create)
+    listed = "SELECT tablename FROM pg_publication_tables WHERE pubname = 'p' ORDER BY 1"
+    names = [name for (name,) in database.execute(listed)]
+    backend = {"publication": "p"} if publication == "theirs" else {}
+    flow = Flow(database, target, {name: {"create": True} for name in names}, **backend)
+    with flow:
+        flow.loaded()
+        if not stopped:
+            played(database, flow, RECIPES)
+            equal_or_waiting(flow, database, target, names)
+    if stopped:
+        wait_for_slot(database, flow.slot)
+        played(database, flow, RECIPES)
+        with Flow(database, target, {name: {"create": True} for name in names}, **backend) as flow:
+            equal_or_waiting(flow, database, target, names)
+
+
+COLUMNS = (
+    "SELECT quote_ident(attname) FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0"
+    " AND NOT attisdropped ORDER BY attnum"
+)
+
+
+def equal_or_waiting(flow: Flow, source: Database, target: Database, names: Sequence[str]) -> None:
+    """Waits until each table is live, and as its source; or it waits until somebody loads it anew,
+    where columns had names or values that no change tells."""
+
+    def wrong() -> list[Any]:
+        flow.check()
+        query = "SELECT \"table\", state, detail FROM penstock.ledger WHERE state <> 'live'"
+        found: list[Any] = [
+            each for each in target.execute(query) if "`penstock reload" not in each[2]
+        ]
+        waiting = {each[0] for each in target.execute(query)}
+        for name in {*names} - waiting:
+            columns = [column for (column,) in source.execute(COLUMNS, [name])]
+            try:
+                there = texts(target, name, columns)
+            except psycopg.errors.UndefinedColumn as error:
+                there = [str(error)]
+            if (here := texts(source, name, columns)) != there:
+                lacks = [one for one in here if one not in there]
+                found.append((name, lacks[:5], [one for one in there if one not in here][:5]))
+        return found
+
+    until(lambda: not wrong(), 90, problem=wrong)
