@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from operator import itemgetter
@@ -41,6 +42,8 @@ Isolates = Literal["", "deferred", "all"]
 
 # Whether what a change depends on may be there later.
 MayCome = Callable[[LineChange], bool]
+Refused = Sequence[tuple[Sequence[LineChange], Rejected]]
+
 _NONE: dict[tuple[SourceRelation, str], StagedRows] = {}
 
 
@@ -193,6 +196,12 @@ class Applier:
         _, refused = sift(changes, write, _middle, stops=stops)
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
+        has_all = policy == "dead-letter" and not any(waits(*one) for one in refused)
+        if some := self._in_the_way(changes, refused, relation) if has_all else ():
+            with suppress(Rejected):
+                write(some)
+                keys = {one.key for one in some}
+                refused = [one for one in refused if one[0][0].key not in keys]
         letters: Counter[str] = Counter()
         skipped, lettered = Counter[str](), list[LineChange]()
         for (change,), error in refused:
@@ -237,6 +246,25 @@ class Applier:
                 passed = keys if one.operation in EMPTYING else keys & one.keys(relation.key)
                 last |= dict.fromkeys(passed, Place(one.cursor, one.ordinal))
         ledger.pass_keys(table.id, last)
+
+    def _in_the_way(
+        self, changes: Sequence[LineChange], refused: Refused, relation: SourceRelation
+    ) -> Sequence[LineChange]:
+        """All changes of rows that other rows were in the way of, as values that go from row to row
+        were divided: together they may come out. Each has the values of its row, so it may be
+        applied again; but not where rows went to other keys."""
+        key = relation.key
+        if not refused or not key or any(one.operation in EMPTYING for one in changes):
+            return ()
+        of_others, fixed = set[Any](), set[Any]()
+        for (one,), error in refused:
+            cause = error.__cause__
+            is_theirs = isinstance(cause, Exception) and self._database.is_conflict(cause)
+            (of_others if is_theirs else fixed).add(one.key)
+        for one in changes:
+            if (old := one.old_key(key)) != one.key:
+                fixed |= {old, one.key}
+        return [one for one in changes if one.key in of_others - fixed]
 
 
 def operations(changes: Sequence[LineChange]) -> Counter[str]:

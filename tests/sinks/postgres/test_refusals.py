@@ -191,3 +191,14 @@ def test_values_go_from_row_to_row_beside_a_change_that_is_refused_at_commit(
     write([*TIED, unique], others("INSERT 1 a", "INSERT 2 b"), *batches)
     assert stored(database) == [(1, "two"), (2, "one")]
     assert len(letters(database)) == 1
+
+
+def test_values_go_from_row_to_row_in_the_transaction_of_a_change_that_is_refused(
+    database: Database, write: Write
+) -> None:
+    unique = "ALTER TABLE items ADD UNIQUE (name) DEFERRABLE INITIALLY DEFERRED"
+    first = rows_of("INSERT 1 one", "INSERT 2 two", "INSERT 4 four")
+    swap = rows_of("UPDATE 1 two", "INSERT 3 bad", "UPDATE 2 four", "UPDATE 4 one", commit=2)
+    write([unique, *raising("AB001")], first, swap, others("INSERT 7 x", commit=3))
+    assert stored(database) == [(1, "two"), (2, "four"), (4, "one")]
+    assert len(letters(database)) == 1

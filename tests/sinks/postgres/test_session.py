@@ -19,10 +19,10 @@ from tests.sinks.postgres.test_write import rows_of
 
 # What somebody may have set -> what the session has.
 SETTINGS = {
-    "statement_timeout": ("300ms", "0"),
-    "transaction_timeout": ("300ms", "0"),
+    "statement_timeout": ("600ms", "0"),
+    "transaction_timeout": ("600ms", "0"),
     "idle_in_transaction_session_timeout": ("20ms", "0"),
-    "idle_session_timeout": ("50ms", "0"),
+    "idle_session_timeout": ("5s", "0"),
     "lock_timeout": ("20ms", "1min"),
     "default_transaction_isolation": ("serializable", "read committed"),
     "default_transaction_read_only": ("on", "off"),
