@@ -275,6 +275,16 @@ def test_clones_of_several_sources_have_their_name_in_the_key(api: Api) -> None:
     assert key(api.target, "all_d2") == ["id", "line", "sid"]
 
 
+def test_a_clone_of_a_table_with_a_column_sid_of_its_own_is_refused(api: Api) -> None:
+    api.source.execute("CREATE TABLE calls (id int PRIMARY KEY, sid text)")
+    api.edit("POST", "/map/refresh")
+    for action in ("clone", "create"):
+        answer = api.ask("POST", f"/map/{api.table('calls')['id']}/{action}")
+        assert (answer.status_code, "own column sid would be lost" in answer.text) == (400, True)
+    assert api.target.execute("SELECT to_regclass('calls')") == [(None,)]
+    assert api.table("calls")["replicated"] is False
+
+
 def test_a_target_that_is_there_is_kept(api: Api) -> None:
     api.target.execute("CREATE TABLE d2 (id int, line int, note text, PRIMARY KEY (id, line))")
     assert api.edit("POST", f"/map/{api.table('d2')['id']}/clone")["present"] is True
