@@ -272,7 +272,7 @@ class TargetLedger:
         """Makes what is missing, also of a ledger that an earlier version made."""
         if (taken := self.taken()) is not None:
             raise taken
-        if self.is_there("refused"):
+        if all(map(self.is_there, ("source", "known", "refused"))):  # each newer than the others
             return
         is_old = self.is_there() and not self.is_there("source")
         for statement in self._create:
