@@ -58,6 +58,8 @@ def target(postgres: Postgres) -> Iterator[Database]:
         for name, (value, _) in SETTINGS.items():
             with suppress(psycopg.errors.UndefinedObject):
                 if name != "session_replication_role":  # only a superuser may set it back
+                    # A limit may end a busy server's answer before it can be lifted.
+                    value = "10s" if value.endswith("ms") else value
                     fresh.execute(f"ALTER ROLE {role} SET {name} = '{value}'")
         fresh.execute(f"GRANT CREATE ON DATABASE {fresh.name} TO {role}")
         fresh.execute(TARGET)
@@ -122,7 +124,7 @@ def test_good_rows_come_out_as_at_the_source(
                 *flow.outages[-1:],
             ]
 
-        until(equal, 60, problem=states)
+        until(equal, 120, problem=states)
         assert {each["state"] for each in flow._sink.tables()} == {"live"}
     assert letters(admin) == []
     assert admin.execute("SELECT count(*) FROM things WHERE mine <> 'mine'") == [(0,)]
