@@ -61,17 +61,17 @@ class TableLoad(Protocol):
     for `wait`.
 
     `partition` is that of its changes; no two tables have one `name`, which logs call it.
-    `has_rows`: all rows are there, and `settle` is left. `is_outdated`: it waits until somebody has
-    it loaded anew, or says that its rows are right. `is_early`: it refers to tables whose rows are
-    loaded first. `described`: as the status page shows it. `loaded`: how many rows were there at
-    the last `begin`.
+    `has_rows`: all rows are there, and `settle` is left. `waits_for_operator`: another try is no
+    use until it is resumed, or loaded anew. `is_early`: it refers to tables whose rows are loaded
+    first. `described`: as the status page shows it. `loaded`: how many rows were there at the last
+    `begin`.
     """
 
     backend: str
     partition: PartitionId
     name: str
     has_rows: bool
-    is_outdated: bool
+    waits_for_operator: bool
     described: Mapping[str, Any]
     loaded: int
     is_early: bool

@@ -154,7 +154,7 @@ class TableLoader(PipelinePart):
         self._show(loads)
         for load in loads:
             is_known = (load.backend, load.partition) in self._catalogues.tables
-            is_due = is_known and not load.is_outdated and not load.is_early
+            is_due = is_known and not load.waits_for_operator and not load.is_early
             if is_due and load.name not in self._running and self._state.is_ours:
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
                 control = RunControl(self._state, self._pace)

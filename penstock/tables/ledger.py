@@ -116,14 +116,14 @@ class LedgerRow:
         return "loading" not in (self.state, self.resumes)
 
     @property
-    def is_outdated(self) -> bool:
-        """Whether it waits until somebody loads it anew, or says that its rows are right."""
-        return self.reason == _CHANGED
+    def waits_for_operator(self) -> bool:
+        """Whether it waits until somebody loads it anew, or resumes it: another try is no use."""
+        return self.reason in (_CHANGED, _BY_HAND)
 
     @property
     def is_refused(self) -> bool:
         """Whether it waits because of one of its changes."""
-        return self.reason in (_REFUSED, _UNSENT)
+        return self.reason in (_REFUSED, _UNSENT, _BY_HAND)
 
     def become(self, state: State, error: PenstockError | None = None) -> "LedgerRow":
         """The row in another state. `waiting` because of an error, it goes on where it was."""
@@ -206,16 +206,23 @@ class TableRecord(NamedTuple):
 _SHOWN = {"loaded": "loading"}
 # Why a table waits: because of one of its changes, or of what it is.
 _REFUSED, _UNSENT, _UNFIT, _CHANGED = "refused", "unsent-value", "unfit", "changed"
+_BY_HAND = "by-hand"
 
 
 class RowsChanged(SettingsError):
     """Rows of a table changed without its log, and may not be replaced."""
 
 
+class SuspendedByHand(Rejected):
+    """An operator has suspended a table, and resumes it."""
+
+
 def reason_of(error: PenstockError) -> str:
     """Why a change is set aside, or a table waits."""
     if isinstance(error, RowsChanged):
         return _CHANGED
+    if isinstance(error, SuspendedByHand):
+        return _BY_HAND
     if isinstance(error, UnsentValue):
         return _UNSENT
     return _REFUSED if isinstance(error, Rejected) else _UNFIT

@@ -44,7 +44,7 @@ class LedgerLoad:
         self._mapped = {(each.backend, each.source): each for each in settings.tables()}
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
-        self.is_outdated, self._kept = record.row.is_outdated, kept
+        self.waits_for_operator, self._kept = record.row.waits_for_operator, kept
         self.described, self.loaded, self.is_early = record.described(), 0, bool(first)
         if first:
             self.described |= {"error": f"{first} is loaded first, which it refers to"}

@@ -20,7 +20,7 @@ from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
-from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger import SuspendedByHand, TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
 
 _LARGEST = 1 << 20  # bytes of a dead letter at most
@@ -123,7 +123,7 @@ class TableLetters:
             if not found:
                 raise SettingsError(f"{backend} has no table {table} in the map", "tables")
             for row in ledger.lock(each.row.id for each in found).values():
-                ledger.save(row.become("waiting", Rejected("suspended by hand", "tables")))
+                ledger.save(row.become("waiting", SuspendedByHand("suspended by hand", "tables")))
             return found[0].described() | {"state": "waiting"}
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:

@@ -263,3 +263,36 @@ def test_a_live_table_that_loses_its_replica_identity_waits_and_is_loaded_anew(
         flow.loaded()
         database.execute("INSERT INTO items VALUES (3, 'd')")
         until(lambda: flow.check() or target.execute(rows) == [(1, "c"), (3, "d")], 60)
+
+
+class Looked(Flow):
+    """Counts how often the loader has looked at its tables."""
+
+    looks = 0
+
+    def wait(self, seconds: float) -> None:
+        self.looks += 1
+        super().wait(seconds)
+
+
+def test_a_table_that_is_suspended_by_hand_stays_so_until_it_is_resumed(
+    database: Database, target: Database
+) -> None:
+    tables = {name: {"create": True} for name in ("items", "others")}
+    for table in tables:
+        database.execute(f"CREATE TABLE {table} (id int PRIMARY KEY)")
+    with Looked(database, target, tables) as flow:
+        flow.loaded()
+        flow._sink.suspend_table("shop", "public.items")
+        for number in range(1, 4):
+            for table in tables:
+                database.execute(f"INSERT INTO {table} VALUES ({number})")
+            until(lambda n=number: target.execute("SELECT max(id) FROM others") == [(n,)], 60)
+            seen = flow.looks
+            until(lambda seen=seen: flow.looks > seen + 2, 60)
+        states = {each["table"]: each["state"] for each in flow._sink.tables()}
+        assert states == {"public.items": "suspended", "public.others": "live"}
+        assert target.execute("SELECT count(*) FROM items") == [(0,)]
+        flow._sink.resume_table("shop", "public.items")
+        flow.loaded()
+        until(lambda: target.execute("SELECT count(*) FROM items") == [(3,)], 60)
