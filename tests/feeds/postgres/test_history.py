@@ -60,6 +60,13 @@ _CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "the slot was made anew before anything came": (
         "slot_recreated", {"slot": replace(SLOT, confirmed=1201), "after": None},
     ),
+    "the sink went back, and the slot is further": (
+        "sink_went_back",
+        {"slot": replace(SLOT, confirmed=1201), "known": replace(KNOWN, is_behind=True)},
+    ),
+    "the sink went back, and the slot has all since": (
+        "", {"known": replace(KNOWN, is_behind=True)},
+    ),
     "another cluster": ("other_system", {"system": OTHER}),
     "another cluster without our slot": ("other_system", {"system": OTHER, "slot": None}),
     "a promoted standby that has what we have": (
