@@ -31,7 +31,7 @@ def write(database: Database) -> Write:
             database.execute(each)
         entries = [{"backend": "default", "tables": {"items": options, "others": {}}}]
         settings = PostgresSinkSettings(
-            **{"connection": database.url, "map": entries, "commit": {"wait": "20ms"}},
+            **{"connection": database.url, "map": entries, "commit": {"wait": "5s"}},
             workers=1, on_error="dead-letter",
         )  # fmt: skip
         noted = Noted()
