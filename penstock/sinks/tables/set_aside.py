@@ -122,8 +122,9 @@ class TableLetters:
             ]
             if not found:
                 raise SettingsError(f"{backend} has no table {table} in the map", "tables")
+            error = SuspendedByHand("suspended by hand", "tables.rejected")
             for row in ledger.lock(each.row.id for each in found).values():
-                ledger.save(row.become("waiting", SuspendedByHand("suspended by hand", "tables.rejected")))
+                ledger.save(row.become("waiting", error))
             return found[0].described() | {"state": "waiting"}
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
