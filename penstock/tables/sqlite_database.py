@@ -14,7 +14,8 @@ from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.process.sqlite_file import ERRORS, code_of, path_of
 from penstock.tables.database import Owner, TableDatabase
 from penstock.tables.history import HistoryColumns
-from penstock.tables.ledger import CREATE, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_tables import CREATE
 from penstock.tables.lines import RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import (
     KINDS,
@@ -170,22 +171,22 @@ class SqliteLedger(TargetLedger):
     """The ledger as tables of the file: `penstock_ledger` and others; by a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
-    _id, _own, _create = "integer", "main.penstock_", CREATE[2:]
+    _id, own, _create = "integer", "main.penstock_", CREATE[2:]
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor
 
     def is_there(self, table: str = "ledger") -> bool:
         query = "SELECT 1 FROM main.sqlite_master WHERE name = %s"
-        return self._run(query, [f"penstock_{table}"]).fetchone() is not None
+        return self.run(query, [f"penstock_{table}"]).fetchone() is not None
 
     def taken(self) -> None:
         """See `TargetLedger`: its tables' names begin with penstock's."""
 
-    def _insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    def insert(self, table: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         insert_rows(self._cursor, sql.Identifier("main", f"penstock_{table}"), names, rows)
 
-    def _run(self, statement: str, values: Any = ()) -> Any:
+    def run(self, statement: str, values: Any = ()) -> Any:
         return self._cursor.execute(_translated(statement), values)
 
 

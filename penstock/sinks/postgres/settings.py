@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from penstock.process.postgres_url import PostgresUrl
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableSinkSettings
 from penstock.tables.history import HistoryColumns
-from penstock.tables.ledger import NAMES
+from penstock.tables.ledger_tables import NAMES
 from penstock.tables.postgres_database import PostgresDatabase
 
 

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import model_validator
 
 from penstock.sinks.tables.settings import TableSinkSettings
-from penstock.tables.ledger import NAMES
+from penstock.tables.ledger_tables import NAMES
 from penstock.tables.sqlite_database import SqliteDatabase
 
 

@@ -16,7 +16,7 @@ from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Str
 from penstock.sinks.tables.tied import Parts, may_take_along
 from penstock.tables.database import TableDatabase
 from penstock.tables.fold import EMPTYING
-from penstock.tables.ledger import LedgerRow
+from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.references import Dangling, References
 from penstock.tables.sift import sift
@@ -233,19 +233,19 @@ class Applier:
     ) -> None:  # fmt: skip
         """Keeps, of keys that have dead letters, how far they are: a letter that is replayed must
         not undo what came after it."""
-        ledger = self._database.ledger(cursor)
+        letters = self._database.ledger(cursor).letters
         if (keys := self._refused.get(table.id)) is None:
-            keys = self._refused[table.id] = ledger.refused_keys(table.id)
+            keys = self._refused[table.id] = letters.keys(table.id)
         new = {key for one in refused for key in one.keys(relation.key)}
         places = {(one.cursor, one.ordinal) for one in refused}
-        ledger.refuse_keys(table.id, new)
+        letters.refuse(table.id, new)
         keys |= new
         last: dict[str, Place] = {}
         for one in changes if keys else ():
             if (one.cursor, one.ordinal) not in places:
                 passed = keys if one.operation in EMPTYING else keys & one.keys(relation.key)
                 last |= dict.fromkeys(passed, Place(one.cursor, one.ordinal))
-        ledger.pass_keys(table.id, last)
+        letters.advance(table.id, last)
 
     def _in_the_way(
         self, changes: Sequence[LineChange], refused: Refused, relation: SourceRelation

@@ -13,7 +13,9 @@ from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import BY_HAND
 from penstock.tables.difference import Document, rows_differ
-from penstock.tables.ledger import LedgerRow, RowsChanged, TableRecord, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow, TableRecord
+from penstock.tables.states import RowsChanged
 
 # Of one table of the map: its tables at the source, by their names.
 Sources = Mapping[str, TableSchema]
@@ -38,7 +40,7 @@ def compare(
             _replace(ledger, row, table, reason)
         elif before and joined:
             reason = f"{', '.join(joined)} joined with rows"
-            if table.options.type == "clone" and row.is_ours and row.state == "live":
+            if table.options.type == "clone" and row.is_ours and row.is_live:
                 ledger.load_beside(row, now.keys() - joined)
             else:
                 _replace(ledger, row, table, reason)
@@ -51,8 +53,7 @@ def compare(
 def _replace(ledger: TargetLedger, row: LedgerRow, table: MappedTable, reason: str) -> None:
     """Rows that are not ours wait for an operator."""
     if row.is_ours or not row.has_rows:
-        ledger.save(row.begun_anew())
-        ledger.forget([row.id])
+        ledger.load_anew(row, is_ours=row.is_ours)
         return
     hint = f"`penstock reload FILE {table.source}` replaces its rows; or make them {BY_HAND}"
     error = RowsChanged(
@@ -60,7 +61,7 @@ def _replace(ledger: TargetLedger, row: LedgerRow, table: MappedTable, reason: s
         "tables.rows-changed",
         hint=f"{hint} {table.source}`",
     )
-    ledger.save(row.become("waiting", error))
+    ledger.save(row.wait(error))
 
 
 def _reason(table: MappedTable, known: Mapping[str, str], now: Sources) -> str:

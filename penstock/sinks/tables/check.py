@@ -62,7 +62,7 @@ def check_tables(
                 )  # fmt: skip
             ours = {
                 (each.sid, each.table) for each in database.ledger(connection.cursor()).tables()
-                if each.backend == backend and (each.row.is_ours or each.row.state == "live")
+                if each.backend == backend and (each.row.is_ours or each.row.is_live)
             }  # fmt: skip
             for table in settings.tables(backend) if partitions else ():
                 for sid in partitions:
@@ -76,7 +76,7 @@ def left_sources(database: TableDatabase, backend: str) -> Collection[str]:
     """Sources of a backend that have left, and whose slots can be no other source's."""
     with closing(database.connect()) as connection, database.translated("checking"):
         tables = database.ledger(connection.cursor()).tables()
-    followed = {(each.backend, each.sid) for each in tables if each.row.state != "left"}
+    followed = {(each.backend, each.sid) for each in tables if each.row.is_followed}
     kept = {slot for db, sid in followed for slot in (sid, server_name(db, sid))}
     sids = {each.sid for each in tables if each.backend == backend} - {
         sid for db, sid in followed if db == backend

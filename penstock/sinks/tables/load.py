@@ -26,9 +26,11 @@ from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.tied import may_depend
-from penstock.tables.ledger import LedgerRow, TableRecord, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow, TableRecord
 from penstock.tables.lines import NOTHING, LineChange
 from penstock.tables.staged import StagedRows
+from penstock.tables.states import TableEvent, TableState
 
 
 class LedgerLoad:
@@ -44,7 +46,7 @@ class LedgerLoad:
         self._mapped = {(each.backend, each.source): each for each in settings.tables()}
         self.backend, self.partition = mapped.backend, PartitionId(record.sid)
         self.name, self.has_rows = self._table.name, record.row.has_rows
-        self.waits_for_operator, self._kept = record.row.waits_for_operator, kept
+        self.waits_for_operator, self._kept = record.row.state is TableState.STOPPED, kept
         self.described, self.loaded, self.is_early = record.described(), 0, bool(first)
         if first:
             self.described |= {"error": f"{first} is loaded first, which it refers to"}
@@ -89,7 +91,7 @@ class LedgerLoad:
             if is_first:
                 ledger.forget_parts(row.id)
                 ledger.forget_rows(row.id)
-                ledger.forget_letters(self._table.loads)
+                ledger.letters.forget(self._table.loads)
                 ledger.save(row.at_points(point.cursor, is_ours=not keeps))
             elif is_keyed and not is_whole:
                 ledger.save(row.at_points(row.point, point.cursor))
@@ -125,7 +127,8 @@ class LedgerLoad:
         for id, (record, one) in sorted(
             found.items(), key=lambda each: -order.index(each[1][1].full_target)
         ):
-            ledger.load_anew(rows[id])
+            if rows[id].is_followed:
+                ledger.load_anew(rows[id])
             if there := self._database.find(cursor, one.target_schema, one.target):
                 mapping = one.mapping(record.sid, there)
                 self._database.staged(NOTHING, there, mapping).clear(cursor)
@@ -178,7 +181,7 @@ class LedgerLoad:
             is_whole = all(part.is_done for part in parts)
             is_whole &= wanted <= {part.source for part in parts}
             if is_whole:
-                ledger.save(row.become("loaded"))
+                ledger.save(row.become(TableEvent.FILLED))
                 ledger.forget_parts(row.id)
             return is_whole
 
@@ -209,8 +212,9 @@ class LedgerLoad:
             cursor = applier.connection.cursor()
             ledger = self._database.ledger(cursor)
             row = self._lock(ledger)
-            if row.state == "live" or not row.has_rows:
+            if row.is_live or not row.has_rows:
                 return False, None
+            settled = row.become(TableEvent.SETTLED)
             references = self._database.references(cursor)
 
             def may_come(change: LineChange) -> bool:
@@ -236,7 +240,7 @@ class LedgerLoad:
                     ledger.hold(row.id, relation, done.rest)
                     early = early or done.rest[0]
             if early is None and not has_more:
-                ledger.save(row.become("live"))
+                ledger.save(settled)
         if applied or letters:
             table = {**self._table.named, "applied": applied, "letters": letters.total()}
             progress.report({"tables": [table], "dead_letters": dict(letters)})
@@ -244,8 +248,8 @@ class LedgerLoad:
 
     def wait(self, error: PenstockError) -> None:
         with self._locked("storing why a table waits") as (ledger, row):
-            if row.state != "live":
-                ledger.save(row.become("waiting", error))
+            if not row.is_live:
+                ledger.save(row.wait(error))
 
     def _staged(self, cursor: Any, point: RowsPoint) -> StagedRows:
         relation = relation_of(point.schema)

@@ -15,7 +15,8 @@ from penstock.sinks.loading import Part
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable
 from penstock.tables.database import TableDatabase
-from penstock.tables.ledger import LedgerRow, LoadPart, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow, LoadPart
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.references import Dangling
 from penstock.tables.sift import sift
@@ -140,7 +141,7 @@ class TableRowWriter:
                 raise error from None
             else:
                 letters.append(self.table.letter(relation, change, error))
-            ledger.refuse_keys(self.row.id, change.keys(relation.key))
+            ledger.letters.refuse(self.row.id, change.keys(relation.key))
         keep_letters(ledger, letters)
         return Counter(each.reason for each in letters)
 

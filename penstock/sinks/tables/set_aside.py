@@ -20,15 +20,16 @@ from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
-from penstock.tables.ledger import SuspendedByHand, TargetLedger
+from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
+from penstock.tables.states import WAITING, SuspendedByHand, TableEvent
 
 _LARGEST = 1 << 20  # bytes of a dead letter at most
 
 
 def keep_letters(ledger: TargetLedger, letters: Iterable[Letter]) -> None:
     """Stores dead letters that are new. Raises the driver's errors."""
-    ledger.keep_letters((each.event_id, each.body(_LARGEST).decode()) for each in letters)
+    ledger.letters.keep((each.event_id, each.body(_LARGEST).decode()) for each in letters)
 
 
 class LedgerLetters:
@@ -44,7 +45,7 @@ class LedgerLetters:
         return next((each for each in self._letters(id) if each.id == id), None)
 
     def _letters(self, first: int) -> Iterator[StoredLetter]:
-        for id, at, text in self._ledger.letters(first):
+        for id, at, text in self._ledger.letters.stored(first):
             yield StoredLetter(id=id, stored_at=at.isoformat(), letter=Letter.parse(text.encode()))
 
 
@@ -80,7 +81,7 @@ class TableLetters:
             row = mapped.enter(ledger, letter.partition, initial=self.settings.initial)
             table = SourceTable(mapped=mapped, sid=letter.partition, id=row.id)
             row = ledger.lock([table.id])[table.id]
-            if row.state != "live":
+            if not row.is_live:
                 raise Rejected(
                     f"{table.name} is suspended or loading",
                     "tables",
@@ -89,7 +90,9 @@ class TableLetters:
             (change,) = changes_of(batch)
             relation = SourceRelation.of(orjson.loads(document))
             keys, at = change.keys(relation.key), letter.place
-            lasts = [last for key in keys or {None} if (last := ledger.last_of(table.id, key))]
+            lasts = [
+                last for key in keys or {None} if (last := ledger.letters.last_of(table.id, key))
+            ]
             if not force and (at.cursor < row.point or max(lasts, default=at) > at):
                 raise Rejected(
                     f"{table.target} has, or had, a later row: the dead letter {kept.id} is older",
@@ -100,8 +103,8 @@ class TableLetters:
             staged = table.staged(cursor, self._database, relation, 0, lines_are="letters")
             staged.make(cursor)
             table.apply(cursor, self._database, table.plan(staged, [change]))
-            ledger.pass_keys(table.id, dict.fromkeys(keys, max([*lasts, at])))
-            ledger.remove_letter(kept.id)
+            ledger.letters.advance(table.id, dict.fromkeys(keys, max([*lasts, at])))
+            ledger.letters.remove(kept.id)
             return {
                 "id": kept.id, "event_id": letter.event_id, "target": table.target,
                 "duplicate": False,
@@ -118,27 +121,28 @@ class TableLetters:
         """See `KeepsLetters`: of all sources of the backend; its changes are held."""
         with self._ledger() as (ledger, _):
             found = [
-                each for each in ledger.tables() if (each.backend, each.table) == (backend, table)
-            ]
+                each for each in ledger.tables()
+                if (each.backend, each.table) == (backend, table)
+                and each.row.is_followed
+            ]  # fmt: skip
             if not found:
                 raise SettingsError(f"{backend} has no table {table} in the map", "tables")
             error = SuspendedByHand("suspended by hand", "tables.rejected")
             for row in ledger.lock(each.row.id for each in found).values():
-                ledger.save(row.become("waiting", error))
+                ledger.save(row.wait(error))
             return found[0].described() | {"state": "waiting"}
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         """See `KeepsLetters`: of all its sources."""
         with self._ledger() as (ledger, _):
-            found = [each for each in ledger.tables() if each.row.state == "waiting"]
+            found = [each for each in ledger.tables() if each.row.state in WAITING]
             waiting = {
                 key: list(same) for key, same in groupby(found, attrgetter("backend", "table"))
             }
             known = {key: same[0].described() for key, same in waiting.items()}
             same = waiting[find_suspended(known, backend, table)]
             for row in ledger.lock(each.row.id for each in same).values():
-                if row.resumes:
-                    ledger.save(row.become(row.resumes))
+                ledger.save(row.become(TableEvent.RESUMED))
                 if BY_HAND in row.detail:
                     ledger.keep_columns(row.id, replace(ledger.columns(row.id), is_resumed=True))
             held = [each for each in same if each.held]

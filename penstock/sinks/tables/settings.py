@@ -15,8 +15,11 @@ from penstock.process.sqlite_file import path_of
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import SchemaChanges
 from penstock.tables.history import HistoryColumns
-from penstock.tables.ledger import NAMES, LedgerRow, State, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow
+from penstock.tables.ledger_tables import NAMES
 from penstock.tables.staged import OWN_SID, SID, Destination, RowMapping
+from penstock.tables.states import TableEvent
 
 # The name is what users write; pydantic has a method of that name, which nothing here calls.
 warnings.filterwarnings(
@@ -136,8 +139,8 @@ class MappedTable(Settings):
     def enter(self, ledger: TargetLedger, sid: str, *, initial: bool) -> LedgerRow:
         """Its row of the ledger; a new one is `loading` if `initial`. Raises psycopg's errors."""
         source = self.backend, sid, self.schema_name, self.table
-        state: State = "loading" if initial else "live"
-        return ledger.enter(source, self.full_target, state)
+        event = TableEvent.AWAITED if initial else TableEvent.FOLLOWED
+        return ledger.enter(source, self.full_target, event)
 
 
 class TableSinkSettings(Settings):

@@ -20,7 +20,8 @@ from penstock.sinks.tables.sources import mark_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
 from penstock.tables.database import TableDatabase
-from penstock.tables.ledger import SourceRecord, TableRecord, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import SourceRecord, TableRecord
 from penstock.tables.references import References
 
 _NOWHERE = Place("", -1)
@@ -45,7 +46,7 @@ class TableSink(TableLetters):
         with self._ledger() as (ledger, _):
             begun = {
                 each.sid for each in ledger.tables()
-                if each.backend == backend and each.row.place and each.row.state != "left"
+                if each.backend == backend and each.row.place and each.row.is_followed
             }  # fmt: skip
             known = ledger.sources(backend)
         found = {
@@ -103,15 +104,18 @@ class TableSink(TableLetters):
         with self._ledger() as (ledger, _):
             return compare(ledger, {
                 each: (tables[each.table], found.get(each.table, {}))
-                for each in self._mapped(ledger, backend, partition) if each.row.state != "left"
+                for each in self._mapped(ledger, backend, partition)
             })  # fmt: skip
 
     def _mapped(
         self, ledger: TargetLedger, backend: str, partition: PartitionId
     ) -> Sequence[TableRecord]:
-        """The tables of a partition that are in the map."""
+        """The tables of a partition that are in the map, and followed."""
         known = {table.source for table in self.settings.tables(backend)}
-        return [each for each in ledger.tables((backend, str(partition))) if each.table in known]
+        return [
+            each for each in ledger.tables((backend, str(partition)))
+            if each.table in known and each.row.is_followed
+        ]  # fmt: skip
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
         with self._ledger() as (ledger, _):
@@ -120,7 +124,7 @@ class TableSink(TableLetters):
             stale = [row for row in rows if row.losses != losses]
             for row in stale:
                 ledger.load_anew(replace(row, losses=losses))
-            return not stale and {row.state for row in rows} == {"live"}
+            return not stale and all(row.is_live for row in rows)
 
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
@@ -136,7 +140,8 @@ class TableSink(TableLetters):
         with self._ledger() as (ledger, cursor):
             records = [
                 each for each in ledger.tables()
-                if each.row.state not in ("live", "left") and (each.backend, each.table) in tables
+                if each.row.is_followed and not each.row.is_live
+                and (each.backend, each.table) in tables
             ]  # fmt: skip
             references = self._database.references(cursor) if records else References()
             empty = {each.target for each in records if not each.row.has_rows}
@@ -159,7 +164,7 @@ class TableSink(TableLetters):
                 if table in (each.table, each.table.partition(".")[2])
                 and partition in (None, each.sid)
                 and backend in (None, each.backend)
-                and each.row.state != "left"
+                and each.row.is_followed
             }
             if not found:
                 raise SettingsError(

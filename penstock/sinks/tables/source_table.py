@@ -20,7 +20,7 @@ from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Clear, Merge, Move
 from penstock.tables.history import LAST, StagedHistory
-from penstock.tables.ledger import LedgerRow, reason_of
+from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import (
     NULL,
     UNSENT,
@@ -33,6 +33,7 @@ from penstock.tables.lines import (
 )
 from penstock.tables.references import References
 from penstock.tables.staged import META, Destination, StagedRows, prefix
+from penstock.tables.states import cause_of
 
 # Of tables of which only an operator can say that their target is right.
 BY_HAND = "right by hand, then `penstock tables resume FILE"
@@ -300,7 +301,7 @@ class SourceTable:
                 name for name, cell in zip(relation.names, cells, strict=False) if cell == UNSENT
             ],
         }  # fmt: skip
-        return row_letter(values, "text", reason_of(error), error.message)
+        return row_letter(values, "text", cause_of(error).reason, error.message)
 
 
 def relation_of(schema: TableSchema) -> SourceRelation:

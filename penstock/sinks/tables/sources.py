@@ -16,7 +16,8 @@ from penstock.model.position import Mark, PartitionId, Place, Position
 from penstock.process.closing import Closes
 from penstock.sinks import went_back
 from penstock.tables.database import TableDatabase
-from penstock.tables.ledger import SourceRecord, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import SourceRecord
 from penstock.wire.eras import is_comparable
 
 
@@ -35,7 +36,7 @@ class StoredSources(Closes):
         with self._ledger("reading what is stored") as ledger:
             ledger.make()
             known = self._verified(backend, sid, ledger.sources(backend)) or SourceRecord()
-            tables = [each for each in ledger.tables((backend, sid)) if each.row.state != "left"]
+            tables = [each for each in ledger.tables((backend, sid)) if each.row.is_followed]
             places = [known.place, *(each.row.place for each in tables)]
             last = max((place.cursor for place in places if place is not None), default="")
             if last and not is_comparable(last, mark_of(known.mark), cursor, mark_of(mark)):

@@ -84,7 +84,7 @@ def may_depend(
         if (other.backend, other.sid) != (table.mapped.backend, table.sid):
             if other.target in parents:
                 return True
-        elif other.id != table.id and other.is_before(change):
+        elif other.row.id != table.id and other.is_before(change):
             return True
     return False
 

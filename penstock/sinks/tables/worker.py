@@ -192,7 +192,7 @@ class Worker:
                 if row is None or row.commits < self._commits.get(table.id, 0):
                     raise went_back(f"the ledger had commits of {table.name} that it lacks")
                 report = TableReport(stretches[-1].last, row.columns)
-                writing.works[table] = TableWork(row, report, row.state == "live")
+                writing.works[table] = TableWork(row, report, row.is_live)
                 new = [each for whole in stretches if (each := whole.after(row)).changes]
                 counted.known += sum(len(each.changes) for each in stretches)
                 counted.known -= sum(len(each.changes) for each in new)

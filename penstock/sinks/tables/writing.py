@@ -12,9 +12,11 @@ from penstock.sinks.tables.apply import Applied, Applier, Isolates, operations
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.sinks.tables.tied import Parts, halved, in_turn, may_depend, passes
 from penstock.tables.drift import KnownColumns
-from penstock.tables.ledger import LedgerRow, TargetLedger
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import LineChange
 from penstock.tables.references import References
+from penstock.tables.states import TableEvent
 
 
 @dataclass(slots=True)
@@ -132,8 +134,8 @@ class Writing:
                     work.note(replace(done, rest=()), stretch)
                     return done.rest
                 if done.rest:
-                    row = work.row.become("loaded" if done.error is None else "waiting", done.error)
-                    self.ledger.save(row)
+                    row, error = work.row, done.error
+                    self.ledger.save(row.wait(error) if error else row.become(TableEvent.EARLY))
         else:
             self.applier.forget_keys(table)
         if done.rest:
