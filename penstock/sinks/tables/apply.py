@@ -65,8 +65,6 @@ class Applier:
         """Applies what can be applied. A change that is refused alone is set aside, or the table
         waits; it waits as well where changes do not fit the target. Raises Unavailable,
         Rejected (to stop), BeginAnew."""
-        relation, changes, plan = stretch.relation, stretch.changes, stretch.plan
-        is_between = changes[0].cursor < row.last_point
         while True:
             is_staged = table.id in self._staged
             try:
@@ -74,12 +72,10 @@ class Applier:
                     self._database.translated(f"writing to {table.target}"),
                     self.connection.transaction(),
                 ):
-                    staged = self._stage(cursor, table, row, relation)
-                    if plan is None or plan.staged is not staged:
-                        plan = table.plan(staged, changes)
+                    plan = self._plan(cursor, table, row, stretch)
                     return self._sifted(
-                        cursor, table, plan, relation, cache(may_come), is_between=is_between,
-                        isolates=isolates,
+                        cursor, table, plan, stretch.relation, cache(may_come),
+                        is_between=plan.changes[0].cursor < row.last_point, isolates=isolates,
                     )  # fmt: skip
             except (SettingsError, BeginAnew, Recurring) as error:
                 # Its temporary tables may be gone with the savepoint.
@@ -89,57 +85,73 @@ class Applier:
                 ):
                     raise
                 if not is_staged:  # else the target may have been altered meanwhile
-                    return Applied(rest=changes, error=error)
+                    return Applied(rest=stretch.changes, error=error)
 
     def apply_together(
         self, cursor: Any, parts: Parts, rows: Mapping[SourceTable, LedgerRow],
         references: References, *, isolates: Isolates = "",
     ) -> bool:  # fmt: skip
-        """Applies changes of tables that are tied, all of them, rows after those that they refer
-        to, and away before these; or none, where that is refused, or does not fit the targets."""
+        """Applies changes of tables that are tied, all of them; or none, where that is refused, or
+        does not fit the targets."""
         if may_take_along(parts, references) or any(
             len(some) > 1 or some[0].changes[0].cursor < rows[table].last_point
             for table, some in parts.items()
         ):
             return False
-        plans: dict[SourceTable, Plan] = {}
         try:
             with self._database.translated("writing"), self.connection.transaction():
-                for table, (stretch,) in parts.items():
-                    staged = self._stage(cursor, table, rows[table], stretch.relation)
-                    plan = stretch.plan
-                    if plan is None or plan.staged is not staged:
-                        plan = table.plan(staged, stretch.changes)
-                    plans[table] = plan
+                plans = {
+                    table: self._plan(cursor, table, rows[table], stretch)
+                    for table, (stretch,) in parts.items()
+                }
+                with suppress(Rejected, BeginAnew):
+                    self._write(cursor, plans, references, isolates=isolates)
+                    for table, (stretch,) in parts.items():
+                        self._note_keys(cursor, table, stretch.relation, stretch.changes)
+                    return True
         except SettingsError:
             for table in parts:
                 self._staged.pop(table.id, None)
-            return False
-        order = references.ordered({table.target for table in parts})
-        tables = sorted(parts, key=lambda table: order.index(table.target))
-        divided = {table: plan.divided() for table, plan in plans.items()}
+        return False
+
+    def _write(
+        self, cursor: Any, plans: Mapping[SourceTable, Plan], references: References, *,
+        is_between: bool = False, isolates: Isolates,
+    ) -> None:  # fmt: skip
+        """Applies all of these changes, or none: rows after those that they refer to, and away
+        before these. Raises Rejected, SettingsError, Unavailable, BeginAnew."""
+        order = references.ordered({table.target for table in plans})
+        tables, rest = sorted(plans, key=lambda table: order.index(table.target)), {**plans}
         try:
-            with self._database.translated("writing"), self.connection.transaction():
-                for table in reversed(tables):
-                    plans[table].staged.apply(cursor, divided[table][0])
+            with self.connection.transaction():
+                for table in reversed(tables) if len(tables) > 1 else ():
+                    removing, rest[table] = plans[table].divided()
+                    plans[table].staged.apply(cursor, removing)
                 for table in tables:
-                    table.apply(cursor, self._database, divided[table][1])
+                    table.apply(cursor, self._database, rest[table], is_between=is_between)
                 if isolates:
                     self._database.check_deferred(cursor)
-        except (SettingsError, Rejected, BeginAnew):
-            return False
-        except Recurring:
-            if isolates != "all":
-                raise
-            return False
-        for table, (stretch,) in parts.items():
-            self._note_keys(cursor, table, stretch.relation, stretch.changes)
-        return True
+        except self._database.error as error:
+            found = self._database.translation(error, f"writing to {', '.join(order)}")
+            if isolates == "all" and isinstance(found, Recurring):
+                found = Rejected(found.message, "tables.recurring")
+            is_alone = not self._database.is_ambiguous(error)
+            is_of_row = isinstance(found, Rejected) and not isinstance(found, Dangling)
+            if is_between and is_alone and is_of_row:
+                raise BeginAnew from error  # a newer row may be in the way
+            raise found from error
 
     def known(self, table: SourceTable, relation: SourceRelation) -> StagedRows | None:
         """The temporary tables that there are for a relation; for any thread."""
         latest = reversed(self._staged.get(table.id, _NONE).items())
         return next((one for (of, _), one in latest if of == relation), None)
+
+    def _plan(self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch) -> Plan:
+        """What changes come to: as it is prepared, unless for other temporary tables."""
+        staged, plan = self._stage(cursor, table, row, stretch.relation), stretch.plan
+        if plan is None or plan.staged is not staged:
+            plan = table.plan(staged, stretch.changes)
+        return plan
 
     def _stage(
         self, cursor: Any, table: SourceTable, row: LedgerRow, relation: SourceRelation
@@ -171,20 +183,9 @@ class Applier:
 
         def write(some: Sequence[LineChange]) -> tuple[()]:
             own = plan if some is changes else table.plan(plan.staged, some)
-            try:
-                with self.connection.transaction():
-                    table.apply(cursor, self._database, own, is_between=is_between)
-                    if isolates:
-                        self._database.check_deferred(cursor)
-            except self._database.error as error:
-                found = self._database.translation(error, f"writing to {table.target}")
-                if isolates == "all" and isinstance(found, Recurring):
-                    found = Rejected(found.message, "tables.recurring")
-                is_alone = not self._database.is_ambiguous(error)
-                is_of_row = isinstance(found, Rejected) and not isinstance(found, Dangling)
-                if is_between and is_alone and is_of_row:
-                    raise BeginAnew from error  # a newer row may be in the way
-                raise found from error
+            self._write(
+                cursor, {table: own}, References(), is_between=is_between, isolates=isolates
+            )
             return ()
 
         def waits(some: Sequence[LineChange], error: Rejected) -> bool:
