@@ -141,6 +141,9 @@ class LoadsTables(Protocol):
         of none), are not followed any more: where they come back, they are loaded anew. Returns
         those of which this is new, as the status page shows them."""
 
+    def held(self) -> AbstractContextManager["LoadsTables"]:
+        """The same sink with a connection that stays open, for one thread."""
+
     def unfinished(self) -> Sequence[TableLoad]:
         """The tables that are not live."""
 

@@ -122,22 +122,28 @@ class TableLoader(PipelinePart):
                 future.result(max(0.0, deadline - time.monotonic()))
 
     def _run(self) -> None:
-        while self._state.is_ours:
-            try:
-                with self._lock:
-                    assert isinstance(self._sink, LoadsTables)
-                    self._look(self._sink)
-            except Exception as error:
-                self._warn("", error)
-            else:
-                self._said.pop("", None)
-            self._state.wait(_LOOK)
+        with ExitStack() as stack:
+            held_of: object = None
+            while self._state.is_ours:
+                try:
+                    with self._lock:
+                        if held_of is not self._sink:  # the map has changed
+                            stack.close()
+                            held_of = self._sink
+                            assert isinstance(held_of, LoadsTables)
+                            held = stack.enter_context(held_of.held())
+                        self._look(held)
+                except Exception as error:
+                    self._warn("", error)
+                else:
+                    self._said.pop("", None)
+                self._state.wait(_LOOK)
 
     def _look(self, sink: LoadsTables) -> None:
         initial = self._settings.initial is not False
         for backend, feed in self._feeds.items():
             saved = self._state.bookmarks(backend)
-            if time.monotonic() >= self._patient_until:
+            if saved and time.monotonic() >= self._patient_until:
                 self._verify(sink, backend, saved)
             # Without bookmarks changes are not followed yet: between would be a hole.
             for partition in saved:

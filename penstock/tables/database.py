@@ -9,6 +9,7 @@ from psycopg import sql
 
 from penstock.model.errors import PenstockError
 from penstock.model.finding import Finding
+from penstock.process.closing import Closes
 from penstock.tables.history import HistoryColumns, open_index
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import RelationColumn, SourceRelation
@@ -166,3 +167,29 @@ class TableDatabase(ABC):
             connection.transaction(),
         ):
             yield connection.cursor()
+
+
+class HeldConnection(Closes):
+    """A connection that the first transaction opens, and that stays for the next one, unless one
+    failed. Used by one thread."""
+
+    def __init__(self, database: TableDatabase) -> None:
+        self._database = database
+        self._connection: Any = None
+
+    @contextmanager
+    def transaction(self, doing: str) -> Iterator[Any]:
+        """See `TableDatabase`."""
+        if self._connection is None:
+            self._connection = self._database.connect()
+        try:
+            with self._database.translated(doing), self._connection.transaction():
+                yield self._connection.cursor()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

@@ -87,13 +87,10 @@ class TargetLedger(LedgerTables):
         for name in ("loading", "held"):
             self.run(f"DELETE FROM {self.own}{name} WHERE ledger = ANY (%s)", [[*ids]])
 
-    def sources(self, backend: str) -> Mapping[str, SourceRecord]:
-        """What is known of the sources of a backend, by sid. Locked until the transaction's end."""
-        found = self.run(
-            f"SELECT sid, place, mark FROM {self.own}source WHERE backend = %s"
-            " ORDER BY sid FOR UPDATE",
-            [backend],
-        )
+    def sources(self, backend: str, *, locks: bool = True) -> Mapping[str, SourceRecord]:
+        """What is known of the sources of a backend, by sid; locked until the transaction's end."""
+        query = f"SELECT sid, place, mark FROM {self.own}source WHERE backend = %s ORDER BY sid"
+        found = self.run(f"{query}{' FOR UPDATE' * locks}", [backend])
         return {sid: SourceRecord(as_place(place), mark) for sid, place, mark in found.fetchall()}
 
     def keep_source(self, backend: str, sid: str, record: SourceRecord) -> None:

@@ -20,6 +20,7 @@ from penstock.sinks.poison.stored_letters import StoredLetter, find_letter, find
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import BY_HAND, SourceTable
 from penstock.sinks.tables.table_map import TableMap
+from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.lines import SourceRelation, changes_of
 from penstock.tables.states import WAITING, SuspendedByHand, TableEvent
@@ -54,6 +55,8 @@ class TableLetters:
 
     def __init__(self, settings: TableSinkSettings) -> None:
         self.settings, self._database = settings, settings.database()
+        self._connections: TableDatabase | HeldConnection = self._database
+        self._made_by: Any = None  # the connection that made the ledger
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         with self._ledger() as (ledger, _):
@@ -155,7 +158,9 @@ class TableLetters:
     @contextmanager
     def _ledger(self) -> Iterator[tuple[TargetLedger, Any]]:
         """The ledger, which is made if it is missing, in a transaction, and its cursor."""
-        with self._database.transaction("opening the ledger") as cursor:
+        with self._connections.transaction("opening the ledger") as cursor:
             ledger = self._database.ledger(cursor)
-            ledger.make()
+            if self._made_by is not cursor.connection:
+                ledger.make()
+                self._made_by = cursor.connection
             yield ledger, cursor

@@ -1,8 +1,10 @@
 """A sink of tables: changes in, rows of its tables out, each commit with its ledger rows."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
@@ -19,10 +21,9 @@ from penstock.sinks.tables.settings import DatabaseSinkSettings, wanted
 from penstock.sinks.tables.sources import mark_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.write import TableWrite
-from penstock.tables.database import TableDatabase
+from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import SourceRecord, TableRecord
-from penstock.tables.references import References
 
 _NOWHERE = Place("", -1)
 
@@ -48,7 +49,7 @@ class TableSink(TableLetters):
                 each.sid for each in ledger.tables()
                 if each.backend == backend and each.row.place and each.row.is_followed
             }  # fmt: skip
-            known = ledger.sources(backend)
+            known = ledger.sources(backend, locks=False)
         found = {
             sid: Record(
                 bookmark=Bookmark(each.place, mark_of(each.mark)),
@@ -134,16 +135,23 @@ class TableSink(TableLetters):
             gone = ledger.leave(backend, kept, partitions)
             return [each.described() for each in ledger.tables() if each.row.id in gone]
 
+    @contextmanager
+    def held(self) -> Iterator[Self]:
+        sink = copy(self)
+        with HeldConnection(self._database) as sink._connections:
+            yield sink
+
     def unfinished(self) -> Sequence[LedgerLoad]:
         tables = {(each.backend, each.source): each for each in self.settings.tables()}
-        table_map = TableMap(self.settings)
         with self._ledger() as (ledger, cursor):
             records = [
                 each for each in ledger.tables()
                 if each.row.is_followed and not each.row.is_live
                 and (each.backend, each.table) in tables
             ]  # fmt: skip
-            references = self._database.references(cursor) if records else References()
+            if not records:
+                return ()
+            table_map, references = TableMap(self.settings), self._database.references(cursor)
             empty = {each.target for each in records if not each.row.has_rows}
             return [
                 LedgerLoad(

@@ -8,14 +8,13 @@ that was put back) has less.
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 import orjson
 
 from penstock.model.position import Mark, PartitionId, Place, Position
 from penstock.process.closing import Closes
 from penstock.sinks import went_back
-from penstock.tables.database import TableDatabase
+from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import SourceRecord
 from penstock.wire.eras import is_comparable
@@ -26,9 +25,8 @@ class StoredSources(Closes):
     one thread, over a connection of its own. Methods raise Unavailable, SettingsError."""
 
     def __init__(self, database: TableDatabase) -> None:
-        self._database = database
+        self._database, self._held = database, HeldConnection(database)
         self._known: dict[PartitionId, tuple[str, SourceRecord]] = {}  # with their backends
-        self._connection: Any = None
 
     def meet(self, backend: str, sid: PartitionId, cursor: str, mark: str) -> None:
         """Changes from this one on come next, of the history of the mark. Where their places do
@@ -80,20 +78,12 @@ class StoredSources(Closes):
             return bool(self._known) and not ledger.is_there("source")
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
+        self._held.close()
 
     @contextmanager
     def _ledger(self, doing: str) -> Iterator[TargetLedger]:
-        if self._connection is None:
-            self._connection = self._database.connect()
-        try:
-            with self._database.translated(doing), self._connection.transaction():
-                yield self._database.ledger(self._connection.cursor())
-        except BaseException:
-            self.close()
-            raise
+        with self._held.transaction(doing) as cursor:
+            yield self._database.ledger(cursor)
 
 
 def mark_of(text: str) -> Mark:

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from penstock.sinks.tables.load import LedgerLoad
+from penstock.snapshots import loading
+from penstock.tables.postgres_database import PostgresDatabase
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
@@ -321,3 +323,29 @@ def test_a_table_that_is_suspended_while_it_is_loaded_stays_so(
         flow.resume("items")
         flow.loaded()
         assert target.execute("SELECT id FROM items") == [(1,)]
+
+
+def test_looking_for_tables_to_load_takes_one_connection_that_stays_open(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_PATIENCE", 0.0)  # what is saved is compared from the beginning
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    with Looked(database, target, {"items": {"create": True}}) as flow:
+        flow.loaded()
+        begun, connected, real = flow.looks, list[Any](), PostgresDatabase.connect
+
+        def connect(self: PostgresDatabase, *owner: Any) -> Any:
+            connected.append(owner)
+            return real(self, *owner)
+
+        until(lambda: flow.looks > begun + 1, 60)
+        monkeypatch.setattr(PostgresDatabase, "connect", connect)
+        seen = flow.looks
+        until(lambda: flow.looks > seen + 4, 60)
+        assert connected == []
+        target.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+            " current_database() AND application_name = 'penstock sink' AND state = 'idle'"
+        )
+        flow.reload("items")
+        flow.loaded()
