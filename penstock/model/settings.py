@@ -64,9 +64,18 @@ Size = Annotated[int, BeforeValidator(parse_size)]
 Secret = SecretStr
 
 
+class _Hidden:
+    def __get__(self, *_: object) -> Any:
+        raise AttributeError
+
+
 class Settings(BaseModel):
     """A strict, frozen group of settings."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, hide_input_in_errors=True, validate_default=True
     )
+
+
+# A name that settings have, and a deprecated method of pydantic, which warns of that.
+Settings.schema = _Hidden()  # type: ignore[method-assign, assignment]

@@ -1,7 +1,6 @@
 """What a pipeline file may say about any sink of tables: its map."""
 
 import re
-import warnings
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Literal
@@ -20,11 +19,6 @@ from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.ledger_tables import NAMES
 from penstock.tables.staged import OWN_SID, SID, Destination, RowMapping
 from penstock.tables.states import TableEvent
-
-# The name is what users write; pydantic has a method of that name, which nothing here calls.
-warnings.filterwarnings(
-    "ignore", message='Field name "schema" in "(PostgresSinkSettings|DatabaseSinkSettings|_Table)"'
-)
 
 # How a table is kept: as it is at the source, without deletes, or every version of its rows.
 Kind = Literal["clone", "append", "history"]
