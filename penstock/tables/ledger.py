@@ -19,7 +19,7 @@ from penstock.tables.ledger_rows import (
     as_place,
 )
 from penstock.tables.ledger_tables import LedgerTables
-from penstock.tables.letters import DeadLetters
+from penstock.tables.letters import LetterRows
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.states import TRANSITIONS, TableEvent, TableState
 
@@ -33,8 +33,8 @@ class TargetLedger(LedgerTables):
     """Methods raise the driver's errors."""
 
     @property
-    def letters(self) -> DeadLetters:
-        return DeadLetters(self)
+    def letters(self) -> LetterRows:
+        return LetterRows(self)
 
     def enter(self, source: tuple[str, str, str, str], target: str, event: TableEvent) -> LedgerRow:
         """The row of a table (backend, sid, schema, table), after the event, if it is new or had

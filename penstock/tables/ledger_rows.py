@@ -81,7 +81,9 @@ class LedgerRow:
         try:
             state = TRANSITIONS[self.state, event] or self.resumes
         except KeyError:
-            raise Unavailable(f"a table that is {self.state} is not {event}", "tables") from None
+            raise Unavailable(
+                f"a table is {self.state} meanwhile, and not {event}", code="tables.other-state"
+            ) from None
         assert state is not None
         if state is self.state and error is None:
             return self

@@ -7,7 +7,7 @@ from penstock.model.position import Place
 from penstock.tables.ledger_tables import LedgerTables
 
 
-class DeadLetters:
+class LetterRows:
     """In the transaction of a ledger."""
 
     def __init__(self, tables: LedgerTables) -> None:

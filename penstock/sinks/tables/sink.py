@@ -125,7 +125,7 @@ class TableSink(TableLetters):
             stale = [row for row in rows if row.losses != losses]
             for row in stale:
                 ledger.load_anew(replace(row, losses=losses))
-            return not stale and all(row.is_live for row in rows)
+            return not stale and {row.is_live for row in rows} == {True}
 
     def leave(
         self, backend: str, partitions: Collection[PartitionId] | None
