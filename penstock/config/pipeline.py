@@ -181,6 +181,10 @@ class SinkChoice(Settings):
         found: Images = getattr(self.settings, "images", "json")
         return found
 
+    def has_layout(self, name: str) -> bool:
+        """Whether its messages are written so."""
+        return getattr(self.settings, "layout", "") == name
+
     def leases(self) -> LeaseStore | None:
         """Where the sink's other side keeps leases, if it does; does no I/O."""
         leases = self.plug_in.leases

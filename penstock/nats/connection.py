@@ -176,6 +176,19 @@ class Connection:
         (answer,) = self.requests([(subject, payload, headers)], timeout)
         return answer
 
+    def another(self, answer: Msg, timeout: float | None = None) -> Msg:
+        """One more answer to the same question. Raises as `request`."""
+        found: list[Msg] = []
+
+        def take(message: Msg) -> bool | None:
+            if message.subject != answer.subject:
+                return None
+            found.append(message)
+            return True
+
+        self._answered(take, answer.subject.decode(), timeout)
+        return found[0]
+
     def requests(
         self, asked: Sequence[tuple[str, bytes, bytes]], timeout: float | None = None
     ) -> list[Msg]:

@@ -3,9 +3,12 @@
 from collections.abc import Callable
 
 from penstock.model.errors import Unavailable
+from penstock.nats.buckets import read_map
 from penstock.nats.connection import Connection
 from penstock.nats.protocol import Msg, hpub, status_of
 from penstock.nats.subjects import covers
+
+_DELIVERED = b"$JS.ACK."  # the reply subject of what a consumer of a stream delivers
 
 
 def asked(
@@ -14,14 +17,22 @@ def asked(
     """One request and its answer; raises Unavailable when nobody listens or answers in time,
     SettingsError when the account may not ask."""
     answer = connection.request(subject, payload, timeout)
+    if _is_stored(answer.payload):  # by a stream that takes the subject, too
+        answer = connection.another(answer, timeout)
     if status_of(answer.headers) == 503:
         raise Unavailable(f"nobody answers requests on {subject}", "nats.no-answer")
     return answer
 
 
+def _is_stored(payload: bytes) -> bool:
+    """Whether it is the acknowledgement of a stream."""
+    return payload.startswith(b"{") and read_map(payload).keys() >= {"stream", "seq"}
+
+
 class Responder:
-    """Answers the requests under a subject (may have wildcards), over a connection that it alone
-    receives from, and over which `answer` may ask. That gives the payload; None: not for us."""
+    """Takes the requests under a subject (may have wildcards), over a connection that it alone
+    receives from, and over which `answer` may ask. That gives the payload; None: not for us. What
+    is only published, without a reply subject, is a request, too, and gets no answer."""
 
     def __init__(
         self, connection: Connection, subject: str, answer: Callable[[Msg], bytes | None]
@@ -37,8 +48,11 @@ class Responder:
         once; 0 after the time has passed. Raises Unavailable, SettingsError."""
         served = 0
         for message in self._connection.receive(timeout):
-            if message.reply and covers(self._subject, message.subject.decode(errors="replace")):
+            if covers(self._subject, message.subject.decode(errors="replace")):
                 served += 1
-                if (answer := self._answer(message)) is not None:
-                    self._connection.send(hpub(message.reply, b"", b"NATS/1.0\r\n\r\n", answer))
+                answer, reply = self._answer(message), message.reply
+                if reply.startswith(_DELIVERED):
+                    answer = b""  # which acknowledges it, whatever became of it
+                if reply and answer is not None:
+                    self._connection.send(hpub(reply, b"", b"NATS/1.0\r\n\r\n", answer))
         return served

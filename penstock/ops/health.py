@@ -18,6 +18,7 @@ from penstock.ops.reports import (
     QueryReport,
     ReadingReport,
     SinkReport,
+    SnapshotsReport,
     SourceReport,
     TableStatus,
 )
@@ -74,6 +75,10 @@ _SLOW = Remedy(
     "Look at the sink's server: its disk, its replicas.", "explanation/delivery/#back-pressure"
 )
 _BEHIND = Remedy("Look at back-pressure and at the CPU.", "reference/operations/#lag")
+_REFUSED = Remedy(
+    "Let the stream keep changes for longer, or lower snapshot.max_age.",
+    "how-to/snapshots/#how-long-changes-are-kept",
+)
 _TABLE = Remedy(
     "Remove the cause, then: penstock tables resume.", "how-to/dead-letters/#a-suspended-table"
 )
@@ -137,6 +142,7 @@ class _Backend:
         self._partitions = snapshot.rows(PartitionReport, name)
         self._gaps = snapshot.rows(GapReport, name)
         self._measure = snapshot.get(MeasureReport, name)
+        self._refusal = snapshot.latest(SnapshotsReport, name).refusal
         self._sinks, self._now, self._limits = sinks, now, limits
 
     def complaints(self, started: float) -> Iterator[Complaint]:
@@ -163,6 +169,8 @@ class _Backend:
     def _of_running(self, entry: Entry[SourceReport]) -> Iterator[Complaint]:
         limits = self._limits
         yield from self._losses(entry.report)
+        if self._refusal:
+            yield Complaint("degraded", f"snapshots are refused: {self._refusal}", _REFUSED)
         yield from self._unowned(entry)
         yield from self._unsaved()
         if (silent := self._now - entry.at) >= _SILENT_AFTER:

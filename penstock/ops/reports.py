@@ -275,6 +275,9 @@ class SnapshotsReport(StatusReport):
     last: Mapping[str, Mapping[str, Any]] = told(
         dict, "Of tables the last that ended: `snapshot_id`, `state`, `rows`, `at`."
     )
+    refusal: str = told(
+        "", "Why each is refused, where the pipeline is to have them; empty: they are taken."
+    )
 
 
 LEVELS = ("normal", "slow", "critical")

@@ -12,11 +12,12 @@ missing is read from the records of runs each time: nothing is lost with the ser
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
 
 import orjson
+import ormsgpack
 import structlog
 
 from penstock.config import Pipeline
@@ -35,12 +36,15 @@ from penstock.snapshots.init_stream import InitStream
 from penstock.snapshots.options import SnapshotOptions
 from penstock.snapshots.records import RunRecord
 from penstock.snapshots.requests import SnapshotRequests, answer
+from penstock.snapshots.retention import refusal
 from penstock.snapshots.statements import RowTransform
 
 SUBJECTS = "snapshot.>"
 _TICK = 0.3  # seconds
 _REFUSED = 300.0  # seconds after which a server that refuses us is asked again
 _END = 15.0  # seconds for which `close` waits
+_RETENTION = 30.0  # seconds between two looks at how long streams keep messages
+_UNKNOWN = 20  # verbs of requests that are logged
 
 log = structlog.get_logger("penstock")
 
@@ -60,6 +64,9 @@ class Snapshots(PipelinePart):
         self._tables: FollowedTables
         self._has_resumed = False  # what an instance before this one left
         self._said = ""  # the last error that was logged
+        self._unknown = set[str]()  # verbs of requests, as they were logged
+        self._refusal = ""  # of all requests, as it was logged
+        self._look_at = 0.0
 
     def start(self, statements: RowTransform | None = None) -> None:
         """Returns at once. With a `transform`: its statements. Raises SettingsError where these
@@ -116,8 +123,9 @@ class Snapshots(PipelinePart):
         while self._owned.is_ours:
             responder.serve(_TICK)
             requests.tick()
+            self._look(stream)
             for backend, status in requests.status().items():
-                self._owned.report_snapshots(backend, status)
+                self._report(backend, status)
             self._resume()
             if self._has_resumed:
                 requests.begin(tables.all)
@@ -130,24 +138,52 @@ class Snapshots(PipelinePart):
             self._requests.resume(self._tables.all)
             self._has_resumed = True
 
+    def _look(self, stream: InitStream) -> None:
+        """Says beforehand what will become of requests."""
+        if time.monotonic() < self._look_at:
+            return
+        self._look_at = time.monotonic() + _RETENTION
+        sink = self._pipeline.sink.server()
+        assert sink is not None
+        was, self._refusal = self._refusal, refusal(stream, sink, self._pipeline.snapshot)
+        if was == self._refusal:
+            return
+        if self._refusal:
+            log.warning("snapshots will be refused", error=self._refusal)
+        for each in self._sources:
+            self._report(each.backend, self._requests.status().get(each.backend, {}))
+
+    def _report(self, backend: str, status: Mapping[str, Any]) -> None:
+        # For others a stream that keeps changes for minutes is as it should be.
+        wanted = self._pipeline.wants_snapshots or self._pipeline.sink.has_layout("bridge")
+        told = self._refusal if wanted else ""
+        self._owned.report_snapshots(backend, {**status, "refusal": told})
+
     def _answer(self, message: Msg) -> bytes | None:
-        """None to a request for another pipeline."""
-        verb, name = "", tuple[str, ...]()
+        """None to a request for another pipeline. What cannot be answered is logged."""
+        subject, verb, name = message.subject.decode(errors="replace"), "", tuple[str, ...]()
         try:
             verb, name = _asked_for(message.subject)
             options = _options(message.payload)
             if options.pop("pipeline", self._pipeline.name) != self._pipeline.name:
+                log.info("a request names another pipeline", subject=subject)
                 return None
             if verb == "request":
                 return orjson.dumps(answer(self._requested(name, SnapshotOptions.read(options))))
             if verb == "cancel":
                 return orjson.dumps(answer(self._requests.cancel(".".join(name))))
         except PenstockError as error:
-            if verb == "request" and isinstance(error, SettingsError):
+            passes = isinstance(error, Unavailable)
+            if verb == "request" and not (passes and message.reply):
                 with suppress(Unavailable):  # of two ways to say it one is enough
                     self._requests.refuse(name, error)
-            again = {"again": True} if isinstance(error, Unavailable) else {}
+            if not message.reply:
+                log.warning("a request is refused", subject=subject, error=str(error))
+            again = {"again": True} if passes else {}
             return orjson.dumps({"error": error.message, "hint": error.hint, **again})
+        if verb not in self._unknown and len(self._unknown) < _UNKNOWN:
+            self._unknown.add(verb)
+            log.warning("not a request that is known", subject=subject)
         return None
 
     def _requested(self, name: TableName, options: SnapshotOptions) -> Any:
@@ -188,14 +224,16 @@ def _asked_for(subject: bytes) -> tuple[str, TableName]:
 
 
 def _options(payload: bytes) -> dict[str, Any]:
-    """The options of a request, which sends nothing or a map in JSON. Raises SettingsError."""
+    """The options of a request, which sends nothing, or a map in JSON or MessagePack. Raises
+    SettingsError."""
+    payload = payload.lstrip() or b"{}"
     try:
-        found = orjson.loads(payload) if payload.strip() else {}
-    except orjson.JSONDecodeError:
+        found = ormsgpack.unpackb(payload) if payload >= b"\x80" else orjson.loads(payload)
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise SettingsError(
-            "the options of a request are no map in JSON",
+            "the options of a request are no map in JSON or MessagePack",
             "service",
             hint='send nothing, or {"pipeline": NAME} where several pipelines share an account',
         )

@@ -18,6 +18,7 @@ class SinkServer(Protocol):
     subject: str  # the template of their subjects
     delivery: str
     encoding: str
+    layout: str  # of bodies
     dictionaries: bool  # whether bodies are compressed by their tables' dictionaries
     # Of what is made there, and of the stream of changes, as far as messages may leave it.
     replicas: int

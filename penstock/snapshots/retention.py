@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock.config import Pipeline
+from penstock.config import Pipeline, SnapshotSettings
 from penstock.model.errors import SettingsError
 from penstock.model.finding import Finding, failed, finding
+from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import sources
 from penstock.snapshots.init_stream import InitStream, problems
 
@@ -92,6 +93,16 @@ class Kept:
             remedy = f"leave room for what is written within {_text(2 * max_age)}"
             return [finding("warning", about, text, remedy, code="snapshots.stream-bounded")]
         return [finding("ok", about, "changes outlast a snapshot")]
+
+
+def refusal(stream: InitStream, sink: SinkServer, settings: SnapshotSettings) -> str:
+    """Why each request would be refused now; "" if it is not. Raises Unavailable, SettingsError."""
+    changes, chunks = stream.config(sink.stream) or sink.limits, stream.config(settings.stream)
+    try:
+        Kept.of(sink.stream, changes, chunks).refuse(settings.max_age)
+    except SettingsError as error:
+        return str(error)
+    return ""
 
 
 def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:

@@ -40,6 +40,7 @@ class JetStreamServer(SinkServer):
             settings.stream, settings.subject, str(settings.delivery),
         )  # fmt: skip
         self.encoding, self.dictionaries = str(settings.encoding), settings.dictionaries
+        self.layout = settings.layout
         self.replicas, self.storage = settings.replicas, str(settings.storage)
         self.limits: Mapping[str, int] = {
             "max_age": int(settings.max_age * 10**9), "max_bytes": int(settings.max_bytes) or -1,
