@@ -102,7 +102,8 @@ class Following(Protocol):
     def read(self, timeout: float) -> Sequence[Page]:
         """The next pages, in order; waits at most `timeout` seconds and then returns none. Raises
         Unavailable (follow again from the last place), HistoryLost as `Feed.follow` does,
-        PositionLost (follow again: that finds what is lost), Malformed or SettingsError."""
+        PositionLost (follow again, or `Feed.judged`, finds what is lost), Malformed or
+        SettingsError."""
 
     @property
     def drained(self) -> bool:
@@ -319,6 +320,12 @@ class Feed(Protocol):
         lacks what comes after it, up to `saved`. What the source cannot give again is a gap. No
         I/O."""
         return saved._replace(place=place)
+
+    def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
+        """What is lost after a bookmark, which following accepts and the source then refuses with
+        this error; None: nothing, as far as is known, and it is tried again. Does I/O; raises
+        Unavailable, SettingsError."""
+        return None
 
     @property
     def history(self) -> str:

@@ -5,7 +5,12 @@ from typing import NamedTuple, Protocol
 
 from penstock.feeds import Feed, Gap, HistoryLost
 from penstock.feeds.shared import hole_before
-from penstock.model.errors import PositionLost, RecordsExpired, ShardIteratorExpired
+from penstock.model.errors import (
+    PositionLost,
+    RecordsExpired,
+    ShardIteratorExpired,
+    Unavailable,
+)
 from penstock.model.position import Bookmark, PartitionId
 from penstock.process.backoff import Clock
 
@@ -13,8 +18,6 @@ from penstock.process.backoff import Clock
 BLOCKED = 30.0
 # Seconds between the two answers that confirm a loss: a server's single answer may be wrong.
 CONFIRMED = 2.0
-# The cause of a gap that the feed does not name.
-REFUSED = "position_lost"
 # Gaps that one step passes at most: a feed that goes on finding gaps after gaps is broken.
 _GAPS = 5
 
@@ -54,7 +57,7 @@ class PassedGaps:
     ) -> None:
         # Gaps that were passed since anything was read: what is found next is found despite them.
         self.despite: list[Gap] = []
-        self._on_gap = feed.on_gap
+        self._feed = feed
         self._key = feed.backend, partition  # in the doubts
         self._gaps = gaps  # where they are recorded
         self._doubts = doubts
@@ -74,34 +77,30 @@ class PassedGaps:
 
     def pass_hole(self, resume: Bookmark) -> None:
         """Records the hole before a bookmark. Raises PositionLost unless it is passed."""
-        hole = hole_before(resume, self._on_gap)
+        hole = hole_before(resume, self._feed.on_gap)
         if hole is not None and not self.despite:
             self.verify()
             self._record(hole, resume)
             self.despite.append(hole.gap)
 
     def pass_gap(self, error: PositionLost, resume: Bookmark) -> None:
-        """Records the gap of a loss after `resume` that the source has reported twice; before, it
-        is followed again, or InDoubt is raised. Raises PositionLost where the gap is not passed."""
+        """Records the gap of a loss after `resume` that the source has reported twice, and the feed
+        has judged; before, InDoubt is raised. Raises PositionLost where the gap is not passed, and
+        Unavailable where the feed finds nothing lost: a source may refuse for a moment."""
         number = len(self.despite)
         if number == _GAPS or isinstance(error, (RecordsExpired, ShardIteratorExpired)):
             raise error
-        if not (is_named := isinstance(error, HistoryLost)):
-            if REFUSED in {each.cause for each in self.despite}:
-                raise error  # the feed cannot go on after it
-            after = "" if resume.place is None else str(resume.place)
-            gap = Gap(cause=REFUSED, after=after, detail=error.message, policy=self._on_gap)
-            error = HistoryLost(gap, hint=error.hint)
-        gap, now = error.gap, self._clock()
+        lost = error if isinstance(error, HistoryLost) else self._feed.judged(error, resume)
+        if lost is None:
+            raise Unavailable(error.message, error.code, hint=error.hint) from error
+        gap, now = lost.gap, self._clock()
         known, key = self._doubts.setdefault(self._key, {}), (number, gap.cause, gap.after)
-        is_first, took = key not in known, now - self._asked_at
+        took = now - self._asked_at
         since = known.setdefault(key, Doubt(now, took)).since
-        if is_first and not is_named:
-            return
         if now - since < CONFIRMED:
             raise InDoubt
         if gap.policy == "fail" or since > -math.inf:  # else it is on record
-            self._record(error, resume)
+            self._record(lost, resume)
         known[key] = Doubt(-math.inf, took)
         self.despite.append(gap)
 

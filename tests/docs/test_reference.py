@@ -24,7 +24,6 @@ from penstock.ops.logs import metrics_fields
 from penstock.ops.requests import Access
 from penstock.ops.respond import ANSWERS
 from penstock.process.plugins import known, plugin
-from penstock.reading.passed_gaps import REFUSED
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import Actions, Operated
 from tests.docs import errors
@@ -58,7 +57,7 @@ PIPELINE = tables("pipeline.md")
 OPERATIONS = tables("operations.md")
 CLI = tables("cli.md")
 TEXT = (REFERENCE / "cli.md").read_text()
-GAPS = {*CAUSES, *CAUSES_OF_COSMOS, *CAUSES_OF_DYNAMODB, LINEAGE_BROKEN, REFUSED}
+GAPS = {*CAUSES, *CAUSES_OF_COSMOS, *CAUSES_OF_DYNAMODB, LINEAGE_BROKEN}
 
 
 def leaves(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:

@@ -5,19 +5,20 @@ import json
 import pickle
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from pymongo.errors import OperationFailure
 
 from penstock.feeds import At, Feed, Following, Gap, GapPolicy, HistoryLost, TakesSnapshots
 from penstock.feeds.cosmos import CosmosFeed
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.memory import MemoryFeed, MemoryFeedSettings
-from penstock.feeds.mongodb import MongoFeed
+from penstock.feeds.mongodb import MongoFeed, losses
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
-from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.errors import PositionLost, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import (
     Bookmark,
@@ -493,6 +494,66 @@ def test_one_answer_that_history_is_lost_loses_and_ends_nothing(
     assert not wrong.is_wrong
     assert changes(feed, pages) == expected[done:]
     assert (gaps.rows(), reader.drained) == ({}, False)
+
+
+class RefusingFor:
+    """A feed whose source refuses a position until a moment of the clock, each time after a reply
+    without changes, and takes 31 seconds for each. Following finds nothing lost."""
+
+    def __init__(self, feed: Feed, policy: GapPolicy, clock: Clock, seconds: float) -> None:
+        self._feed, self.on_gap = feed, policy
+        self._clock, self._until = clock, clock.now + seconds
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
+        """The feed's own, which asks the source."""
+        with suppress(Unavailable):
+            return self._feed.judged(error, bookmark)
+        return None
+
+    def follow(self, partition: PartitionId, bookmark: Bookmark, **more: Any) -> Following:
+        following = self._feed.follow(partition, bookmark, **more)
+        replies, read = iter([False, True]), following.read
+
+        def slowly(timeout: float) -> Sequence[Page]:
+            self._clock.now += 31.0
+            if self._clock.now >= self._until:
+                return read(timeout)
+            if next(replies):
+                # ChangeStreamHistoryLost, which MongoDB's oplog has to confirm.
+                raise PositionLost("refused") from OperationFailure("refused", 286)
+            return ()
+
+        following.read = slowly  # type: ignore[method-assign]
+        return following
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+def test_a_refusal_for_a_while_is_no_gap_where_nothing_is_lost(
+    feed: Feed, everything: list[Page], policy: GapPolicy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected, marks = changes(feed, everything), bookmarks(feed, everything)
+    done = len(marks) // 2
+    if isinstance(feed, MongoFeed):
+        monkeypatch.setattr(losses, "reach", lambda settings: (1, ""))  # the stand-in has no oplog
+    gaps, clock, pages = GapLog(), Clock(), list[Page]()
+    refusing: Any = RefusingFor(feed, policy, clock, 400.0)
+    reader = PartitionReader(
+        refusing, _only(feed), marks[done - 1], gaps, is_stored=False, clock=clock
+    )
+    deadline, refused = time.monotonic() + 60, 0
+    while sum(page.count for page in pages) < _CHANGES - done:
+        assert time.monotonic() < deadline
+        step = confirmed(reader, clock, 0.2)
+        assert step.error is None or isinstance(step.error, Unavailable), step.error
+        refused += step.error is not None and step.error.message == "refused"
+        pages += step.pages
+    reader.disconnect()
+    assert refused > 3
+    assert changes(feed, pages) == expected[done:]
+    assert gaps.rows() == {}
 
 
 def test_zz_after_an_acknowledgement_in_the_middle_the_rest_is_still_there(

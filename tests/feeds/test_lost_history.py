@@ -4,16 +4,18 @@ to go on, everything after the gap. A pickled copy, as a task has it, decides th
 
 import pickle
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from penstock.feeds import Feed, Gap
+from penstock.feeds import Feed, Following, Gap
 from penstock.feeds.dynamodb import DynamodbFeed
 from penstock.feeds.mongodb.feed import PARTITION
 from penstock.feeds.shared import behind_hole
 from penstock.model.errors import PositionLost, Unavailable
+from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.passed_gaps import BLOCKED
 from penstock.reading.reader import PartitionReader
@@ -30,7 +32,7 @@ from tests.mongodb.server import ScriptedMongod
 from tests.reading.made import confirmed
 from tests.servers import Postgres
 from tests.slots import drop_slot
-from tests.waiting import Clock
+from tests.waiting import Clock, until
 
 
 @dataclass
@@ -247,6 +249,44 @@ def test_where_the_policy_is_to_go_on_each_loss_is_recorded_and_what_comes_after
         assert time.monotonic() < deadline
     assert recorder.causes == []
     second.disconnect()
+
+
+class Slow:
+    """A feed whose source takes 31 seconds for each reply, and shows what is lost with the second
+    of each connection."""
+
+    def __init__(self, feed: Feed, clock: Clock) -> None:
+        self._feed, self._clock = feed, clock
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._feed, name)
+
+    def follow(self, *where: Any, **more: Any) -> Following:
+        self._clock.now += 31.0
+        following = self._feed.follow(*where, **more)
+        replies, read = iter([()]), following.read
+
+        def slowly(timeout: float) -> Sequence[Page]:
+            self._clock.now += 31.0
+            return next(replies, None) or read(timeout)
+
+        following.read = slowly  # type: ignore[method-assign]
+        return following
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue"])
+def test_a_loss_counts_where_each_reply_takes_31_seconds(lost: Lost, policy: str) -> None:
+    recorder, clock = Recorder(), Clock()
+    slow: Any = Slow(lost.feed(policy), clock)
+    reader = PartitionReader(slow, lost.partition, lost.bookmark, recorder, clock=clock)
+    if policy == "fail":
+        assert isinstance(patiently(reader, clock), PositionLost)
+    else:
+        until(
+            lambda: confirmed(reader, clock, 0.1) and len(recorder.causes) == len(lost.causes), 60
+        )
+    assert as_expected(recorder.causes, lost.causes[:1] if policy == "fail" else lost.causes)
+    reader.disconnect()
 
 
 def test_a_partition_behind_a_hole_is_read_only_where_the_policy_is_to_go_on(lost: Lost) -> None:

@@ -135,13 +135,22 @@ def test_a_loss_that_stops_is_recorded_and_asked_for_again_after_30_seconds(foun
     assert firsts(reader.step(0.0))[0] == 0
 
 
-class Flaky(StagedFeed):
-    """Reports a loss, by following or reading, as often as `wrong` counts down, at a plain
-    position or with its gap. `accepts`: the first read of each following finds nothing."""
+_TRIMMED = Gap(cause="trimmed", after="", detail="gone", policy="continue")
 
-    def __init__(self, *, wrong: int, plain: bool = False, accepts: bool = False) -> None:
+
+class Flaky(StagedFeed):
+    """Reports a loss, by reading, as often as `wrong` counts down, at a plain position or with its
+    gap. `accepts`: the first read of each following finds nothing. `judges`: the feed finds the
+    gap where the position is plain."""
+
+    def __init__(
+        self, *, wrong: int, plain: bool = False, accepts: bool = False, judges: bool = False
+    ) -> None:
         super().__init__(feed_of(changes=60, on_gap="continue").settings)
-        self.wrong, self.plain, self.accepts = wrong, plain, accepts
+        self.wrong, self.plain, self.accepts, self.judges = wrong, plain, accepts, judges
+
+    def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
+        return HistoryLost(_TRIMMED) if self.judges else None
 
     def follow(
         self, partition: PartitionId, bookmark: Bookmark = START, *, despite: Sequence[Gap] = ()
@@ -150,8 +159,7 @@ class Flaky(StagedFeed):
         if not self.wrong or despite:
             return found
         self.wrong -= 1
-        gap = Gap(cause="trimmed", after="", detail="gone", policy="continue")
-        error = PositionLost("gone") if self.plain else HistoryLost(gap)
+        error = PositionLost("gone") if self.plain else HistoryLost(_TRIMMED)
 
         empty = [()] if self.accepts else []
 
@@ -189,22 +197,29 @@ class Slow(Flaky):
         return found
 
 
-def test_a_position_that_is_lost_without_a_gap_is_asked_for_again_at_once() -> None:
-    reader, recorder = reader_of(Flaky(wrong=1, plain=True))
-    assert firsts(reader.step(0.0))[0] == 0
-    assert recorder.found == []
+@pytest.mark.parametrize("accepts", [False, True])
+def test_a_position_that_the_feed_does_not_find_lost_is_asked_for_again(accepts: bool) -> None:
+    """However often the source refuses it, and for however long."""
+    clock = Clock()
+    reader, recorder = reader_of(Flaky(wrong=30, plain=True, accepts=accepts), clock=clock)
+    errors = 0
+    while not (step := reader.step(0.0)).pages:
+        assert step.error is None or isinstance(step.error, Unavailable)
+        errors += step.error is not None
+        clock.now += step.wait
+    assert (firsts(step)[0], errors, recorder.found) == (0, 30, [])
 
 
 @pytest.mark.parametrize("plain", [False, True])
 def test_one_answer_that_a_position_is_lost_is_no_loss(plain: bool) -> None:
-    clock, feed = Clock(), Flaky(wrong=1 + plain, plain=plain)
+    clock, feed = Clock(), Flaky(wrong=1, plain=plain, judges=True)
     reader, recorder = reader_of(feed, clock=clock)
     assert reader.step(0.0) == Step((), CONFIRMED)
     clock.now += CONFIRMED / 2
     assert reader.step(0.0) == Step((), CONFIRMED / 2), "a second answer comes seconds later"
     clock.now += CONFIRMED / 2
     assert firsts(reader.step(0.0))[0] == 0
-    feed.wrong = 1 + plain
+    feed.wrong = 1
     reader.disconnect()
     clock.now += 10 * BLOCKED
     assert reader.step(0.0) == Step((), CONFIRMED), "what was read meanwhile proves the first wrong"
@@ -230,13 +245,13 @@ def test_a_loss_counts_however_slow_the_replies_are_and_after_however_many(
 
 def test_a_position_that_is_refused_later_each_time_is_a_gap() -> None:
     """A server that accepts it with an empty answer, and refuses it with the next."""
-    clock, feed = Clock(), Flaky(wrong=100, plain=True, accepts=True)
+    clock, feed = Clock(), Flaky(wrong=100, plain=True, accepts=True, judges=True)
     reader, recorder = reader_of(feed, clock=clock)
     for _ in range(6):
         if confirmed(reader, clock).pages:
             break
         clock.now += 1.0
-    assert [cause for cause, to in recorder.found if not to] == ["position_lost"]
+    assert [cause for cause, to in recorder.found if not to] == ["trimmed"]
     assert reader.read_to == place(59)
 
 

@@ -148,6 +148,13 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         )
         return MongoFollowing(self.settings, PARTITION, stream, beginning, self._losses)
 
+    def judged(self, error: PositionLost, bookmark: Bookmark) -> feeds.HistoryLost:
+        known = losses.cluster_of(bookmark.mark)  # following has compared it
+        found = self._losses.refused(error, bookmark, known, ())
+        if not isinstance(found, feeds.HistoryLost):
+            raise found
+        return found
+
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         return moved(self.settings, saved, stored)
 

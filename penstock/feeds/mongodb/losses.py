@@ -8,6 +8,7 @@ from penstock.feeds import Gap, HistoryLost
 from penstock.feeds.mongodb.cluster import identity, is_another, is_proven, lacks, reach
 from penstock.feeds.mongodb.connect import Client, address
 from penstock.feeds.mongodb.failures import cause_of, is_unsplit, translating
+from penstock.feeds.mongodb.lag import time_of_mark
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.feeds.shared import lost
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
@@ -113,12 +114,18 @@ class Losses:
     def refused(
         self, error: PositionLost, bookmark: Bookmark, found: str, gaps: Sequence[Gap]
     ) -> PenstockError:
-        """The server refuses what follows the bookmark, despite `gaps`. `found`: its identity."""
+        """The server refuses what follows the bookmark, despite `gaps`. `found`: its identity.
+        Unavailable where that is no loss: a member whose oplog is shorter may have answered."""
         is_token = "token" in (bookmark.mark or {}) and time_in_era(bookmark) > 0
         if is_token and is_unsplit(error):
             self.unsplit = bookmark
             return Unavailable(error.message, error.code, hint="it is followed by its time")
         cause = cause_of(error)
+        if cause == "oplog_rolled_over" and not gaps:
+            asked = time_of_mark(bookmark.mark) or time_in_era(bookmark)
+            if 0 < reach(self._settings)[0] <= asked:
+                hint = "the oplog has the changes, as far as is seen: does every member keep them?"
+                return Unavailable(error.message, error.code, hint=hint)
         loss = self._lost(cause, bookmark, error.message, gaps=gaps)
         if cause == "token_unknown" and not is_proven(cluster_of(bookmark.mark), found):
             return HistoryLost(loss.gap, hint=f"is it another cluster? {loss.hint}")

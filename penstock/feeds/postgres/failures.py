@@ -51,7 +51,6 @@ _TABLE: dict[str, _Row] = {
         "the server took too long, perhaps for a long transaction that a new slot waits for",
     ),
     "58": (Unavailable, "the server has trouble with its files: see its log"),
-    "58P01": (PositionLost, "WAL that the slot needs is gone: drop it, and copy the tables anew"),
     "XX": (Unavailable, "the server met an internal error: see its log"),
     "": (SettingsError, _DEFECT),
 }
@@ -73,6 +72,11 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     ("55000", "can no longer", (PositionLost, "drop the slot, and copy the tables anew")),
     ("55000", "cannot read from", (PositionLost, "drop the slot, and copy the tables anew")),
     ("55000", "invalidated", (PositionLost, "drop the slot, and copy the tables anew")),
+    (
+        "58P01",  # of other files, too, while the server's package is replaced
+        "requested WAL segment",
+        (PositionLost, "if it stays so, WAL that the slot needs is gone: drop the slot"),
+    ),
     ("55000", "recovery", (SettingsError, "connect to the primary, or to a standby of 16+")),
     ("53300", "max_wal_senders", (Unavailable, "raise max_wal_senders, or stop another reader")),
     (

@@ -187,7 +187,24 @@ def test_a_position_that_is_refused_after_an_empty_answer_each_time_is_a_gap(
         again.loss()
     else:
         assert again.read(2) == ["8", "9"]
-    assert again.causes[:1] == ["position_lost"]
+    assert again.causes[:1] == ["oplog_rolled_over"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+@pytest.mark.parametrize("late", [0, 1])
+def test_a_refusal_that_the_oplog_contradicts_is_no_gap_however_often(
+    server: ScriptedMongod, reading: Read, policy: str, late: int
+) -> None:
+    """As of a member whose oplog is shorter, until another one is read."""
+    bookmark = stored(server, reading, 1, 2)
+    server.late = late
+    server.fail("getMore", 286, times=5)
+    again = reading(feed_of(server, on_gap=policy), bookmark)
+    again.until(lambda: len(again.errors) == 4)
+    server.history.insert(3)
+    assert again.read(1) == ["3"]
+    assert not again.gaps
 
 
 @pytest.mark.slow

@@ -9,9 +9,12 @@ from penstock.feeds import HistoryLost
 from penstock.feeds.postgres import PostgresFeed
 from penstock.model.errors import PositionLost, Unavailable
 from penstock.model.position import Bookmark
+from penstock.reading.gaps import GapLog
+from penstock.reading.reader import PartitionReader
 from tests.feeds.postgres.story import SLOT, TABLE, feed_of, insert, server_of, started
 from tests.servers import Postgres
 from tests.slots import drop_slot
+from tests.waiting import Clock
 
 
 def test_a_place_and_its_mark_follow_on_without_a_gap(server: Postgres) -> None:
@@ -51,6 +54,32 @@ def test_a_slot_that_was_dropped_is_a_gap_and_made_anew(server: Postgres) -> Non
     assert story.rows[10]["cursor"] > begins > story.rows[9]["cursor"]
     insert(server, 31, 32)
     story.read(server, 2)  # and from here on all is well
+
+
+@pytest.mark.parametrize("policy", ["fail", "continue", "resnapshot"])
+def test_a_server_whose_pgoutput_is_away_for_a_while_has_lost_nothing(
+    server: Postgres, policy: str
+) -> None:
+    """58P01, as while the server's package is replaced."""
+    story, clock, gaps = started(server), Clock(), GapLog()
+    insert(server, 11, 20)
+    server.execute("ALTER DATABASE postgres SET dynamic_library_path = '/nowhere'")
+    feed = feed_of(server, on_gap=policy)
+    reader = PartitionReader(feed, SLOT, story.bookmark, gaps, clock=clock)
+    until, refused, count = clock.now + 8.0, 0, 0
+    deadline = time.monotonic() + 60
+    while count < 10:
+        assert time.monotonic() < deadline
+        step = reader.step(0.2)
+        assert step.error is None or isinstance(step.error, Unavailable), step.error
+        refused += "pgoutput" in str(step.error)
+        count += sum(page.count for page in step.pages)
+        clock.now += step.wait or 0.1
+        if clock.now > until:
+            server.execute("ALTER DATABASE postgres RESET dynamic_library_path")
+    reader.disconnect()
+    assert refused > 3
+    assert (count, gaps.rows()) == (10, {})
 
 
 def test_a_slot_that_goes_while_we_connect_is_a_gap(server: Postgres) -> None:
