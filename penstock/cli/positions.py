@@ -206,29 +206,25 @@ def _cells(row: Mapping[str, Any]) -> Sequence[str]:
 def _print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_json: bool) -> None:
     """Of all partitions that have not ended, or whose descendants are not stored yet, and in sum.
     `remaining` (changes) and `lag_seconds` may be null; `error`: why neither is known."""
-    rows, totals = list[dict[str, Any]](), dict[str, int | None]()
+    rows, totals = list[dict[str, Any]](), dict[str, int]()
     for backend in pipeline.backends:
         some, totals[backend.name] = _of_backend(pipeline, backend, stored)
         rows += some
-    known = [each for each in totals.values() if each is not None]
-    total = sum(known) if known else None
-    # A partition is not in its backend's sum, or has ended and has descendants that may have more.
-    at_least = any(row["remaining"] is None and totals[row["backend"]] is not None for row in rows)
+    total = sum(totals.values())
+    # Of a partition nothing is known, or it has ended and has descendants that may have more.
+    at_least = any(row["remaining"] is None for row in rows)
     if as_json:
         found = {"remaining": total, "at_least": at_least, "backends": totals, "partitions": rows}
         click.echo(json.dumps(found, indent=2))
         return
     if cells := [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]:
         click.echo(columns(("backend", "partition", "remaining"), cells))
-    for name in (name for name, each in totals.items() if each is None):
-        click.echo(f"{name}: not known; not in the sum", err=True)
-    text = "not known" if total is None else f"at least {total}" if at_least else str(total)
-    click.echo(f"in sum: {text}")
+    click.echo(f"in sum: at least {total}" if at_least else f"in sum: {total}")
 
 
 def _of_backend(
     pipeline: Deployment, backend: Backend, stored: Sequence[StoredRow]
-) -> tuple[list[dict[str, Any]], int | None]:
+) -> tuple[list[dict[str, Any]], int]:
     """Its rows, and its sum; see `Estimate`."""
     prefix = f"{backend.name}/"
     mine = {
@@ -243,7 +239,7 @@ def _of_backend(
         lags = _lags(pipeline, backend.name) if bookmarks else {}
         why = f"{backend.type} has no number of changes, and no running pipeline knows a lag"
         failed = {name: why for name in bookmarks if name not in lags}
-        found = Estimate(counts={}, failed=failed, awaited=(), total=None)
+        found = Estimate(counts={}, failed=failed, awaited=(), total=1)
     errors |= found.failed
     errors |= dict.fromkeys(found.awaited, "it has ended, and its descendants have no position yet")
     rows = [
@@ -257,7 +253,7 @@ def _of_backend(
         for name, bookmark in mine.items()
         if bookmark is None or not bookmark.ended or name in found.awaited
     ]
-    return rows, found.total if bookmarks else None if mine else 1
+    return rows, max(found.total, 1) if errors else found.total
 
 
 def _lags(pipeline: Deployment, backend: str) -> dict[str, float]:

@@ -25,13 +25,13 @@ class Estimate:
     """The work that is left, in changes. `counts`: of each partition that has not ended and could
     be asked for. `failed`: why of the others it is not known. `awaited`: partitions that have ended
     and of which a descendant, which may have changes, has no bookmark yet. `total`: of `counts`; at
-    least 1 where there is no partition yet or a descendant is awaited, so that a reader starts;
-    None where nothing is known."""
+    least 1 where there is no partition yet, one is not in `counts` or a descendant is awaited: a
+    reader starts, which finds out."""
 
     counts: Mapping[PartitionId, int]
     failed: Mapping[PartitionId, str]
     awaited: Collection[PartitionId]
-    total: int | None
+    total: int
 
 
 def estimate(feed: Feed, bookmarks: Bookmarks) -> Estimate | None:
@@ -42,9 +42,8 @@ def estimate(feed: Feed, bookmarks: Bookmarks) -> Estimate | None:
         return None
     counts, failed = _counted(feed, bookmarks)
     awaited = _awaited(feed, bookmarks)
-    total = sum(counts.values()) if counts or not failed else None
-    if awaited or not bookmarks:
-        total = max(total or 0, 1)
+    least = 1 if failed or awaited or not bookmarks else 0
+    total = max(least, sum(counts.values()))
     return Estimate(counts=counts, failed=failed, awaited=awaited, total=total)
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from azure.cosmos import CosmosClient
 
 from penstock.feeds.cosmos.failures import Refused, translating
-from penstock.feeds.cosmos.ranges import FeedMark, KeyRange
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, number_of
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.model.errors import Malformed, SettingsError
 from penstock.wire.cosmos.decoder import Document
@@ -50,6 +50,15 @@ class FeedAnswer(NamedTuple):
     documents: Sequence[Document]
     body: bytes
     newest: int | None
+
+    def is_cut_short(self, before: str | None) -> bool:
+        """Whether an answer without documents, asked for after the etag `before`, is not the last:
+        on a part of a merged partition the service may stop before its newest LSN, with a new
+        continuation."""
+        begun, reached = number_of(before), number_of(self.etag)
+        if reached is None or self.newest is None or self.etag == before:
+            return False
+        return (begun is None or begun < reached) and reached < self.newest
 
 
 class CosmosContainer:

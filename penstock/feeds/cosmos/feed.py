@@ -196,14 +196,18 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
         return mark.after(answer.etag), ()
 
     def remaining(self, partition: PartitionId, bookmark: Bookmark) -> int | None:
-        """See `feeds.EstimatesLag`: transactions, as .NET's estimator counts them."""
+        """See `feeds.EstimatesLag`: transactions, as .NET's estimator counts them; of a range that
+        was split nothing is known, and of a part of a merged one at least 1 where the service
+        stopped before its newest."""
         key_range = KeyRange.of(partition)
         mark = mark_of(bookmark, key_range)
         if mark is None:
             return None
         answer = self._client.peek(key_range, mark)
+        if answer.ranges != (key_range,):
+            return None
         if not answer.documents or answer.newest is None:
-            return 0
+            return int(answer.is_cut_short(mark.etag))
         paths = self._client.identity().paths
         first = lsn_of(in_order(answer.documents, paths, every=self.settings.every)[0][0])
         return max(0, answer.newest - first + 1) if first else 1

@@ -8,7 +8,7 @@ from typing import Any
 from penstock.feeds import HistoryLost
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, FeedAnswer
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, failure
-from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, PageBoundaries, number_of
+from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, PageBoundaries
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.feeds.shared import lost
 from penstock.model.errors import PenstockError, Unavailable
@@ -173,7 +173,7 @@ class CosmosFollowing:
         after = walk.mark
         if skip == len(placed):
             self._boundaries.renew(after)
-            if not placed and not self._has_more(before, answer):
+            if not placed and not answer.is_cut_short(before.etag):
                 self._at_tip = self._pace.is_idle = True
                 self._pace.not_before = time.monotonic() + self._served.settings.poll
             return None
@@ -189,14 +189,6 @@ class CosmosFollowing:
             context=self._context(before, after, skip),
             payload=answer.body,
         )
-
-    def _has_more(self, before: FeedMark, answer: FeedAnswer) -> bool:
-        """Whether an answer without documents is not the last: on a part of a merged partition the
-        service may stop before its newest LSN, with a new continuation."""
-        reached, newest = number_of(answer.etag), answer.newest
-        if reached is None or newest is None or self._walk.mark.etag == before.etag:
-            return False
-        return reached < newest
 
     def _context(self, before: FeedMark, after: FeedMark, skip: int) -> bytes:
         return DocumentContext(

@@ -503,8 +503,9 @@ def test_an_empty_answer_before_the_newest_lsn_is_not_the_tip(
     for name in "abcdef":
         put(orders, name)
     feed = feed_of(server, poll=100)
-    following = feed.follow(*only(feed.begin()))
-    stock, steps = orders.feed, iter(['"1"'])
+    name, begun = only(feed.begin())
+    following = feed.follow(name, begun)
+    stock, steps = orders.feed, iter(['"1"', '"1"'])
 
     def slowly(place: Any, **given: Any) -> Any:
         page = stock(place, **given)
@@ -512,6 +513,7 @@ def test_an_empty_answer_before_the_newest_lsn_is_not_the_tip(
         return page if step is None else replace(page, documents=[], etag=step, lsn=9)
 
     orders.feed = slowly  # type: ignore[method-assign]
+    assert feed.remaining(name, begun) == 1
     assert following.read(0.0) == []
     status = following.status()
     assert (status["details"]["tip_reached"], following.next_in) == (False, 0.0)
