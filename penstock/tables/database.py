@@ -90,8 +90,20 @@ class TableDatabase(ABC):
         source, which is stored as that."""
 
     @abstractmethod
-    def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
-        """Alters a table. Raises SettingsError where another try would not help."""
+    def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
+        """Alters a table. Raises SettingsError where another try would not help, and for another
+        session's lock, unless the caller `waits` until that is gone."""
+
+    def copies(self, cursor: Any, staged: StagedRows, rows: Sequence[Any]) -> bool:
+        """Adds new rows in bulk; or none, and is false, where another row is in the way of one."""
+        try:
+            with cursor.connection.transaction():
+                staged.copy(cursor, rows)
+        except self.error as error:
+            if self.is_conflict(error):
+                return False
+            raise
+        return True
 
     def labels(self, cursor: Any, kind: str) -> Sequence[str]:
         """Those of a type that is an enum."""

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
 NULL, UNSENT = "\\N", "\\U"
 FIRST_OWN = 10_000  # numbers of types that are not built in
@@ -161,7 +160,7 @@ def changes_of(batch: pa.RecordBatch) -> list[LineChange]:
     unchanged = columns("unchanged")
     has_unsent: Iterable[bool] = repeat(False)
     if len(unchanged.flatten()):
-        has_unsent = [bool(count) for count in pc.list_value_length(unchanged).to_pylist()]
+        has_unsent = [bool(count) for count in unchanged.value_lengths().to_pylist()]
     return list(
         map(
             LineChange, columns("operation").to_pylist(), columns("key").to_pylist(),

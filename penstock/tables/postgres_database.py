@@ -31,6 +31,7 @@ from penstock.tables.staging import (
 from penstock.tables.values import Encoder, array_of, as_bytes, as_document, as_text, as_time
 
 _PATIENCE = 10  # seconds to connect
+_PATIENCE_TO_ALTER = "5s"  # all that comes after us waits as well, and other tables do
 _DANGLING = ("23001", "23503")
 _CONFLICTS = ("23505", "23P01")  # another row is in the way
 _LOCKED = "55P03"  # others wait meanwhile: it is not tried again at once
@@ -82,6 +83,7 @@ class PostgresDatabase(TableDatabase):
     foreign keys of targets out."""
 
     error, find, type_at = psycopg.Error, staticmethod(find_destination), staticmethod(type_at)
+    check_deferred = staticmethod(check_deferred)
 
     def __init__(self, url: str, *, ledger: str = "penstock", replica_role: bool = False) -> None:
         self._url, self._ledger, self._replica_role = url, ledger, replica_role
@@ -119,8 +121,8 @@ class PostgresDatabase(TableDatabase):
 
     def translation(self, error: Any, doing: str) -> PenstockError:
         state, means = error.sqlstate, meaning(state_of(error))
+        said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
         if means == "refused":
-            said = " ".join(re.findall("[A-Z][a-z]*", type(error).__name__)).lower()
             about = [
                 f"{kind} {name}" for kind, name in (
                     ("constraint", error.diag.constraint_name),
@@ -131,7 +133,8 @@ class PostgresDatabase(TableDatabase):
                 f"the destination refuses a row: {', '.join([said, *about])} ({state})",
                 "postgres.row-refused",
             )
-        said = _first_line(error)
+        if not error.diag.context:  # else a function of the user's may say values of a row
+            said = (error.diag.message_primary or str(error)).strip().partition("\n")[0][:300]
         if state == "2BP01":  # what depends on a column that goes
             said = f"{said}: {error.diag.message_detail}"
         message = f"{doing} at the destination: {said} ({state or 'no connection'})"
@@ -171,9 +174,6 @@ class PostgresDatabase(TableDatabase):
 
     def is_ambiguous(self, error: Any) -> bool:
         return bool(error.sqlstate == _TWICE)
-
-    def check_deferred(self, cursor: Any) -> None:
-        check_deferred(cursor)
 
     def staged(
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
@@ -238,24 +238,18 @@ class PostgresDatabase(TableDatabase):
                 code="postgres.triggers-run",
             )  # fmt: skip
 
-    def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
-        # All that comes after us waits as well, and other tables do.
-        cursor.execute("SET LOCAL lock_timeout = '5s'")
-        for statement in statements:
+    def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
+        cursor.execute(f"SET LOCAL lock_timeout = '{_PATIENCE_TO_ALTER}'")
+        for statement in commands:
             try:
                 cursor.execute(statement)
             except psycopg.Error as error:
                 state = state_of(error)
-                if state != _LOCKED and meaning(state) in ("passes", "recurs"):
+                if meaning(state) in ("passes", "recurs") and (waits or state != _LOCKED):
                     raise
-                what = type(error).__name__  # its message may have a row's values
                 raise SettingsError(
-                    f"{target} cannot be altered: {what} ({state})",
+                    f"{target} cannot be altered: {self.translation(error, 'altering').message}",
                     "postgres.target-unaltered",
                     hint=f"{statement.as_string(None)}; is tried again, or do it by hand",
                 ) from None
         cursor.execute(f"SET LOCAL lock_timeout = '{PATIENCE}'")  # the default is the role's
-
-
-def _first_line(error: psycopg.Error) -> str:
-    return (error.diag.message_primary or str(error)).strip().partition("\n")[0][:300]

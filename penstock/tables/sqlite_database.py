@@ -154,11 +154,13 @@ class SqliteDatabase(TableDatabase):
             row_id_of(relation.table, relation.names)
         super().create(cursor, relation, name, periods=periods, sid_column=sid_column)
 
-    def alter(self, cursor: Any, target: str, statements: Sequence[sql.Composed]) -> None:
-        for statement in statements:
+    def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
+        for statement in commands:
             try:
                 cursor.execute(statement)
             except sqlite3.OperationalError as error:
+                if code_of(error) in ERRORS:  # of the file
+                    raise
                 raise SettingsError(
                     f"{target} cannot be altered as its source was: {error}",
                     "sqlite.target-unaltered",

@@ -73,6 +73,8 @@ class SqliteConnection(sqlite3.Connection):
         except BaseException:
             if self.in_transaction:  # else SQLite has ended it
                 self.execute("ROLLBACK TO penstock" if inner else "ROLLBACK")
+                if inner:  # else an outer one would be rolled back to here
+                    self.execute("RELEASE penstock")
             raise
         self.execute("RELEASE penstock" if inner else "COMMIT")
 

@@ -24,7 +24,7 @@ from penstock.consumer.mirror.snapshot_messages import (
     loaded,
 )
 from penstock.consumer.mirror.steps import LoadedChunk
-from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target import MirrorTarget
 from penstock.consumer.mirror.target_table import TargetTable
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, Rejected, SettingsError, Unavailable
@@ -197,9 +197,8 @@ class Bootstrap:
             self._chunks[each.chunk] = each
             self.progress.chunks += 1
             self.progress.rows += each.rows
-        self._coder = RowCoder(
-            self.table, self.table.names, encoders(self._target, self.table.columns)
-        )
+        encoders = self._target.encoders(self.table)
+        self._coder = RowCoder(self.table, self.table.names, encoders)
 
     def _request(self) -> None:
         """Asks for a snapshot: one that runs, or a new one."""

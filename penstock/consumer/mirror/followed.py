@@ -13,7 +13,7 @@ from penstock.consumer.mirror.documents import is_renamed_to, row_change
 from penstock.consumer.mirror.plan import TablePlan
 from penstock.consumer.mirror.published_tables import Catalog
 from penstock.consumer.mirror.steps import AlterColumns, ForgetLate, Step
-from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target import MirrorTarget
 from penstock.consumer.mirror.target_table import TargetTable
 from penstock.consumer.tail.bodies import is_json
 from penstock.model.errors import PenstockError, SettingsError
@@ -166,11 +166,8 @@ class Followed:
 
     def _planned(self) -> TablePlan:
         if self._plan is None:
-            self._plan = TablePlan(
-                self.table,
-                encoders(self._target, self.table.columns),
-                restores=self.table.has_several_points,
-            )
+            restores, encoders = self.table.has_several_points, self._target.encoders(self.table)
+            self._plan = TablePlan(self.table, encoders, restores=restores)
         return self._plan
 
     def may_have_documents(self, message: Delivered) -> bool:

@@ -1,15 +1,17 @@
 """A replica's connection to its database of tables: statements, and what writes rows of a table."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+from psycopg import sql
 
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.closing import Closes, closing_on_failure
 from penstock.tables.database import TableDatabase
 from penstock.tables.lines import RelationColumn, SourceRelation
-from penstock.tables.staged import Destination, RowMapping, StagedRows
+from penstock.tables.staged import Destination, RowMapping, StagedRows, kinds_listed
 from penstock.tables.values import Encoder
 
 
@@ -32,13 +34,25 @@ class TargetSession(Closes):
         if connection is not None:
             connection.close()
 
-    def encoder(self, column: TargetColumn) -> Encoder:
-        """What makes a value of the target of a value of a message (not null)."""
-        return self.database.encoder(column.type, self._stored_type(column))
+    def encoders(self, table: TargetTable) -> Mapping[str, Encoder]:
+        """What makes values of the target of values of messages (not null), by the columns that
+        need it."""
+        encoder = self.database.encoder
+        made = {one.name: encoder(one.type, self._stored_type(one)) for one in table.columns}
+        return {name: encode for name, encode in made.items() if encode is not None}
 
     def _create(self, table: TargetTable, name: str) -> None:
         cursor = self._opened().cursor()
         self.database.create(cursor, self._relation(table), (self._schema, name))
+
+    def _alter(self, target: str, gone: Iterable[str], new: Mapping[str, str]) -> None:
+        """Columns go, and others come with these types."""
+        start = sql.SQL("ALTER TABLE {} ").format(sql.Identifier(self._schema, target))
+        drops = [sql.SQL("DROP COLUMN {}").format(sql.Identifier(name)) for name in gone]
+        adds = [sql.SQL("ADD COLUMN {}").format(kinds_listed({one: new[one]})) for one in new]
+        commands = (start + each for each in (*drops, *adds))
+        with self._translated():
+            self.database.alter(self._opened().cursor(), target, *commands, waits=True)
 
     def _rename(self, old: str, new: str) -> None:
         self._run(f"ALTER TABLE {quoted(old)} RENAME TO {quoted(new)}")

@@ -11,7 +11,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
+from importlib import import_module
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import orjson
@@ -39,7 +40,6 @@ from penstock.tables.database import TableDatabase
 from penstock.tables.fold import Clear, Merge, Move, Recount
 from penstock.tables.sift import sift
 from penstock.tables.sqlstates import Recurring
-from penstock.tables.values import Encoder
 
 _CREATE = (
     "CREATE TABLE IF NOT EXISTS penstock_mirror"
@@ -50,7 +50,12 @@ _CREATE = (
     "CREATE TABLE IF NOT EXISTS penstock_mirror_owner (one int PRIMARY KEY, token text NOT NULL)",
 )
 
-_SCHEMES = {"postgresql": "postgres"}  # -> what the sink is called
+# Databases of our own, by the schemes of their URLs: their sinks take long to import.
+_OURS = {
+    "postgres": "postgres_database:PostgresDatabase",
+    "postgresql": "postgres_database:PostgresDatabase",
+    "sqlite": "sqlite_database:SqliteDatabase.of_url",
+}
 
 
 class _Undone(Exception):
@@ -199,16 +204,11 @@ class MirrorTarget(TargetSession):
         return int(self._run(f"SELECT count(*) FROM {quoted(table.target)}")[0][0])
 
     def _step(self, table: TargetTable, step: Step) -> None:
-        target = quoted(table.target)
         match step:
             case Clear():  # readers see the rows until the commit
-                self._run(f"DELETE FROM {target}")
+                self._run(f"DELETE FROM {quoted(table.target)}")
             case AlterColumns(added, dropped):
-                for name in dropped:
-                    self._run(f"ALTER TABLE {target} DROP COLUMN {quoted(name)}")
-                for column in added:
-                    kind = self._kind(column)
-                    self._run(f"ALTER TABLE {target} ADD COLUMN {quoted(column.name)} {kind}")
+                self._alter(table.target, dropped, {one.name: self._kind(one) for one in added})
             case RestoreRows(keys):
                 self._restore(table, keys)
             case ForgetLate():
@@ -221,15 +221,8 @@ class MirrorTarget(TargetSession):
     def _fill(self, table: TargetTable, rows: Sequence[Values]) -> None:
         """Adds rows in bulk; one that has a key of another replaces it."""
         staged, cursor = self._rows_of(table), self._opened().cursor()
-        cursor.execute("SAVEPOINT penstock_fill")
-        try:
-            staged.copy(cursor, rows)
-        except self.database.error as error:
-            if not self.database.is_conflict(error):
-                raise
-            cursor.execute("ROLLBACK TO SAVEPOINT penstock_fill")
+        if not self.database.copies(cursor, staged, rows):
             staged.apply(cursor, [_added(table, rows)])
-        cursor.execute("RELEASE SAVEPOINT penstock_fill")
 
     def _restore(self, table: TargetTable, keys: Sequence[Values] | None) -> None:
         target, late = quoted(table.target), self._late(table)
@@ -247,35 +240,29 @@ class MirrorTarget(TargetSession):
         there, new = self._find(table.target), self._find(self._loading(table))
         if there is None or new is None or there.primary != new.primary:
             return False
-        if any(there.columns[name] != new.columns[name] for name in new.primary):
+        differ = there.columns.items() ^ new.columns.items()
+        gone, come = ({name: kind for name, kind in each.columns.items() if (name, kind) in differ}
+                      for each in (there, new))  # fmt: skip
+        if come.keys() & new.primary:
             return False
-        target, kinds = quoted(table.target), new.columns
-        self._run("SAVEPOINT penstock_fits")
         try:
-            for name, kind in there.columns.items():
-                if kinds.get(name) != kind:
-                    self._run(f"ALTER TABLE {target} DROP COLUMN {quoted(name)}")
-            for name, kind in kinds.items():
-                if there.columns.get(name) != kind:
-                    self._run(f"ALTER TABLE {target} ADD COLUMN {quoted(name)} {kind}")
+            with self._opened().transaction():
+                self._alter(table.target, gone, come)
         except SettingsError:
-            self._run("ROLLBACK TO SAVEPOINT penstock_fits")
             return False
         return True
 
     def _make_room(self, table: TargetTable, step: Move) -> None:
         """A row that has the new key already is older or newer than the row that moves there: with
         chunks of several points in the log."""
-        new = key_of(table)(step.row)  # no value of a key is absent
-        if new != step.old and self._with_key("SELECT 1", table, step.old):
-            self._with_key("DELETE", table, new)
-
-    def _with_key(self, what: str, table: TargetTable, key: Values) -> bool:
-        """Does something with the row of a key; whether that gave rows."""
-        staged, names = self._rows_of(table), self._names(table.key)
-        staged.stage(self._opened().cursor(), (), [key])
-        among = f"({names}) IN (SELECT {names} FROM {staged.keys})"
-        return bool(self._run(f"{what} FROM {quoted(table.target)} WHERE {among}"))
+        new, staged, cursor = key_of(table)(step.row), self._rows_of(table), self._opened().cursor()
+        if new == step.old:  # no value of a key is absent
+            return
+        staged.stage(cursor, (), [step.old])
+        names = self._names(table.key)
+        old = f"WHERE ({names}) IN (SELECT {names} FROM {staged.keys})"
+        if self._run(f"SELECT 1 FROM {quoted(table.target)} {old}"):
+            staged.apply(cursor, [Merge([new])])
 
     def _names(self, names: Sequence[str]) -> str:
         return ", ".join(map(quoted, names))
@@ -391,13 +378,15 @@ def _added(table: TargetTable, rows: Sequence[Values]) -> Merge | Recount:
 
 
 def open_target(url: str) -> MirrorTarget:
-    """The database that a URL names, by its scheme: that of the sink of this name. No I/O. Raises
-    SettingsError."""
+    """The database that a URL names, by its scheme: one of ours, or that of the sink of this name.
+    No I/O. Raises SettingsError."""
     scheme, separator, _ = url.partition("://")
-    name = _SCHEMES.get(scheme, scheme)
     made = None
-    if separator and name in known("sinks"):
-        made = plugin("sinks", name).database
+    if separator and scheme in _OURS:
+        module, _, name = _OURS[scheme].partition(":")
+        made = attrgetter(name)(import_module(f"penstock.tables.{module}"))
+    elif separator and scheme in known("sinks"):
+        made = plugin("sinks", scheme).database
     if made is None:
         kinds = ", ".join(filter(_is_of_tables, known("sinks")))
         raise SettingsError(
@@ -411,9 +400,3 @@ def _is_of_tables(sink: str) -> bool:
     with suppress(SettingsError):  # a driver that is not installed
         return plugin("sinks", sink).database is not None
     return False
-
-
-def encoders(target: MirrorTarget, columns: Sequence[TargetColumn]) -> Mapping[str, Encoder]:
-    """Those of the columns that need one."""
-    made = {column.name: target.encoder(column) for column in columns}
-    return {name: encode for name, encode in made.items() if encode is not None}

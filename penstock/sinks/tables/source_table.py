@@ -208,7 +208,7 @@ class SourceTable:
             )
         if changes.statements:
             try:
-                database.alter(cursor, self.target, changes.statements)
+                database.alter(cursor, self.target, *changes.statements)
             except SettingsError as error:
                 raise SettingsError(
                     f"{self.name}: {error.message}", error.code, hint=error.hint
@@ -253,16 +253,10 @@ class SourceTable:
         ):
             self._refuse_emptied()
         if plan.is_lines:
-            try:
-                with cursor.connection.transaction():
-                    staged.copy(cursor, steps)
-            except database.error as error:
-                if not database.is_conflict(error):
-                    raise
-                # Some are there: now they replace the rows with their keys.
-                steps = staged.plan(plan.changes)
-            else:
+            if database.copies(cursor, staged, steps):
                 return
+            # Some are there: now they replace the rows with their keys.
+            steps = staged.plan(plan.changes)
         if is_between and any(isinstance(step, Move) for step in steps):
             # The row with the old key may be gone, with the values that the change lacks.
             raise BeginAnew

@@ -34,7 +34,7 @@ SCHEMAS = {
 
 
 def followed(table: TargetTable = TABLE, schemas: Mapping[str, Any] = SCHEMAS) -> Followed:
-    target: Any = SimpleNamespace(encoder=lambda _: None)
+    target: Any = SimpleNamespace(encoders=lambda _: {})
     catalog: Any = SimpleNamespace(version=lambda _, version: schemas.get(version))
     return Followed(table, target, catalog, dropped="drop")
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.consumer.mirror.followed import Followed
 from penstock.consumer.mirror.plan import TablePlan
 from penstock.consumer.mirror.steps import LoadedChunk, Step, TableRefused
-from penstock.consumer.mirror.target import MirrorTarget, encoders
+from penstock.consumer.mirror.target import MirrorTarget
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.nats.consumers import Delivered
 from penstock.tables.fold import Merge, Recount
@@ -107,7 +107,7 @@ def test_steps_leave_the_rows_of_the_source(data: st.DataObject) -> None:
     target.begin(table)
     target.finish(table)
     for _ in range(data.draw(st.integers(1, 3))):  # transactions of the target
-        plan = TablePlan(table, encoders(target, table.columns))
+        plan = TablePlan(table, target.encoders(table))
         for each in source.changes():
             plan.add(each)
         target.apply([(table, plan.steps())], {})
