@@ -152,4 +152,4 @@ class Flow(Noted):
 
     def wait(self, seconds: float) -> None:
         """See `OwnedState`."""
-        self._is_over.wait(min(seconds, 0.2))
+        self._is_over.wait(min(seconds, 0.05))

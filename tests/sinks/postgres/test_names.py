@@ -16,7 +16,7 @@ from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
 
-STATE = "SELECT state, detail FROM penstock.ledger"
+STATE = 'SELECT state, detail FROM penstock.ledger ORDER BY "table"'
 
 
 @pytest.fixture
@@ -25,14 +25,18 @@ def target(postgres: Postgres) -> Iterator[Database]:
         yield fresh
 
 
-def waits_for(flow: Flow, target: Database, said: str) -> None:
-    """Until the only table waits, and says so."""
+def waits_for(flow: Flow, target: Database, *said: str) -> None:
+    """Until each table, by its name, waits, and says so."""
 
-    def does() -> bool:
+    def do() -> bool:
         flow.check()
-        return any(state == "waiting" and said in text for state, text in target.execute(STATE))
+        found = target.execute(STATE)
+        return len(found) == len(said) and all(
+            state == "waiting" and one in text
+            for (state, text), one in zip(found, said, strict=True)
+        )
 
-    until(does, 60, problem=lambda: target.execute(STATE))
+    until(do, 60, problem=lambda: target.execute(STATE))
 
 
 def equal(flow: Flow, source: Database, target: Database, columns: str = "*") -> None:
@@ -43,7 +47,7 @@ def equal(flow: Flow, source: Database, target: Database, columns: str = "*") ->
 
 
 def checked(flow: Flow, code: str = "tables.name-taken") -> list[str]:
-    """What `check` says of the names of the only table."""
+    """What `check` says of the names of tables."""
     return [each.level for each in flow.findings() if each.code == code]
 
 
@@ -51,29 +55,30 @@ CALLS = "CREATE TABLE calls (id int PRIMARY KEY, sid text, v text)"
 SID_IS_LOST = "the source's own column sid would be lost"
 
 
-@pytest.mark.parametrize(
-    ("made", "options"),
-    [
-        ("CREATE TABLE calls (id int, sid text, v text, PRIMARY KEY (id, sid))", {}),
-        ("", {"create": True}),
-        ("", {"create": True, "type": "history"}),
-        ("CREATE TABLE calls (id int PRIMARY KEY, v text); COMMENT ON TABLE calls IS"
-         " 'made by penstock'", {}),
-    ],
-    ids=["a shared target", "created", "history", "added"],
-)  # fmt: skip
+# A table -> what the map says, and the target that is there.
+WITH_SID: dict[str, tuple[dict[str, Any], str]] = {
+    "created": ({"create": True}, ""),
+    "history": ({"create": True, "type": "history"}, ""),
+    "made": ({}, "(id int PRIMARY KEY, v text); COMMENT ON TABLE made IS 'made by penstock'"),
+    "shared": ({}, "(id int, sid text, v text, PRIMARY KEY (id, sid))"),
+}
+
+
 def test_a_column_sid_of_the_source_is_never_overwritten(
-    database: Database, target: Database, made: str, options: dict[str, Any]
+    database: Database, target: Database
 ) -> None:
-    database.execute(f"{CALLS}; INSERT INTO calls VALUES (1, 'CA1', 'a'), (2, 'CA2', 'b')")
-    if made:
-        target.execute(made)
-    flow = Flow(database, target, {"calls": options})
-    assert checked(flow) == ["error"]
+    for name, (_, made) in WITH_SID.items():
+        database.execute(CALLS.replace("calls", name))
+        database.execute(f"INSERT INTO {name} VALUES (1, 'CA1', 'a'), (2, 'CA2', 'b')")
+        if made:
+            target.execute(f"CREATE TABLE {name} {made}")
+    flow = Flow(database, target, {name: options for name, (options, _) in WITH_SID.items()})
+    assert checked(flow) == ["error"] * 4
     with flow:
-        waits_for(flow, target, SID_IS_LOST)
-        there = target.execute("SELECT to_regclass('calls') IS NOT NULL")
-        assert not there[0][0] or target.execute("SELECT FROM calls") == []
+        waits_for(flow, target, *[SID_IS_LOST] * 4)
+        for name in WITH_SID:
+            there = target.execute("SELECT to_regclass(%s) IS NOT NULL", [name])
+            assert not there[0][0] or target.execute(f"SELECT FROM {name}") == []
 
 
 @pytest.mark.parametrize("options", [{"create": True}, {"create": True, "type": "append"}])
@@ -188,33 +193,35 @@ def test_a_column_sid_that_comes_later_makes_the_table_wait(
         assert target.execute("SELECT * FROM calls") == [(1, "a")]
 
 
-@pytest.mark.parametrize(
-    ("columns", "options"),
-    [
-        ("kvsz_end timestamptz", {"type": "history", "create": True}),
-        ("_operation text", {"filter": "id > 0"}),
-        ("_sid int", {"set": {"id": "id", "v": "_sid"}}),
-        ("_committed_at date", {"set": {"id": "id", "v": "'x'"}}),
-        ("__at text, __time text", {"type": "history", "create": True}),
-        ("__old_0 text", {"type": "history", "create": True}),
-    ],
-)
+# A column of the source -> what the map says.
+TAKEN: dict[str, dict[str, Any]] = {
+    "kvsz_end timestamptz": {"type": "history", "create": True},
+    "_operation text": {"filter": "id > 0"},
+    "_sid int": {"set": {"id": "id", "v": "_sid"}},
+    "_committed_at date": {"set": {"id": "id", "v": "'x'"}},
+    "__at text, __time text": {"type": "history", "create": True},
+    "__old_0 text": {"type": "history", "create": True},
+}
+
+
 def test_other_names_of_ours_are_refused_with_the_way_out(
-    database: Database, target: Database, columns: str, options: dict[str, Any]
+    database: Database, target: Database
 ) -> None:
-    database.execute(f"CREATE TABLE calls (id int PRIMARY KEY, v text, {columns})")
-    database.execute("INSERT INTO calls (id) VALUES (1)")
-    if not options.get("create"):
-        target.execute("CREATE TABLE calls (id int PRIMARY KEY, v text)")
-    with Flow(database, target, {"calls": options}) as flow:
-        assert checked(flow) == ["error"]
-        waits_for(flow, target, columns.split(maxsplit=1)[0])
+    for number, (columns, options) in enumerate(TAKEN.items()):
+        database.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v text, {columns})")
+        database.execute(f"INSERT INTO t{number} (id) VALUES (1)")
+        if not options.get("create"):
+            target.execute(f"CREATE TABLE t{number} (id int PRIMARY KEY, v text)")
+    tables = {f"t{number}": options for number, options in enumerate(TAKEN.values())}
+    with Flow(database, target, tables) as flow:
+        assert checked(flow) == ["error"] * len(tables)
+        waits_for(flow, target, *(columns.split(maxsplit=1)[0] for columns in TAKEN))
 
 
-@pytest.mark.parametrize("columns", ["_sid int", "_operation text", "__at text, _place int"])
 def test_these_names_are_the_user_s_where_nothing_of_ours_has_them(
-    database: Database, target: Database, columns: str
+    database: Database, target: Database
 ) -> None:
+    columns = "_sid int, _operation text, __at text, _place int"
     database.execute(f"CREATE TABLE calls (id int PRIMARY KEY, {columns})")
     database.execute("INSERT INTO calls (id) VALUES (1)")
     with Flow(database, target, {"calls": {"create": True}}) as flow:
