@@ -1,13 +1,16 @@
 """A database of each kind, for claims that hold in all of them, and what users do there."""
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
+
 from penstock.process.plugins import plugin
 from penstock.sinks.tables.sink import TableSink
+from tests.servers import Postgres
 
 # Names longer than five characters are refused.
 TARGET = "CREATE TABLE items (id integer PRIMARY KEY, name text CHECK (length(name) <= 5))"
@@ -48,3 +51,13 @@ def file_at(path: Any) -> Place:
             return connection.execute(statement).fetchall()
 
     return Place("sqlite", f"sqlite:///{path}", execute)
+
+
+def places(request: pytest.FixtureRequest, folder: Any) -> Iterator[Place]:
+    """That of the kind that is the fixture's parameter."""
+    if request.param == "sqlite":
+        yield file_at(folder / "target.db")
+        return
+    postgres: Postgres = request.getfixturevalue("postgres")
+    with postgres.database() as fresh:
+        yield Place("postgres", fresh.url, fresh.execute)

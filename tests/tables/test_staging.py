@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.tables.fold import Clear, Merge, Move, Recount, RowStep
+from penstock.tables.fold import Clear, Merge, Move, RowStep
 from penstock.tables.lines import UNSENT, RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import SqliteConnection, SqliteStagedTable
 from penstock.tables.sqlite_staging import find_destination as find_in_sqlite
@@ -74,24 +74,6 @@ def apply(connection: Any, table: StagedRows, *steps: RowStep) -> list[tuple[Any
 
 
 PLAIN = 'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text)'
-
-
-def test_rows_are_new_or_replace_those_with_their_keys(connection: Any) -> None:
-    table = staged(connection, PLAIN)
-    assert apply(connection, table, Merge(whole=["a\t1\tx", "b\t2\t\\N"])) == [
-        (1, "a", "x"), (2, "b", None),
-    ]  # fmt: skip
-    assert apply(connection, table, Merge(gone=["1"], whole=["c\t2\ty", "\\\\\\t%\t3\t"])) == [
-        (2, "c", "y"), (3, "\\\t%", ""),
-    ]  # fmt: skip
-
-
-def test_a_value_that_was_not_sent_stays(connection: Any) -> None:
-    table = staged(connection, PLAIN)
-    apply(connection, table, Merge(whole=["a\t1\tx"]))
-    parts = {(2,): ["b\t1\t\\N", "c\t9\t\\N"]}
-    assert apply(connection, table, Merge(parts=parts)) == [(1, "b", "x")]
-    assert apply(connection, table, Move("1", f"d\t5\t{UNSENT}")) == [(5, "d", "x")]
 
 
 def test_columns_that_nothing_fills_are_kept_also_by_a_row_that_gets_another_key(
@@ -177,20 +159,6 @@ def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
     assert apply(connection, table, Clear()) == [other]
 
 
-def test_a_table_without_other_sources_is_truncated(connection: Any) -> None:
-    table = staged(connection, PLAIN)
-    apply(connection, table, Merge(whole=["a\t1\tx"]))
-    assert apply(connection, table, Clear(), Merge(whole=["b\t2\tx"])) == [(2, "b", "x")]
-
-
-def test_equal_rows_without_a_key_are_counted(connection: Any) -> None:
-    table = staged(connection, 'CREATE TABLE "Target" (n int, line json)', LOG)
-    line = '{"a": [1, "x\\\\\\\\t"]}'
-    apply(connection, table, Recount({f"{line}\t1": 3, "\\N\t\\N": 2}))
-    rows = apply(connection, table, Recount({f"{line}\t1": -2, "\\N\t\\N": -1, "1\t2": 1}))
-    assert [row[0] for row in rows] == [1, 2, None]
-
-
 FILTERED = 'CREATE TABLE "Target" (id text PRIMARY KEY, upper text, kind text)'
 MADE = {"id": "'x' || id", "upper": "upper(name)", "kind": "_operation"}
 
@@ -263,19 +231,6 @@ def test_a_row_that_enters_with_a_value_that_was_not_sent_is_refused(
         with pytest.raises(UnsentValue, match="enters the target"):
             apply(connection, table, parts_of(text))
     assert apply(connection, table, *([] if enters else [parts_of(text)])) == []
-
-
-def test_names_are_quoted(connection: Any) -> None:
-    names = ['a"b', "100%", "a.b", "é" * 31]
-    quoted = ", ".join('"' + name.replace('"', '""') + '" int' for name in names)
-    key = '"a""b"'
-    relation = SourceRelation(
-        schema="public", table="t",
-        columns=tuple(RelationColumn(name, "integer", name == 'a"b') for name in names),
-    )  # fmt: skip
-    table = staged(connection, f'CREATE TABLE "Target" ({quoted}, PRIMARY KEY ({key}))', relation)
-    whole = Merge(whole=["1\t2\t3\t4"])
-    assert apply(connection, table, whole, Merge(parts={(1,): ["1\t\\N\t9\t9"]})) == [(1, 2, 9, 9)]
 
 
 def test_a_batch_costs_what_it_changes_and_not_what_the_target_has(postgres: Any) -> None:

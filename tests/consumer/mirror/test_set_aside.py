@@ -16,7 +16,7 @@ from penstock.model.errors import Malformed, PenstockError, SettingsError, Unava
 from penstock.nats.buckets import Bucket
 from penstock.snapshots.records import Records
 from tests.consumer.mirror.world import World, execute, same
-from tests.servers import Database, Postgres
+from tests.servers import Database
 from tests.waiting import until
 
 pytestmark = pytest.mark.live
@@ -50,20 +50,6 @@ def test_a_change_that_the_target_refuses(world: World, target: str) -> None:
     execute(target, "DROP INDEX names")
     assert world.mirror(target).status.snapshots == 1
     same(world.database, target, "people")
-
-
-def test_a_change_that_the_target_refuses_at_the_end_of_its_transaction(
-    world: World, postgres: Postgres
-) -> None:
-    with postgres.database() as target:
-        world.mirror(target.url)
-        constraint = "UNIQUE (name) DEFERRABLE INITIALLY DEFERRED"
-        target.execute(f"ALTER TABLE people ADD CONSTRAINT names {constraint}")
-        world.database.execute("INSERT INTO people VALUES (10, 'secret'), (11, 'secret')")
-        world.database.execute("INSERT INTO other VALUES (2, 'y')")
-        with pytest.raises(SettingsError, match=r"id=11 of public\.people is refused: .*names"):
-            world.mirror(target.url)
-        same(world.database, target.url, "other")
 
 
 def test_a_table_that_was_set_aside_is_asked_for_again(

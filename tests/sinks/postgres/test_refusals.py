@@ -75,33 +75,6 @@ def raising(state: str, *, deferred: bool = False) -> list[str]:
 GOOD, BAD = ("INSERT 1 one", "INSERT 2 bad", "INSERT 3 three"), [(1, "one"), (3, "three")]
 
 
-@pytest.mark.parametrize(
-    ("state", "deferred"),
-    [("AB001", False), ("40002", False), ("44000", False), ("AB001", True), ("23514", True)],
-)
-def test_a_change_that_a_trigger_refuses_is_one_letter(
-    database: Database, write: Write, state: str, deferred: bool
-) -> None:
-    write(raising(state, deferred=deferred), rows_of(*GOOD), others("INSERT 7 x", commit=2))
-    assert stored(database) == BAD
-    assert stored(database, "others") == [(7, "x")]
-    (letter,) = letters(database)
-    assert state in letter
-    assert "bad" not in letter
-
-
-@pytest.mark.parametrize("state", ["XX000", "57014", "53400"])
-def test_what_the_server_fails_at_again_and_again_is_isolated(
-    database: Database, write: Write, state: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker, "_TRIES", 2)
-    write(raising(state), rows_of(*GOOD), others("INSERT 7 x", commit=2))
-    assert stored(database) == BAD
-    assert stored(database, "others") == [(7, "x")]
-    (letter,) = letters(database)
-    assert state in letter
-
-
 def test_a_table_at_whose_every_change_the_server_fails_waits_and_stops_no_other(
     database: Database, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

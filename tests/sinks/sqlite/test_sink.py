@@ -69,19 +69,13 @@ def sink_of(file: File) -> SinkOf:
 
 
 @pytest.mark.parametrize(
-    ("sets", "trigger"),
-    [
-        ("json_extract(name, '$.a')", ""),
-        ("abs(-9223372036854775807 - id)", ""),  # an overflow, for the row 1
-        ("name", "SELECT RAISE(ABORT, 'no') WHERE NEW.id = 1"),
-    ],
+    "sets",
+    ["json_extract(name, '$.a')", "abs(-9223372036854775807 - id)"],  # an overflow, for the row 1
 )
 def test_what_sqlite_fails_at_in_one_row_is_a_letter_of_it(
-    file: File, sink_of: SinkOf, sets: str, trigger: str
+    file: File, sink_of: SinkOf, sets: str
 ) -> None:
     file.execute("CREATE TABLE items (id integer PRIMARY KEY, name text)")
-    if trigger:
-        file.execute(f"CREATE TRIGGER judge BEFORE INSERT ON items BEGIN {trigger}; END")
     sink = sink_of({"on_error": "dead-letter"}, set={"id": "id", "name": sets})
     sink.write([rows_of("INSERT 1 {", "INSERT 0 {}", "INSERT -3 {}")], Noted())
     assert [id for id, _ in file.items] == [-3, 0]

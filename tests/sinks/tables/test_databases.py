@@ -1,11 +1,10 @@
-"""What a sink of tables does in any database, given batches of lines and rows of a load; what a
-mirror does in any, `tests/consumer/mirror/test_target.py` has."""
+"""What a sink of tables alone does in any database, given batches of lines and rows of a load; what
+mirrors do as well, `tests/tables/test_databases.py` has."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,10 +12,9 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId
 from penstock.model.position import Place as Position
 from tests.progress import Noted
-from tests.servers import Postgres
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
-from tests.sinks.postgres.test_write import ITEMS, applied_of, moved_row, never, rows_of
-from tests.tables.databases import TARGET, Place, file_at
+from tests.sinks.postgres.test_write import applied_of, moved_row, never, rows_of
+from tests.tables.databases import TARGET, Place, places
 
 SHOP = PartitionId("shop")
 WIDE = TARGET.replace("5", "9")
@@ -29,27 +27,7 @@ REFUSED = {
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def there(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    if request.param == "sqlite":
-        yield file_at(tmp_path / "target.db")
-        return
-    postgres: Postgres = request.getfixturevalue("postgres")
-    with postgres.database() as fresh:
-        yield Place("postgres", fresh.url, fresh.execute)
-
-
-def test_changes_become_rows_once(there: Place) -> None:
-    there.execute(TARGET)
-    first = rows_of("INSERT 1 one", "INSERT 2 two", "INSERT 3 three")
-    second = rows_of("UPDATE 1 uno", "DELETE 2", "INSERT 2 due", "DELETE 3", commit=2)
-    noted = Noted()
-    receipt = there.sink().write(iter([first, second]), noted)
-    assert there.items == [(1, "uno"), (2, "due")]
-    assert (receipt.published, receipt.duplicates) == (7, 0)
-    assert dict(receipt.position) == noted.position == {SHOP: Position("00000000/00000002", 3)}
-    there.execute("UPDATE items SET name = 'mine'")
-    again = there.sink().write([first, second], Noted())
-    assert there.items == [(1, "mine"), (2, "mine")], "a stored change was applied again"
-    assert (again.published, again.duplicates) == (0, 7)
+    yield from places(request, tmp_path)
 
 
 def test_tables_that_are_not_in_the_map_advance_the_position(there: Place) -> None:
@@ -268,29 +246,3 @@ def test_each_source_has_its_rows_where_there_is_a_column_for_its_name(there: Pl
     assert there.items == [("it's", 1, "d"), ("us", 1, "c")]
     sink.write([rows_of("TRUNCATE", key=[None], partition="it's", commit=3)], Noted())
     assert there.items == [("us", 1, "c")]
-
-
-def test_equal_rows_without_a_key_are_counted(there: Place) -> None:
-    there.execute("CREATE TABLE items (id int, name text, _rowid_ int)")
-    columns = [{**each, "key": False} for each in ITEMS["columns"]]
-    keyless: dict[str, Any] = {"key": [None] * 4, "relation": {**ITEMS, "columns": columns}}
-    sink = there.sink()
-    sink.write([rows_of(*["INSERT 1 a"] * 4, **keyless)], Noted())
-    gone = rows_of("DELETE 1", commit=2, before=["1\ta"], key=[None], relation=keyless["relation"])
-    sink.write([gone], Noted())
-    assert there.items == [(1, "a", None)] * 3
-
-
-def test_a_target_that_penstock_made_follows_its_source(there: Place) -> None:
-    columns, sink = ITEMS["columns"], there.sink(create=True)
-    numbers: list[list[Any]] = [[1, "id", None], [2, "name", None]]
-    catalog = {"last": 2, "file": "1", "columns": numbers, "gone": []}
-    sink.write([rows_of("INSERT 1 one", relation={**ITEMS, "catalog": catalog})], Noted())
-    columns = [columns[0], {**columns[1], "name": "title"}]
-    columns.append({"name": "size", "type": 20, "modifier": -1, "key": False})
-    catalog |= {"last": 3, "columns": [numbers[0], [2, "title", None], [3, "size", "5"]]}
-    wider = {**ITEMS, "version": "2", "columns": columns, "catalog": catalog}
-    sink.write([rows_of("INSERT 2 two 7", commit=2, relation=wider)], Noted())
-    assert there.execute("SELECT id, title, size FROM items ORDER BY 1") == [
-        (1, "one", 5), (2, "two", 7),
-    ]  # fmt: skip
