@@ -6,7 +6,7 @@ What cannot be proven harmless is a difference: then the table is loaded anew.
 """
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 Document = Mapping[str, Any]
@@ -21,8 +21,7 @@ def difference(old: Document, new: Document) -> str:
 
 def rows_differ(old: Document, new: Document) -> str:
     """As `difference`, but for columns: changes of the table come with those that they have."""
-    was, now = old.get("state") or _NOTHING, new.get("state") or _NOTHING
-    return next((reason for reason, differs in _REASONS.items() if differs(old, new, was, now)), "")
+    return next((reason for differs, reason in _reasons(old, new) if differs), "")
 
 
 def _key(document: Document) -> Any:
@@ -74,27 +73,26 @@ def _are_calculated_otherwise(old: Document, new: Document) -> bool:
     return any(before[name] != after[name] for name in before.keys() & after.keys())
 
 
-# Why -> whether it is so, by both documents and the `state` of each.
-_REASONS: Mapping[str, Callable[[Document, Document, Document, Document], bool]] = {
-    "it was dropped and made again, or another table has its name":
-        lambda old, new, *_: old.get("relation_id") != new.get("relation_id"),
-    "it was renamed":
-        lambda old, new, *_: any(old.get(name) != new.get(name) for name in ("schema", "table")),
-    "it is published otherwise: another entry, column list or filter":
-        lambda _, __, was, now: was.get("publication") != now.get("publication"),
-    "its key changed": lambda old, new, *_: _key(old) != _key(new),
-    "its partitions changed":
-        lambda _, __, *states: not _are_same_partitions(*(
-            each.get("partitions") for each in states
-        )),
-    "it had another name or schema for a while":
-        lambda _, __, was, now: _changed(was, now, "named"),
-    "it was no partition for a while": lambda _, __, was, now: _changed(was, now, "attached"),
-    "it was rewritten": lambda _, __, was, now: _was_rewritten(was, now),
-    "a type of its columns changed": lambda _, __, was, now: _have_other_texts(was, now),
-    "a generated column has another expression":
-        lambda old, new, *_: _are_calculated_otherwise(old, new),
-}  # fmt: skip
+def _reasons(old: Document, new: Document) -> Iterator[tuple[bool, str]]:
+    """Whether it is so -> why rows may differ."""
+    was, now = old.get("state") or _NOTHING, new.get("state") or _NOTHING
+    yield (
+        old.get("relation_id") != new.get("relation_id"),
+        "it was dropped and made again, or another table has its name",
+    )
+    yield any(old.get(name) != new.get(name) for name in ("schema", "table")), "it was renamed"
+    yield (
+        was.get("publication") != now.get("publication"),
+        "it is published otherwise: another entry, column list or filter",
+    )
+    yield _key(old) != _key(new), "its key changed"
+    are_same = _are_same_partitions(was.get("partitions"), now.get("partitions"))
+    yield not are_same, "its partitions changed"
+    yield _changed(was, now, "named"), "it had another name or schema for a while"
+    yield _changed(was, now, "attached"), "it was no partition for a while"
+    yield _was_rewritten(was, now), "it was rewritten"
+    yield _have_other_texts(was, now), "a type of its columns changed"
+    yield _are_calculated_otherwise(old, new), "a generated column has another expression"
 
 
 def _difference_of_columns(old: Document, new: Document) -> str:

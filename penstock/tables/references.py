@@ -1,6 +1,5 @@
 """Foreign keys between the tables of a destination: which are tied, and in which order. Pure."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -38,9 +37,9 @@ class References:
         """Whether it and another one depend on each other."""
         return bool(_reached(table, self.pairs) & self.children(table))
 
-    def ordered(self, tables: Iterable[str]) -> list[str]:
-        """Each after those that it depends on; by name, in a circle."""
-        return sorted(tables, key=lambda each: (len(_reached(each, self.pairs)), each))
+    def rank(self, table: str) -> tuple[int, str]:
+        """Sorts each table after those that it depends on; by name, in a circle."""
+        return len(_reached(table, self.pairs)), table
 
 
 @lru_cache(4096)

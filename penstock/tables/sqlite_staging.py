@@ -8,7 +8,7 @@ writes it.
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -25,7 +25,6 @@ from penstock.tables.staged import (
     RowMapping,
     StagedRows,
     joined_names,
-    kinds_listed,
 )
 
 # Rows of a statement, and parameters that it may have.
@@ -158,6 +157,7 @@ class SqliteStagedTable(StagedRows):
 
     add_key = 'CREATE UNIQUE INDEX "{table}_key" ON "{table}" ({names});'
     _place, _temporary = "rowid", "temp"
+    _made, _no_columns = "CREATE TEMP TABLE {} ({})", {"no_key": ""}
 
     def __init__(
         self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
@@ -168,13 +168,6 @@ class SqliteStagedTable(StagedRows):
 
     def _type_at(self, cursor: Any, column: RelationColumn) -> str:
         return kind_of(column)
-
-    def _make_temporary(
-        self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
-    ) -> None:
-        parts = kinds_listed(columns or {"no_key": ""})
-        cursor.execute(_SQL("DROP TABLE IF EXISTS {}").format(table))
-        cursor.execute(_SQL("CREATE TEMP TABLE {} ({})").format(table, parts))
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
         cursor.execute(_SQL("DELETE FROM {}").format(self._rows))
@@ -197,9 +190,6 @@ class SqliteStagedTable(StagedRows):
             self.copy(cursor, rows, self._conflict.as_string(None))
         else:
             super()._replace(cursor, rows)
-
-    def clear(self, cursor: Any) -> None:
-        cursor.execute(_SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine))
 
     def _values(self, names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
         """Rows with these columns, in any form -> tuples of values."""

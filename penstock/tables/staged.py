@@ -88,11 +88,14 @@ class StagedRows(ABC):
     """Applies steps to one destination, in the transaction of a cursor. Methods raise the driver's
     errors, and Rejected. `_rows` and `_keys` (`keys`) are its temporary tables, in the schema
     `_temporary`, as a user may have tables of these names; `number` tells those of a session apart.
-    `_place`: what the database calls the place of a row."""
+    `_place`: what the database calls the place of a row. `_made`: how a temporary table is made,
+    and `_no_columns` which one without columns has."""
 
     add_key = "ALTER TABLE {target} ADD PRIMARY KEY ({names});"
     _place: str
     _temporary: str
+    _made: str
+    _no_columns: Mapping[str, str] = {}
     _overriding = _fence = _NOTHING
 
     def __init__(
@@ -206,11 +209,12 @@ class StagedRows(ABC):
     def _type_at(self, cursor: Any, column: RelationColumn) -> str:
         """The type of a source's column in this database."""
 
-    @abstractmethod
     def _make_temporary(
         self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
     ) -> None:
         """Makes a table with these columns and their types."""
+        cursor.execute(_SQL("DROP TABLE IF EXISTS {}").format(table))
+        cursor.execute(_SQL(self._made).format(table, kinds_listed(columns or self._no_columns)))
 
     @abstractmethod
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
@@ -220,9 +224,9 @@ class StagedRows(ABC):
     def copy(self, cursor: Any, rows: Sequence[Any]) -> None:
         """New rows, straight into the destination; only where it `takes_lines`."""
 
-    @abstractmethod
     def clear(self, cursor: Any) -> None:
         """All rows go: those of the source, where there are several."""
+        cursor.execute(_SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine))
 
     @abstractmethod
     def _copy_pieces(

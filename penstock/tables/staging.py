@@ -20,7 +20,6 @@ from penstock.tables.staged import (
     StagedRows,
     escaped,
     joined_names,
-    kinds_listed,
     prefix,
     same,
 )
@@ -148,21 +147,13 @@ class StagedTable(StagedRows):
     """See `StagedRows`. Methods raise psycopg's errors."""
 
     _place, _temporary, _overriding = "ctid", "pg_temp", sql.SQL("OVERRIDING SYSTEM VALUE")
+    _made = "CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS"
     # OFFSET keeps the planner from seeing that `sid` is a constant: by old statistics few rows have
     # it, and all of the source's rows would be read.
     _fence = sql.SQL(" OFFSET 0")
 
     def _type_at(self, cursor: Any, column: RelationColumn) -> str:
         return type_at(cursor, column)
-
-    def _make_temporary(
-        self, cursor: Any, table: sql.Identifier, columns: Mapping[str, str]
-    ) -> None:
-        parts = kinds_listed(columns)
-        cursor.execute(_SQL("DROP TABLE IF EXISTS {}").format(table))
-        cursor.execute(
-            _SQL("CREATE TEMPORARY TABLE {} ({}) ON COMMIT DELETE ROWS").format(table, parts)
-        )
 
     def copy(self, cursor: Any, lines: Sequence[Any]) -> None:
         names = [*self.mapping.own, *self.relation.names]
@@ -183,7 +174,7 @@ class StagedTable(StagedRows):
             with suppress(psycopg.errors.FeatureNotSupported), cursor.connection.transaction():
                 cursor.execute(_SQL("TRUNCATE {}").format(self.target))
                 return
-        cursor.execute(_SQL("DELETE FROM {} AS _t WHERE true{}").format(self.target, self._mine))
+        super().clear(cursor)
 
     def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None:
         # Not DELETE: rows that are gone would be read again by each statement.

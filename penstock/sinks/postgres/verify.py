@@ -11,6 +11,7 @@ one by one. Values stay where they are: what is returned are keys and names of c
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 from psycopg import sql
@@ -18,7 +19,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.comparing import Difference, Verdict
-from penstock.sinks.tables.expressions import refuse_wrong_expressions
+from penstock.sinks.tables.expressions import wrong_expressions
 from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
@@ -174,14 +175,14 @@ class TableComparison:
                 "postgres",
                 hint="start the pipeline first, or create it",
             )
-        for problem in taken(table, relation, found.columns):
-            raise SettingsError(
-                f"{table.source}: {problem.message}", problem.code, hint=problem.hint
-            )
         self._staged = database.staged(
             relation, found, table.mapping(sid, found), periods=table.periods
         )
-        refuse_wrong_expressions(target.cursor(), database, self._staged, table.source)
+        wrong = wrong_expressions(target.cursor(), database, self._staged)
+        for problem in chain(taken(table, relation, found.columns), wrong):
+            raise SettingsError(
+                f"{table.source}: {problem.message}", problem.code, hint=problem.hint
+            )
         self._mapping = self._staged.mapping
         order = found.columns if self._mapping.computed else relation.names
         self._names = [name for name in order if name in self._staged.written]

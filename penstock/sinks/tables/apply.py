@@ -120,8 +120,7 @@ class Applier:
     ) -> None:  # fmt: skip
         """Applies all of these changes, or none: rows after those that they refer to, and away
         before these. Raises Rejected, SettingsError, Unavailable, BeginAnew."""
-        order = references.ordered({table.target for table in plans})
-        tables, rest = sorted(plans, key=lambda table: order.index(table.target)), {**plans}
+        tables, rest = sorted(plans, key=lambda table: references.rank(table.target)), {**plans}
         try:
             with self.connection.transaction():
                 for table in reversed(tables) if len(tables) > 1 else ():
@@ -132,7 +131,9 @@ class Applier:
                 if isolates:
                     self._database.check_deferred(cursor)
         except self._database.error as error:
-            found = self._database.translation(error, f"writing to {', '.join(order)}")
+            found = self._database.translation(
+                error, "writing to " + ", ".join(dict.fromkeys(each.target for each in tables))
+            )
             if isolates == "all" and isinstance(found, Recurring):
                 found = Rejected(found.message, "tables.recurring")
             is_alone = not self._database.is_ambiguous(error)

@@ -158,8 +158,7 @@ def _check_columns(
         yield from (failed(source, problem) for problem in narrow)
     yield from _check_generated(source, table, schema, found)
     wrong = [*wrong_expressions(cursor, database, staged)]
-    for message in wrong:
-        yield finding("error", source, message, code="tables.expression")
+    yield from (failed(source, problem) for problem in wrong)
     if unsent := [] if wrong or schema.sends_all else _may_be_unsent(connection, database, staged):
         yield finding(
             "warning", source, f"`set` or `filter` needs {', '.join(unsent)}: a change without a"

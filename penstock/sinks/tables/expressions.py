@@ -16,7 +16,9 @@ from penstock.tables.staged import META, OWN_SID, StagedRows
 _FORMS = ("SELECT CAST(({0}) AS {1})", "SELECT CASE WHEN true THEN {0} END")
 
 
-def wrong_expressions(cursor: Any, database: TableDatabase, staged: StagedRows) -> Iterator[str]:
+def wrong_expressions(
+    cursor: Any, database: TableDatabase, staged: StagedRows
+) -> Iterator[SettingsError]:
     """What is wrong with those that are not SQL over the source's columns; runs none of them.
     Raises Unavailable."""
     mapping, kinds = staged.mapping, staged.destination.columns
@@ -41,14 +43,7 @@ def wrong_expressions(cursor: Any, database: TableDatabase, staged: StagedRows) 
             found = database.translation(error, "reading")
             if isinstance(found, Unavailable):
                 raise found from error
-            yield f"{what} is not SQL over its columns: {found.message}"
-
-
-def refuse_wrong_expressions(
-    cursor: Any, database: TableDatabase, staged: StagedRows, table: str
-) -> None:
-    """Raises SettingsError, Unavailable."""
-    for wrong in wrong_expressions(cursor, database, staged):
-        raise SettingsError(
-            f"{table}: {wrong}", code="tables.expression", hint="correct it in the map"
-        )
+            yield SettingsError(
+                f"{what} is not SQL over its columns: {found.message}",
+                code="tables.expression", hint="correct it in the map",
+            )  # fmt: skip

@@ -123,9 +123,9 @@ class LedgerLoad:
                     f"{self.name}: rows of {child} would go with those of {parent}",
                     code="tables.rows-cascade", hint="empty both by hand",
                 )  # fmt: skip
-        rows, order = ledger.lock(found), references.ordered(cleared)
+        rows = ledger.lock(found)
         for id, (record, one) in sorted(
-            found.items(), key=lambda each: -order.index(each[1][1].full_target)
+            found.items(), key=lambda each: references.rank(each[1][0].target), reverse=True
         ):
             if rows[id].is_followed:
                 ledger.load_anew(rows[id])

@@ -4,6 +4,7 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
@@ -13,7 +14,7 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
-from penstock.sinks.tables.expressions import refuse_wrong_expressions
+from penstock.sinks.tables.expressions import wrong_expressions
 from penstock.sinks.tables.names import taken
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
@@ -166,9 +167,8 @@ class SourceTable:
         columns = [each.target for each in known.columns if each.target is not None]
         mapping = mapped.mapping(self.sid, found, columns or None)
         staged = database.staged(relation, found, mapping, number, mapped.periods)
-        for problem in unfit(staged):
+        for problem in chain(unfit(staged), wrong_expressions(cursor, database, staged)):
             raise SettingsError(f"{self.name}: {problem.message}", problem.code, hint=problem.hint)
-        refuse_wrong_expressions(cursor, database, staged, self.name)
         return staged
 
     def _follow(

@@ -52,8 +52,7 @@ def passes(parts: Parts, references: References) -> Iterator[tuple[SourceTable, 
         found: dict[SourceTable, list[tuple[Stretch, LineChange]]] = {}
         for table, stretch, one in same:
             found.setdefault(table, []).append((stretch, one))
-        order = references.ordered({table.target for table in found})
-        for table in sorted(found, key=lambda one: order.index(one.target), reverse=removes):
+        for table in sorted(found, key=lambda one: references.rank(one.target), reverse=removes):
             for relation, some in groupby(found[table], key=lambda pair: pair[0].relation):
                 yield table, Stretch(relation, [one for _, one in some])
 

@@ -21,7 +21,7 @@ from penstock.sinks.tables.apply import Applier, Isolates
 from penstock.sinks.tables.commits import Chunk, Commits, PreparedCommit
 from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, Stretch
-from penstock.sinks.tables.writing import TableReport, TableWork, Writing
+from penstock.sinks.tables.writing import TableWork, Writing
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
 from penstock.tables.references import References
 from penstock.tables.sqlstates import Recurring
@@ -46,7 +46,7 @@ class WorkerReport:
     commits: int = 0
     seconds: float = 0.0  # that commits took
     error: str = ""  # why it cannot commit now
-    tables: dict[SourceTable, TableReport] = field(default_factory=dict)
+    tables: dict[SourceTable, TableWork] = field(default_factory=dict)
 
     def add(self, later: "WorkerReport") -> None:
         self.known += later.known
@@ -191,8 +191,7 @@ class Worker:
                 row = rows.get(table.id)
                 if row is None or row.commits < self._commits.get(table.id, 0):
                     raise went_back(f"the ledger had commits of {table.name} that it lacks")
-                report = TableReport(stretches[-1].last, row.columns)
-                writing.works[table] = TableWork(row, report, row.is_live)
+                writing.works[table] = TableWork(row, stretches[-1].last, row.is_live)
                 new = [each for whole in stretches if (each := whole.after(row)).changes]
                 counted.known += sum(len(each.changes) for each in stretches)
                 counted.known -= sum(len(each.changes) for each in new)
@@ -202,8 +201,8 @@ class Worker:
             for parts in tied.values():
                 writing.apply(parts)
             counted.tables = {
-                table: work.report for table, work in writing.works.items()
-                if work.row.is_new(work.report.place)
+                table: work for table, work in writing.works.items()
+                if work.row.is_new(work.place)
             }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})

@@ -4,8 +4,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import orjson
@@ -30,6 +30,7 @@ from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
 from penstock.tables.references import References
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _PART = 8000  # rows that are divided at once
@@ -142,7 +143,7 @@ class TableWrite:
         partition = PartitionId(batch.column("partition")[0].as_py())
         backend, cursor, mark = (batch.column(name)[0].as_py() for name in _FIRST)
         if self._marks.get(partition) != (mark := mark or ""):
-            self._retried(partial(self._sources.meet, backend, partition, cursor, mark))
+            self._retried(self._sources.meet, backend, partition, cursor, mark)
             self._marks[partition] = mark
         self._learn(partition, batch)
         gathered = self._gathered.setdefault(partition, _Batches(now))
@@ -247,7 +248,7 @@ class TableWrite:
             backend, schema, name = (
                 batch.column(each)[row].as_py() for each in ("backend", "namespace", "collection")
             )
-            table = self._retried(partial(self._map.find, backend, partition, schema, name))
+            table = self._retried(self._map.find, backend, partition, schema, name)
             if table is not None:
                 relation = self._relations[partition, number]
                 if table.mapped.options.partitions:
@@ -272,7 +273,7 @@ class TableWrite:
                 f"the change at {first.position} of {first.partition} cannot be read:"
                 f" {first.error}", "tables", hint="on_error: dead-letter would set it aside",
             )  # fmt: skip
-        self._retried(partial(self._keep, letters))
+        self._retried(self._keep, letters)
         self._progress.report({"dead_letters": dict(Counter(each.reason for each in letters))})
         return batch.take(pa.array(sorted(set(range(len(batch))) - set(rows)), pa.int64()))
 
@@ -282,12 +283,12 @@ class TableWrite:
             ledger.make()
             keep_letters(ledger, letters)
 
-    def _retried(self, step: Callable[[], T]) -> T:
+    def _retried(self, step: Callable[P, T], *values: P.args, **named: P.kwargs) -> T:
         """Does a step that asks the destination, until it answers."""
         waits = delays(first=0.2)
         while True:
             try:
-                return step()
+                return step(*values, **named)
             except Unavailable as error:
                 self._progress.report({"connected": False, "error": str(error)})
                 time.sleep(next(waits))
@@ -300,7 +301,7 @@ class TableWrite:
         self._unnoted |= self._tracker.stored()
         if self._unnoted and (at_once or now - self._noted_at >= _NOTE):
             position, self._unnoted = self._unnoted, {}
-            self._retried(partial(self._sources.note, position))
+            self._retried(self._sources.note, position)
             self._position |= position
             self._progress.stored(position)
             self._noted_at = now

@@ -20,21 +20,28 @@ from penstock.tables.states import TableEvent
 
 
 @dataclass(slots=True)
-class TableReport:
+class TableWork:
     """What was done of one table: changes that were applied, by operation, and set aside, by
-    reason; the last place, and how many seconds after its commit at the source (None: it is
-    held); `columns`: what the ledger had of them."""
+    reason; the last place, and how many seconds after its commit at the source (None: it is held).
+    `row`: of the ledger, before; `is_live`: after that."""
 
+    row: LedgerRow
     place: Place
-    columns: str
+    is_live: bool
     applied: Counter[str] = field(default_factory=Counter)
     letters: Counter[str] = field(default_factory=Counter)
     lag: float | None = None
 
-    def add(self, later: "TableReport") -> None:
+    def note(self, done: Applied, stretch: Stretch) -> None:
+        self.applied += done.applied
+        self.letters += done.letters
+        self.is_live, at = self.is_live and not done.rest, stretch.changes[-1].committed_at
+        self.lag = time.time() - at / 1e6 if self.is_live and at is not None else None
+
+    def add(self, later: "TableWork") -> None:
         self.applied += later.applied
         self.letters += later.letters
-        self.place, self.lag, self.columns = later.place, later.lag, later.columns
+        self.row, self.place, self.lag = later.row, later.place, later.lag
 
     def described(self, table: SourceTable) -> dict[str, Any]:
         """As the status page shows it."""
@@ -42,23 +49,8 @@ class TableReport:
         return {
             **table.named, "place": str(self.place), "lag_seconds": lag,
             "applied": self.applied, "letters": self.letters.total(),
-            "ignored": KnownColumns.parse(self.columns).ignored,
+            "ignored": KnownColumns.parse(self.row.columns).ignored,
         }  # fmt: skip
-
-
-@dataclass(slots=True)
-class TableWork:
-    """A table in a commit: its ledger row before, and what becomes of its changes."""
-
-    row: LedgerRow
-    report: TableReport
-    is_live: bool
-
-    def note(self, done: Applied, stretch: Stretch) -> None:
-        self.report.applied += done.applied
-        self.report.letters += done.letters
-        self.is_live, at = self.is_live and not done.rest, stretch.changes[-1].committed_at
-        self.report.lag = time.time() - at / 1e6 if self.is_live and at is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
