@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from penstock.sinks.tables.load import LedgerLoad
+from penstock.snapshots import loading
+from penstock.tables.postgres_database import PostgresDatabase
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
@@ -296,3 +299,53 @@ def test_a_table_that_is_suspended_by_hand_stays_so_until_it_is_resumed(
         flow._sink.resume_table("shop", "public.items")
         flow.loaded()
         until(lambda: target.execute("SELECT count(*) FROM items") == [(3,)], 60)
+
+
+@pytest.mark.parametrize("step", ["finish", "settle"])
+def test_a_table_that_is_suspended_while_it_is_loaded_stays_so(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    database.execute("INSERT INTO items VALUES (1)")
+    with Looked(database, target, {"items": {"create": True}}) as flow:
+        real = getattr(LedgerLoad, step)
+
+        def suspended(*values: Any, **named: Any) -> Any:
+            monkeypatch.setattr(LedgerLoad, step, real)
+            flow._sink.suspend_table("shop", "public.items")
+            return real(*values, **named)
+
+        monkeypatch.setattr(LedgerLoad, step, suspended)
+        until(lambda: dict(flow.states()).keys() == {"suspended"}, 60, problem=flow.states)
+        seen = flow.looks
+        until(lambda: flow.looks > seen + 8, 60)
+        assert dict(flow.states()).keys() == {"suspended"}
+        flow.resume("items")
+        flow.loaded()
+        assert target.execute("SELECT id FROM items") == [(1,)]
+
+
+def test_looking_for_tables_to_load_takes_one_connection_that_stays_open(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_PATIENCE", 0.0)  # what is saved is compared from the beginning
+    database.execute("CREATE TABLE items (id int PRIMARY KEY)")
+    with Looked(database, target, {"items": {"create": True}}) as flow:
+        flow.loaded()
+        begun, connected, real = flow.looks, list[Any](), PostgresDatabase.connect
+
+        def connect(self: PostgresDatabase, *owner: Any) -> Any:
+            connected.append(owner)
+            return real(self, *owner)
+
+        until(lambda: flow.looks > begun + 1, 60)
+        monkeypatch.setattr(PostgresDatabase, "connect", connect)
+        seen = flow.looks
+        until(lambda: flow.looks > seen + 4, 60)
+        assert connected == []
+        target.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname ="
+            " current_database() AND application_name = 'penstock sink' AND state = 'idle'"
+        )
+        flow.reload("items")
+        flow.loaded()
