@@ -145,7 +145,8 @@ class TableLetters:
             known = {key: same[0].described() for key, same in waiting.items()}
             same = waiting[find_suspended(known, backend, table)]
             for row in ledger.lock(each.row.id for each in same).values():
-                ledger.save(row.become(TableEvent.RESUMED))
+                if row.state in WAITING:
+                    ledger.save(row.become(TableEvent.RESUMED))
                 if BY_HAND in row.detail:
                     ledger.keep_columns(row.id, replace(ledger.columns(row.id), is_resumed=True))
             held = [each for each in same if each.held]

@@ -2,10 +2,12 @@
 right there is a dead letter. On real servers, without Spark."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from penstock.model.errors import SettingsError
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
@@ -238,5 +240,6 @@ def test_what_refers_to_a_table_that_waits_waits_for_it(
         both = {"suspended", "loading"}
         until(lambda: {state for state, _ in flow.states()} == both, 60, problem=flow.states)
         target.execute("ALTER TABLE z_parent DROP CONSTRAINT small")
-        flow.resume("z_parent")
+        with suppress(SettingsError):  # the loader may have tried it again by now
+            flow.resume("z_parent")
         come_out(flow, database, target, "z_parent", "a_child")
