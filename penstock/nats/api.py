@@ -16,6 +16,9 @@ T = TypeVar("T")
 
 # The error codes of a message whose expected sequence was not the last.
 WRONG_SEQUENCE = frozenset({10071, 10164})
+# No peers for a stream's copies; why of those that there are, where that passes.
+_NO_PEERS = 10005
+_OF_PEERS = ("offline", "insufficient storage")
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
 # err_code -> (what to raise, remedy). Codes: errors.json of nats-server.
@@ -84,6 +87,8 @@ def error_of(error: ApiError, what: str) -> PenstockError:
     kind, hint = _ERRORS.get(error.code, (Unavailable, ""))
     if error.code not in _ERRORS and error.status == 400:
         kind = SettingsError
+    if error.code == _NO_PEERS and any(each in error.text for each in _OF_PEERS):
+        kind = Unavailable
     return kind(f"{what}: JetStream says {error}", "nats", hint=hint)
 
 

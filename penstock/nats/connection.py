@@ -362,7 +362,7 @@ class Connection:
                 if isinstance(event, Info):
                     self.info.update(event.fields)
                 else:
-                    refusal = refusal or error_of(event.text, self.address)
+                    refusal = refusal or error_of(event.text, self.address, self._settings)
             # Last: after a denied request the connection goes on, and has lost nothing.
             if refusal is not None:
                 raise refusal

@@ -3,10 +3,13 @@ options of each kind of credential; and what a refusal, or the loss of a connect
 """
 
 import base64
+import json
 import re
 import socket
 import ssl
+import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -109,6 +112,16 @@ def _sign(seed: str, nonce: str) -> tuple[str, str]:
         ) from None
 
 
+def _has_expired(path: str) -> bool:
+    """Whether the JWT of a credentials file is no longer valid: it is about to be renewed, by what
+    writes the file. False where that is not known."""
+    with suppress(SettingsError, ValueError, KeyError, TypeError, IndexError):
+        claims = _read_credentials(path)[0].split(".")[1]
+        decoded = base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4))
+        return bool(0 < json.loads(decoded)["exp"] <= time.time())
+    return False
+
+
 _REFUSED = ("authorization violation", "authentication", "user authentication", "account")
 
 
@@ -160,9 +173,18 @@ def _encrypt(raw: socket.socket, address: Address, settings: NatsSettings) -> ss
         ) from None
 
 
-def error_of(text: str, address: str) -> PenstockError:
+def error_of(text: str, address: str, settings: NatsSettings | None = None) -> PenstockError:
     """What an -ERR of the server means for us."""
     lower = text.lower()
+    path = settings.credentials if settings is not None else None
+    if lower.endswith("authentication expired") or (
+        lower.startswith("authorization violation") and path and _has_expired(path)
+    ):
+        return Unavailable(
+            f"{address} refuses a JWT that has ended: {text}",
+            "nats.credentials-expired",
+            hint="renew the `credentials` file, which is read with each connection, or the account",
+        )
     if lower.startswith("permissions violation"):
         return SettingsError(
             f"{address} denies what penstock needs: {text}",

@@ -26,6 +26,7 @@ from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
 from tests.servers import Nats
 from tests.sinks.changes import batch_of
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
@@ -179,8 +180,9 @@ def test_a_bad_url_is_a_settings_error(url: str) -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("Authorization Violation", SettingsError), ("User Authentication Expired", SettingsError),
-        ("Account Authentication Expired", SettingsError),
+        ("Authorization Violation", SettingsError), ("User Authentication Revoked", SettingsError),
+        ("User Authentication Expired", Unavailable),
+        ("Account Authentication Expired", Unavailable),
         ('Permissions Violation for Publish to "cdc.a"', SettingsError),
         ("Stale Connection", Unavailable), ("Slow Consumer", Unavailable),
         ("maximum connections exceeded", Unavailable), ("Server Shutdown", Unavailable),
@@ -280,9 +282,10 @@ def _part(value: dict[str, Any]) -> str:
     return base64.urlsafe_b64encode(orjson.dumps(value)).rstrip(b"=").decode()
 
 
-def jwt(issuer: Any, subject: Any, claims: dict[str, Any]) -> str:
+def jwt(issuer: Any, subject: Any, claims: dict[str, Any], **more: Any) -> str:
     """A NATS JWT (version 2): signed by `issuer`'s key, about `subject`'s."""
     body = {
+        **more,
         "iat": 1,
         "iss": issuer.public_key.decode(),
         "sub": subject.public_key.decode(),
@@ -304,8 +307,8 @@ STORAGE = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
 
 
 @pytest.fixture
-def credentials(own_nats: Any, tmp_path: Path) -> tuple[Nats, Path]:
-    """A server in operator mode, and the .creds file of a user of one account."""
+def issued(own_nats: Any, tmp_path: Path) -> tuple[Nats, Callable[..., Path]]:
+    """A server in operator mode, and what writes the .creds file of a user of one account."""
     _, operator = key(nkeys.PREFIX_BYTE_OPERATOR)
     _, system = key(nkeys.PREFIX_BYTE_ACCOUNT)
     _, account = key(nkeys.PREFIX_BYTE_ACCOUNT)
@@ -324,14 +327,41 @@ def credentials(own_nats: Any, tmp_path: Path) -> tuple[Nats, Path]:
             "resolver_preload": accounts,
         }
     )
-    token = jwt(account, user, {"type": "user", "subs": -1, "data": -1, "payload": -1})
-    file = tmp_path / "user.creds"
-    file.write_text(
-        f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
-        "*** IMPORTANT ***\n\n"
-        f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
-    )
-    return server, file
+
+    def issue(**more: Any) -> Path:
+        claims = {"type": "user", "subs": -1, "data": -1, "payload": -1}
+        token = jwt(account, user, claims, **more)
+        file = tmp_path / "user.creds"
+        file.write_text(
+            f"-----BEGIN NATS USER JWT-----\n{token}\n------END NATS USER JWT------\n\n"
+            "*** IMPORTANT ***\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"
+        )
+        return file
+
+    return server, issue
+
+
+@pytest.fixture
+def credentials(issued: tuple[Nats, Callable[..., Path]]) -> tuple[Nats, Path]:
+    """A server in operator mode, and the .creds file of a user of one account."""
+    server, issue = issued
+    return server, issue()
+
+
+def test_a_jwt_that_ended_is_waited_for_until_its_file_is_renewed(
+    issued: tuple[Nats, Callable[..., Path]],
+) -> None:
+    server, issue = issued
+    file = str(issue(exp=int(time.time()) - 1))
+    with pytest.raises(Unavailable, match="a JWT that has ended: Authorization Violation"):
+        opened(server.url, credentials=file)
+    issue(exp=int(time.time()) + 3)
+    connection = opened(server.url, credentials=file)
+    with pytest.raises(Unavailable, match="User Authentication Expired"):
+        until(connection.check, 60)
+    issue()
+    works(server.url, credentials=file)
 
 
 def test_a_credentials_file(credentials: tuple[Nats, Path]) -> None:

@@ -31,6 +31,8 @@ class ContainerMissing(SettingsError):
 _TABLE: dict[tuple[int, int], tuple[type[PenstockError], str]] = {
     (401, 0): (SettingsError, _KEY),
     (403, 0): (SettingsError, _RIGHTS),
+    (403, 3): (Unavailable, "another region takes writes now; " + _LATER),
+    (403, 1008): (Unavailable, "the account leaves this region; " + _LATER),
     (404, 0): (ContainerMissing, "correct `database` or `container`"),
     (404, 1002): (Unavailable, _LATER),  # a replica that lags behind the session
     (404, 1013): (Unavailable, _LATER),  # the container is being made
@@ -41,6 +43,20 @@ _TABLE: dict[tuple[int, int], tuple[type[PenstockError], str]] = {
     (429, 0): (Unavailable, _LATER),
     (449, 0): (Unavailable, _LATER),
 }
+
+
+# Of an answer of 400 or 401: the service is away, or a federated token is being renewed
+# (reference-error-codes of Microsoft Entra ID).
+_PASSING = ("temporarily_unavailable", "AADSTS90033", "AADSTS700024", "AADSTS50196")
+
+
+def _passes(error: core.ClientAuthenticationError) -> bool:
+    """Whether a token that was not given will be. Without a status no answer came: from a metadata
+    service, or for a token."""
+    status = error.status_code
+    if not status or status in (408, 410, 429) or status >= 500:
+        return True
+    return any(each in str(error) for each in _PASSING)
 
 
 class Refused(Exception):
@@ -82,8 +98,7 @@ def translating(subject: str, *, refusals: bool = True) -> Iterator[None]:
         found = failure(error.status_code or 0, error.sub_status or 0, message, subject)
         raise found from error
     except core.ClientAuthenticationError as error:
-        # Without a status no answer came: from a metadata service, or for a token.
-        kind = SettingsError if error.status_code else Unavailable
+        kind = Unavailable if _passes(error) else SettingsError
         raise kind(f"{subject}: {str(error).partition(chr(10))[0]}", "cosmos", hint=_KEY) from error
     except core.HttpResponseError as error:
         raise failure(error.status_code or 0, 0, str(error.message), subject) from error

@@ -25,16 +25,22 @@ class Throttled(Unavailable):
     """The service asks for fewer calls."""
 
 
+# Services of AWS that credentials come from (STS, SSO) answer in these words, too.
+_THROTTLED = (
+    "BandwidthLimitExceeded", "EC2ThrottledException", "ProvisionedThroughputExceededException",
+    "RequestLimitExceeded", "RequestThrottled", "RequestThrottledException", "SlowDown",
+    "SlowDownException", "ThrottledException", "Throttling", "ThrottlingException",
+    "TooManyRequestsException",
+)  # fmt: skip
+_PASSING = (
+    "IDPCommunicationError", "InternalFailure", "InternalServerError", "InternalServerException",
+    "PriorRequestNotComplete", "ReplicatedWriteConflictException", "RequestTimeout",
+    "RequestTimeoutException", "ServiceUnavailable", "TransactionInProgressException",
+)  # fmt: skip
 _TABLE: dict[str, tuple[type[PenstockError], str]] = {
+    **dict.fromkeys(_THROTTLED, (Throttled, _LATER)),
+    **dict.fromkeys(_PASSING, (Unavailable, _LATER)),
     "LimitExceededException": (Throttled, "more than two readers of a shard, or too many calls"),
-    "ProvisionedThroughputExceededException": (Throttled, _LATER),
-    "RequestLimitExceeded": (Throttled, _LATER),
-    "ThrottlingException": (Throttled, _LATER),
-    "Throttling": (Throttled, _LATER),
-    "TooManyRequestsException": (Throttled, _LATER),
-    "RequestTimeout": (Unavailable, _LATER),
-    "InternalServerError": (Unavailable, _LATER),
-    "ServiceUnavailable": (Unavailable, _LATER),
     "AccessDeniedException": (SettingsError, _POLICY),
     "UnrecognizedClientException": (SettingsError, _CREDENTIALS),
     "InvalidSignatureException": (SettingsError, _CREDENTIALS),
@@ -70,13 +76,18 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.InvalidConfigError, SettingsError, "correct ~/.aws/config"),
     (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
     (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
-    (boto.UnauthorizedSSOTokenError, Unavailable, _RENEWED),
+    (boto.SSOError, Unavailable, _RENEWED),
+    (boto.LoginRefreshRequired, Unavailable, _RENEWED),
+    (boto.LoginTokenLoadError, Unavailable, _RENEWED),
     (boto.ConnectionError, Unavailable, _LATER),
     (boto.HTTPClientError, Unavailable, _LATER),
     (boto.MetadataRetrievalError, Unavailable, _LATER),
     (boto.CredentialRetrievalError, Unavailable, _LATER),
     (boto.TokenRetrievalError, Unavailable, _RENEWED),
     (boto.IncompleteReadError, Unavailable, _LATER),
+    (boto.ChecksumError, Unavailable, _LATER),
+    (boto.FlexibleChecksumError, Unavailable, _LATER),
+    (boto.CapacityNotAvailableError, Unavailable, _LATER),
     (boto.BotoCoreError, SettingsError, "see the message"),
 )
 
@@ -96,6 +107,8 @@ def verdict_of(error: boto.ClientError) -> tuple[type[PenstockError], str]:
     code, message = code_of(error), str(error.response.get("Error", {}).get("Message", ""))
     if code == "InvalidSignatureException" and message.startswith(_WRONG_TIME):
         return Unavailable, _CLOCK
+    if code == "InvalidIdentityToken" and "retrieve verification key" in message:
+        return Unavailable, _LATER  # STS did not reach the cluster's identity provider
     if code in _TABLE:
         return _TABLE[code]
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 400)

@@ -36,16 +36,19 @@ LOST: Mapping[int, str] = {
 }
 # Transient: the stream is opened again at its token.
 RESUMABLE: Mapping[int, str] = {
-    6: "HostUnreachable", 7: "HostNotFound", 43: "CursorNotFound", 50: "MaxTimeMSExpired",
-    63: "StaleShardVersion", 89: "NetworkTimeout", 91: "ShutdownInProgress",
-    112: "WriteConflict", 133: "FailedToSatisfyReadPreference", 150: "StaleEpoch",
+    6: "HostUnreachable", 7: "HostNotFound", 24: "LockTimeout", 43: "CursorNotFound",
+    50: "MaxTimeMSExpired", 63: "StaleShardVersion", 70: "ShardNotFound", 89: "NetworkTimeout",
+    91: "ShutdownInProgress", 94: "NotYetInitialized", 112: "WriteConflict",
+    133: "FailedToSatisfyReadPreference", 134: "ReadConcernMajorityNotAvailableYet",
+    146: "ExceededMemoryLimit", 150: "StaleEpoch",
     175: "QueryPlanKilled", 189: "PrimarySteppedDown", 202: "NetworkInterfaceExceededTimeLimit",
-    206: "NoSuchSession", 225: "TransactionTooOld",
-    234: "RetryChangeStream", 237: "CursorKilled", 262: "ExceededTimeLimit",
-    282: "TransactionCoordinatorSteppingDown",
-    317: "ConnectionPoolExpired",
-    384: "ConnectionError",
-    9001: "SocketException", 10107: "NotWritablePrimary", 11600: "InterruptedAtShutdown",
+    206: "NoSuchSession", 211: "KeyNotFound", 225: "TransactionTooOld",
+    234: "RetryChangeStream", 237: "CursorKilled", 246: "SnapshotUnavailable",
+    249: "StaleDbVersion", 262: "ExceededTimeLimit", 282: "TransactionCoordinatorSteppingDown",
+    290: "TransactionExceededLifetimeLimitSeconds", 317: "ConnectionPoolExpired",
+    365: "TemporarilyUnavailable", 384: "ConnectionError", 391: "ReauthenticationRequired",
+    462: "IngressRequestRateLimitExceeded", 9001: "SocketException",
+    10058: "LegacyNotPrimary", 10107: "NotWritablePrimary", 11600: "InterruptedAtShutdown",
     11601: "Interrupted", 11602: "InterruptedDueToReplStateChange",
     13388: "StaleConfig", 13435: "NotPrimaryNoSecondaryOk", 13436: "NotPrimaryOrSecondary",
     50738: "a cursor of another session",
@@ -110,19 +113,30 @@ _WITHOUT_DATA: Mapping[int | None, str] = {
 # A token has the key of a document in it.
 _QUOTED = re.compile(r"\{.*\}|\{.*")
 _MOST_UNKNOWN = 10
+# Labels by which the server announces that it may be tried again.
+_LABELS = (
+    "ResumableChangeStreamError", "RetryableError", "RetryableWriteError", "SystemOverloadedError",
+    "TransientTransactionError",
+)  # fmt: skip
+# Codes of a login that is refused.
+_LOGIN = (18, 8000)
 
 
 class Tolerance:
-    """Counts errors in a row that nothing is known about; ten end the backend."""
+    """Counts errors in a row that nothing is known about; ten end the backend. A login that worked
+    is refused while LDAP, STS or the like is away."""
 
     def __init__(self) -> None:
         self._unknown = 0
+        self._worked = False
 
     def succeeded(self) -> None:
         """Changes can be read: whatever went wrong is over."""
-        self._unknown = 0
+        self._unknown, self._worked = 0, True
 
     def judge(self, error: PenstockError, code: int | None) -> PenstockError:
+        if code in _LOGIN and self._worked:
+            return Unavailable(error.message, error.code, hint=error.hint)
         if code is None or code in CODES or not isinstance(error, Unavailable):
             return error
         self._unknown += 1
@@ -151,7 +165,12 @@ def translating(subject: str, tolerance: Tolerance | None = None) -> Iterator[No
         yield
     except (mongo.PyMongoError, BSONError, OSError) as error:
         ours = _translated(error, subject)
-        raise (tolerance.judge(ours, code_of(error)) if tolerance else ours) from error
+        is_announced = isinstance(error, mongo.PyMongoError) and any(
+            map(error.has_error_label, _LABELS)
+        )
+        if tolerance is not None and not is_announced:
+            ours = tolerance.judge(ours, code_of(error))
+        raise ours from error
 
 
 def _translated(error: Exception, subject: str) -> PenstockError:

@@ -55,6 +55,10 @@ _TABLE: dict[str, _Row] = {
     "": (SettingsError, _DEFECT),
 }
 
+# While a failover moves the address; `penstock check` fails all the same.
+_STANDBY: _Row = (Unavailable, "connect to the primary, or to a standby of 16+; " + _LATER)
+_CLOSED: _Row = (Unavailable, "it is cloned or upgraded, or ALTER DATABASE has closed it")
+
 # (SQLSTATE prefix, part of the message) -> row; before the table.
 _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
     (
@@ -77,7 +81,9 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
         "requested WAL segment",
         (PositionLost, "if it stays so, WAL that the slot needs is gone: drop the slot"),
     ),
-    ("55000", "recovery", (SettingsError, "connect to the primary, or to a standby of 16+")),
+    ("0A000", "recovery", _STANDBY),
+    ("55000", "recovery", _STANDBY),
+    ("55000", "not currently accepting", _CLOSED),
     ("53300", "max_wal_senders", (Unavailable, "raise max_wal_senders, or stop another reader")),
     (
         "42704",
@@ -97,6 +103,8 @@ _BY_TEXT: tuple[tuple[str, str, _Row], ...] = (
 
 # What libpq says when there is no SQLSTATE: nothing came from the server.
 _WITHOUT_STATE: tuple[tuple[str, _Row], ...] = (
+    ("received invalid response to", (Unavailable, "does a proxy answer for a server? " + _LATER)),
+    ("not currently accepting connections", _CLOSED),
     ("password authentication failed", _TABLE["28P01"]),
     ("no password supplied", (SettingsError, "put the password into `connection`")),
     ("no pg_hba.conf entry", (SettingsError, "allow this host and user in pg_hba.conf")),
