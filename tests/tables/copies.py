@@ -157,11 +157,17 @@ class SinkCopy(Copy):
 
     def again(self) -> None:
         self.sink.write(self._batches, Noted())
-        self.errors = [each["error"] for each in self.sink.dead_letters()]
+        waiting = [each for each in self.sink.tables() if each["state"] == "waiting"]
+        self.errors = [each["error"] for each in (*self.sink.dead_letters(), *waiting)]
 
     def mend(self) -> None:
         for each in [*self.sink.dead_letters()]:
             self.sink.replay(str(each["id"]), never)
+        for each in self.sink.tables():
+            if each["state"] == "waiting":
+                self.sink.resume_table(None, each["table"])
+        for load in self.sink.unfinished():
+            load.settle("stop")
 
     def _batch(self, table: str, changes: Sequence[Change]) -> Any:
         columns, keys = self.columns[table], self.keys(table)

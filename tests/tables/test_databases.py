@@ -108,6 +108,24 @@ def test_a_row_that_is_gone_does_not_come_back_in_part(copy_of: CopyOf, place: P
     assert copy.rows() == [("2", "due", "2")]
 
 
+GENERATED = {"postgres": "STORED", "sqlite": "VIRTUAL"}
+
+
+@pytest.mark.parametrize("owner", ["sink"])
+def test_columns_that_nothing_fills_are_the_users(copy_of: CopyOf, place: Place) -> None:
+    copy = copy_of()
+    copy.write("INSERT 1 one", "INSERT 2 two", "INSERT 3 three")
+    size = f"int GENERATED ALWAYS AS (length(name)) {GENERATED[place.kind]}"
+    for column in ("note text DEFAULT 'new'", f"size {size}"):
+        place.execute(f"ALTER TABLE items ADD COLUMN {column}")
+    place.execute("UPDATE items SET note = 'mine'")
+    copy.write("UPDATE 1 uno", "UPDATE 2 > 7 \\U", "INSERT 4 four", "UPDATE 3 > 8 tree")
+    found = place.execute("SELECT id, name, note, size FROM items ORDER BY id")
+    assert [tuple(row) for row in found] == [
+        (1, "uno", "mine", 3), (4, "four", "new", 4), (7, "two", "mine", 3), (8, "tree", "mine", 4),
+    ]  # fmt: skip
+
+
 ODD = ("v%s", "%%", 'a "%(x)s"', "Änd", "select", "a.b", "é" * 31)
 
 
@@ -174,7 +192,7 @@ REFUSALS = {
             "ALTER TABLE items DROP CONSTRAINT items_id_fkey", "items_id_fkey"),
         **{
             f"{state}{' at the end' * late}": (trigger(state, at_the_end=late), _UNDO, state)
-            for state in ("AB001", "54000", "57014", "XX000") for late in (False, True)
+            for state in ("AB001", "54000", "55000", "57014", "XX000") for late in (False, True)
         },
     },
     "sqlite": {
@@ -195,7 +213,8 @@ def test_what_is_refused_is_named_and_stops_nothing_else(
     copy_of: CopyOf, place: Place, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_TRIES", 2)
-    copy, (made, undo, said) = copy_of(), REFUSALS[place.kind][what]
+    made, undo, said = REFUSALS[place.kind][what]
+    copy = copy_of(tables=TABLES[::-1] if "end" in what else TABLES)  # it may be the last
     copy.write("INSERT 9 before", *(f"others: INSERT {n} x" for n in (1, 3, 9)))
     place.execute(made)
     copy.write("INSERT 1 one", "INSERT 2 bad", "INSERT 3 three", "others: INSERT 7 x")

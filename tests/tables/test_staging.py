@@ -10,7 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.tables.fold import Clear, Merge, Move, RowStep
+from penstock.tables.fold import Merge, Move, RowStep
 from penstock.tables.lines import UNSENT, RelationColumn, SourceRelation
 from penstock.tables.sqlite_staging import SqliteConnection, SqliteStagedTable
 from penstock.tables.sqlite_staging import find_destination as find_in_sqlite
@@ -76,21 +76,6 @@ def apply(connection: Any, table: StagedRows, *steps: RowStep) -> list[tuple[Any
 PLAIN = 'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text)'
 
 
-def test_columns_that_nothing_fills_are_kept_also_by_a_row_that_gets_another_key(
-    connection: Any,
-) -> None:
-    table = staged(
-        connection,
-        'CREATE TABLE "Target" (id int PRIMARY KEY, name text, large text, note text, '
-        "size int GENERATED ALWAYS AS (length(large)) STORED)",
-    )
-    assert table.moves
-    apply(connection, table, Merge(whole=["a\t1\txyz"]))
-    connection.execute("""UPDATE "Target" SET note = 'mine'""")
-    apply(connection, table, Merge(whole=["b\t1\tx"]))
-    assert apply(connection, table, Move("1", "b\t2\txy")) == [(2, "b", "xy", "mine", 2)]
-
-
 ALWAYS = "GENERATED ALWAYS AS IDENTITY"
 
 
@@ -137,26 +122,6 @@ def test_a_column_that_no_update_may_set_is_written_where_it_changes(postgres: A
     assert apply(postgres, table, moved) == [
         (2, "f", "z", 10, "own", 4, 102), (5, "g", "x", 40, "own", 10, 101),
     ]  # fmt: skip
-
-
-def test_rows_of_other_sources_are_not_touched(connection: Any) -> None:
-    create = (
-        'CREATE TABLE "Target" (sid text, id int, name text, large text, PRIMARY KEY (id, sid))'
-    )
-    table = staged(connection, create, sid="a'\\")
-    assert not table.moves
-    connection.execute("""INSERT INTO "Target" VALUES ('zz', 1, 'other', '')""")
-    other = ("zz", 1, "other", "")
-    with connection.transaction():
-        table.copy(connection.cursor(), ["a\t1\tx", "b\t2\ty"])
-    assert apply(connection, table, Merge(gone=["1"], whole=["c\t2\ty"])) == [
-        ("a'\\", 2, "c", "y"), other,
-    ]  # fmt: skip
-    apply(connection, table, Merge(whole=["n\t1\tx"], parts={(2,): ["m\t2\t\\N"]}))
-    assert sorted(apply(connection, table, Move("2", f"k\t3\t{UNSENT}"))) == [
-        ("a'\\", 1, "n", "x"), ("a'\\", 3, "k", "y"), other,
-    ]  # fmt: skip
-    assert apply(connection, table, Clear()) == [other]
 
 
 FILTERED = 'CREATE TABLE "Target" (id text PRIMARY KEY, upper text, kind text)'

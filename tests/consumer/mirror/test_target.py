@@ -241,28 +241,6 @@ TROUBLES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize("trouble", TROUBLES)
-def test_one_tables_trouble_is_that_tables_whenever_the_server_says_it(
-    database: Database, trouble: str, is_first: bool
-) -> None:
-    one = open_target(database.url)
-    one.open(["t", "bad"])
-    good, bad = load(one, TABLE), load(one, replace(TABLE, name="bad", target="bad"))
-    database.execute(TROUBLES[trouble])
-    large = "".join(sha256(bytes([n])).hexdigest() for n in range(200))
-    rows_of_bad = [(1, "x"), (2, large), (3, "y")]
-    work = [(good, [Merge(whole=[(1, "x"), (2, "y")])]), (bad, [Merge(whole=rows_of_bad)])]
-    with pytest.raises(TableRefused, match=r"the row with the key a=2 of public\.t is") as caught:
-        one.apply(work[::-1] if is_first else work, {"CDC": 9})
-    assert caught.value.table == "bad"
-    assert large not in str(caught.value)
-    one.apply(work[:1], {"CDC": 9})
-    assert rows(database.url) == [("1", "x"), ("2", "y")]
-    one.close()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("trouble", TROUBLES)
 def test_a_snapshot_that_a_target_refuses_is_of_its_table_whenever_the_server_says_it(
     database: Database, trouble: str

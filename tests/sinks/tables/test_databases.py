@@ -244,5 +244,8 @@ def test_each_source_has_its_rows_where_there_is_a_column_for_its_name(there: Pl
     sink.write([rows_of("INSERT 1 c", partition="us")], Noted())
     sink.write([rows_of("UPDATE 1 d", "DELETE 2", partition="it's", commit=2)], Noted())
     assert there.items == [("it's", 1, "d"), ("us", 1, "c")]
-    sink.write([rows_of("TRUNCATE", key=[None], partition="it's", commit=3)], Noted())
+    moved = {"before": ["1\t\\U"], "unchanged": [["name"]]}
+    sink.write([rows_of("UPDATE 9 \\U", partition="it's", commit=3, **moved)], Noted())
+    assert there.items == [("it's", 9, "d"), ("us", 1, "c")]
+    sink.write([rows_of("TRUNCATE", key=[None], partition="it's", commit=4)], Noted())
     assert there.items == [("us", 1, "c")]
