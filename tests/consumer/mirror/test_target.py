@@ -131,22 +131,6 @@ def test_positions_are_stored_with_the_changes_or_not_at_all(
     assert stored("t", "u") == {"t": 11, "u": 12}
 
 
-def test_columns_change_between_rows(target: str, one: MirrorTarget) -> None:
-    load(one, TABLE)
-    wide = replace(LIVE, columns=(A, B, C))
-    narrow = replace(LIVE, columns=(A, C))
-    work = [
-        (LIVE, [Merge(whole=[(1, "x")])]),
-        (wide, [AlterColumns([C], [])]),
-        (wide, [Merge(whole=[(2, "y", "1.50")])]),
-        (narrow, [AlterColumns([], ["b"])]),
-        (narrow, [Merge(whole=[(3, "2.00")])]),
-    ]
-    one.apply(work, {"CDC": 9})
-    assert rows(target) == [("1", None), ("2", "1.50"), ("3", "2.00")]
-    assert [table.names for table in one.open(["t"])] == [("a", "c %")]
-
-
 @pytest.mark.parametrize("names", [["rowid"], ["_rowid_", "OID"], ["RowID", "_rowid_"]])
 def test_columns_called_as_sqlite_calls_a_rows_number(names: list[str], file: str) -> None:
     columns = tuple(TargetColumn(name=name, data_type="integer") for name in (*names, "v"))

@@ -88,24 +88,6 @@ def state(database: Database) -> tuple[str, str]:
     return found[0], found[1]
 
 
-def test_changes_before_the_point_are_in_the_rows_and_later_ones_are_applied_after(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    sink = sink_of()
-    sink.write([rows_of("INSERT 1 old"), rows_of("UPDATE 1 new", "INSERT 3 c", commit=3)], Noted())
-    load, point = load_of(sink), Point(2)
-    assert load.begin(point) is None
-    loaded(load, point, b"1\told\n2\tb")
-    assert items(database) == [(1, "old"), (2, "b")]
-    assert load.finish([("public", "items")])
-    load_of(sink).settle("stop")
-    assert items(database) == [(1, "new"), (2, "b"), (3, "c")]
-    assert state(database) == ("live", "")
-    sink.write([rows_of("DELETE 1", commit=1), rows_of("DELETE 2", commit=4)], Noted())
-    assert items(database) == [(1, "new"), (3, "c")], "a change of before the point was applied"
-
-
 def test_a_load_goes_on_with_the_parts_that_are_left(database: Database, sink_of: SinkOf) -> None:
     database.execute(TARGET)
     sink = sink_of()
@@ -163,27 +145,6 @@ def test_rows_that_are_there_are_kept_or_replaced(
     load = load_of(sink_of(existing=existing))
     loaded(load, Point(), b"1\ta")
     assert items(database) == rows
-
-
-def test_rows_that_are_there_make_a_table_wait_until_they_are_gone(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    database.execute("INSERT INTO items VALUES (7, 'x')")
-    sink = sink_of()
-    load = load_of(sink)
-    with pytest.raises(SettingsError, match="has rows already") as refused:
-        load.plan(Point(), ["a"])
-    load.wait(refused.value)
-    assert state(database)[0] == "waiting"
-    sink.write([rows_of("INSERT 2 b", commit=3)], Noted())
-    database.execute("DELETE FROM items")
-    again = load_of(sink)
-    assert not again.has_rows
-    loaded(again, Point(), b"1\ta")
-    assert again.finish([("public", "items")])
-    load_of(sink).settle("stop")
-    assert items(database) == [(1, "a"), (2, "b")]
 
 
 def test_a_live_table_whose_target_is_gone_waits_and_goes_on(
@@ -285,37 +246,6 @@ def test_expressions_make_the_rows_of_a_load(database: Database, sink_of: SinkOf
     load_of(sink).settle("stop")
     sink.write([rows_of("INSERT 3 c", "UPDATE 2 b2", commit=3)], Noted())
     assert items(database) == [(2, "B2", "shop UPDATE"), (3, "C", "shop INSERT")]
-
-
-def test_rows_that_are_refused_are_dead_letters_and_the_rest_lands(
-    database: Database, sink_of: SinkOf
-) -> None:
-    database.execute(TARGET)
-    sink, noted = sink_of(), Noted()
-    rows = b"\n".join(b"%d\t%s" % (n, b"too-long" if n in {3, 40} else b"a") for n in range(50))
-    bad = b"50\t\xff\n51\t\\N"
-    loaded(load_of(sink), Point(), rows, bad, on_error="dead-letter", noted=noted)
-    assert [id for id, _ in items(database)] == [n for n in range(52) if n not in {3, 40, 50}]
-    assert {"backend": "default", "sid": "shop", "table": "public.items", "letters": 2} in (
-        table for told in noted for table in told["tables"]
-    )
-    letters = list(sink.dead_letters())
-    assert [(each["operation"], each["reason"]) for each in letters] == [("READ", "refused")] * 3
-    assert "22001" in letters[0]["error"]
-    again = load_of(sink)
-    assert again.begin(Point()) == []
-    assert again.loaded == 52
-    assert again.finish([("public", "items")])
-    load_of(sink).settle("stop")
-    with pytest.raises(Rejected):
-        sink.replay(letters[0]["event_id"], lambda page: [])
-    database.execute("ALTER TABLE items ALTER name TYPE text")
-    sink.replay(letters[0]["event_id"], lambda page: [])
-    assert (3, "too-long") in items(database)
-    assert len(list(sink.dead_letters())) == 2
-    sink.reload("items", None)
-    loaded(load_of(sink), Point(), b"1\ta", on_error="dead-letter")
-    assert list(sink.dead_letters()) == [], "a letter of the load before is left"
 
 
 def test_a_row_of_a_load_that_is_refused_at_commit_is_a_dead_letter(

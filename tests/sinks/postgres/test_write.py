@@ -15,7 +15,6 @@ from penstock.sinks.postgres.settings import PostgresSinkSettings
 from tests.progress import Noted
 from tests.servers import Database
 from tests.sinks.changes import COMMITTED, batch_of
-from tests.sinks.postgres.test_check import NOT_ONE
 
 ITEMS: dict[str, Any] = {
     "schema": "public", "table": "items", "relation_id": 16385, "version": "1",
@@ -65,20 +64,6 @@ def applied_of(noted: Noted) -> dict[str, int]:
 
 def items(database: Database) -> list[tuple[Any, ...]]:
     return database.execute("SELECT * FROM items ORDER BY id")
-
-
-@pytest.mark.parametrize("text", NOT_ONE)
-def test_an_expression_that_is_not_one_is_not_run(
-    database: Database, sink_of: SinkOf, text: str
-) -> None:
-    database.execute(TARGET)
-    for options in ({"filter": text}, {"set": {"id": "id", "name": text}}):
-        sink = sink_of(**options)
-        sink.write(iter([rows_of("INSERT 1 one")]), Noted())
-        ((state, error),) = [(each["state"], each["error"]) for each in sink.tables()]
-        assert (state, "is not SQL over its columns" in error) == ("waiting", True)
-    assert not database.execute("SELECT 1 FROM pg_class WHERE relname = 'pwned'")
-    assert not items(database)
 
 
 def test_a_table_is_reported_by_what_was_applied_of_it(database: Database, sink_of: SinkOf) -> None:

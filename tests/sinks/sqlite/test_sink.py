@@ -15,7 +15,6 @@ from penstock.model.position import PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.sqlite import SqliteSink, SqliteSinkSettings
 from tests.progress import Noted
-from tests.sinks.postgres.test_check import NOT_ONE
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
 from tests.sinks.postgres.test_write import rows_of
 
@@ -46,16 +45,6 @@ def file(tmp_path: Path) -> File:
 SinkOf = Callable[..., SqliteSink]
 
 
-@pytest.mark.parametrize("text", NOT_ONE)
-def test_an_expression_that_is_not_one_is_not_run(file: File, sink_of: "SinkOf", text: str) -> None:
-    file.execute(TARGET)
-    sink = sink_of(filter=text)
-    sink.write(iter([rows_of("INSERT 1 one")]), Noted())
-    ((state, error),) = [(each["state"], each["error"]) for each in sink.tables()]
-    assert (state, "is not SQL over its columns" in error) == ("waiting", True)
-    assert not file.items
-
-
 @pytest.fixture
 def sink_of(file: File) -> SinkOf:
     """`sink_of(settings, **options of the table items)`: a sink with a map of that table."""
@@ -80,20 +69,6 @@ def test_what_sqlite_fails_at_in_one_row_is_a_letter_of_it(
     sink.write([rows_of("INSERT 1 {", "INSERT 0 {}", "INSERT -3 {}")], Noted())
     assert [id for id, _ in file.items] == [-3, 0]
     assert [each["reason"] for each in sink.dead_letters()] == ["refused"]
-
-
-def test_rows_that_are_there_keep_a_load_waiting(file: File, sink_of: SinkOf) -> None:
-    file.execute(TARGET)
-    file.execute("INSERT INTO items VALUES (9, 'mine')")
-    sink = sink_of({"initial": True})
-    sink.enter("default", SHOP, initial=True)
-    with pytest.raises(SettingsError, match="has rows already"):
-        load_of(sink).plan(Point(), [1])  # type: ignore[arg-type]
-    schema = TableSchema(
-        schema="public", table="items", name=("items",), version="1", columns=tuple(COLUMNS)
-    )
-    (found,) = sink.check_tables("default", [schema], [SHOP])
-    assert (found.level, found.subject) == ("error", "target main.items")
 
 
 def test_append_keeps_rows_and_filter_and_set_are_sql_of_sqlite(

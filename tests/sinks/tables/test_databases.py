@@ -12,8 +12,9 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import PartitionId
 from penstock.model.position import Place as Position
 from tests.progress import Noted
+from tests.sinks.postgres.test_check import NOT_ONE
 from tests.sinks.postgres.test_load import COLUMNS, Point, load_of, loaded
-from tests.sinks.postgres.test_write import applied_of, moved_row, never, rows_of
+from tests.sinks.postgres.test_write import ITEMS, applied_of, moved_row, never, rows_of
 from tests.tables.databases import TARGET, Place, places
 
 SHOP = PartitionId("shop")
@@ -174,6 +175,79 @@ def test_a_truncated_partition_is_loaded_anew_with_the_others(there: Place) -> N
     assert there.items == [(7, "a"), (8, "a")]
 
 
+def test_expressions_that_are_not_one_are_not_run(there: Place) -> None:
+    options = [{"filter": text} for text in NOT_ONE]
+    options += [{"set": {"id": "id", "name": text}} for text in NOT_ONE]
+    tables = {f"t{n}": one for n, one in enumerate(options, 1)}
+    changes = []
+    for n, name in enumerate(tables, 1):
+        there.execute(TARGET.replace("items", name))
+        of = {"collection": name, "relation_id": n}
+        relation = {**ITEMS, "table": name, "relation_id": n}
+        changes.append(rows_of("INSERT 1 one", relation=relation, commit=n, **of))
+    sink = there.sink({"map": [{"backend": "default", "tables": tables}]})
+    sink.write(changes, Noted())
+    found = [(each["state"], "is not SQL over its columns" in each["error"])
+             for each in sink.tables()]  # fmt: skip
+    assert found == [("waiting", True)] * len(tables)
+    assert not [name for name in tables if there.execute(f"SELECT 1 FROM {name}")]
+    with pytest.raises(Exception, match="pwned"):
+        there.execute("SELECT 1 FROM pwned")
+
+
+def test_rows_that_are_there_make_a_table_wait_until_they_are_gone(there: Place) -> None:
+    there.execute(TARGET)
+    there.execute("INSERT INTO items VALUES (7, 'x')")
+    sink, point = there.sink({"initial": True}), Point()
+    sink.enter("default", SHOP, initial=True)
+    (found,) = sink.check_tables("default", [point.schema], [SHOP])
+    assert (found.level, found.subject.partition(" ")[0]) == ("error", "target")
+    load = load_of(sink)
+    with pytest.raises(SettingsError, match="has rows already") as refused:
+        load.plan(point, ["a"])
+    load.wait(refused.value)
+    assert sink.tables()[0]["state"] == "waiting"
+    sink.write([rows_of("INSERT 2 b", commit=3)], Noted())
+    there.execute("DELETE FROM items")
+    again = load_of(sink)
+    assert not again.has_rows
+    loaded(again, point, b"1\ta")
+    assert again.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    assert there.items == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.slow
+def test_rows_of_a_load_that_are_refused_are_dead_letters_and_the_rest_lands(there: Place) -> None:
+    there.execute(TARGET)
+    sink, noted = there.sink({"initial": True}), Noted()
+    sink.enter("default", SHOP, initial=True)
+    rows = b"\n".join(b"%d\t%s" % (n, b"too-long" if n in {3, 40} else b"a") for n in range(50))
+    bad = b"50\t\xff\n51\t\\N"
+    loaded(load_of(sink), Point(), rows, bad, on_error="dead-letter", noted=noted)
+    assert [id for id, _ in there.items] == [n for n in range(52) if n not in {3, 40, 50}]
+    assert {"backend": "default", "sid": "shop", "table": "public.items", "letters": 2} in (
+        table for told in noted for table in told["tables"]
+    )
+    letters = list(sink.dead_letters())
+    assert [(each["operation"], each["reason"]) for each in letters] == [("READ", "refused")] * 3
+    assert REFUSED[there.kind] in letters[0]["error"]
+    again = load_of(sink)
+    assert again.begin(Point()) == []
+    assert again.loaded == 52
+    assert again.finish([("public", "items")])
+    load_of(sink).settle("stop")
+    with pytest.raises(Rejected):
+        sink.replay(letters[0]["event_id"], never)
+    there.make_again(WIDE)
+    sink.replay(letters[0]["event_id"], never)
+    assert (3, "too-long") in there.items
+    assert len(list(sink.dead_letters())) == 2
+    sink.reload("items", None)
+    loaded(load_of(sink), Point(), b"1\ta", on_error="dead-letter")
+    assert list(sink.dead_letters()) == [], "a letter of the load before is left"
+
+
 @pytest.mark.slow
 def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
     sink = there.sink({"initial": True}, create=True)
@@ -187,6 +261,8 @@ def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
     assert again.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert there.items == [(1, "new"), (3, "a\nb\\"), (4, None)]
+    sink.write([rows_of("DELETE 1", commit=1), rows_of("DELETE 4", commit=4)], Noted())
+    assert there.items == [(1, "new"), (3, "a\nb\\")], "a change of before the point was applied"
     assert sink.reload("items", "shop") == ["public.items of default/shop"]
     assert sink.tables()[0]["state"] == "loading"
     load = load_of(sink)
@@ -195,21 +271,6 @@ def test_rows_are_loaded_and_changes_wait_for_them(there: Place) -> None:
     assert load.finish([("public", "items")])
     load_of(sink).settle("stop")
     assert there.items == [(7, "x")]
-
-
-def test_a_row_of_a_load_is_a_dead_letter_that_is_replayed(there: Place) -> None:
-    there.execute(TARGET)
-    sink = there.sink({"initial": True, "on_error": "dead-letter"})
-    sink.enter("default", SHOP, initial=True)
-    loaded(load_of(sink), Point(), b"1\ta\n2\ttoo-long\n3\tc", on_error="dead-letter")
-    assert there.items == [(1, "a"), (3, "c")]
-    assert load_of(sink).finish([("public", "items")])
-    load_of(sink).settle("stop")
-    (letter,) = sink.dead_letters()
-    assert (letter["operation"], letter["reason"]) == ("READ", "refused")
-    there.make_again(WIDE)
-    sink.replay(str(letter["id"]), never)
-    assert there.items == [(1, "a"), (2, "too-long"), (3, "c")]
 
 
 @pytest.mark.parametrize("options", [{}, {"filter": "id < 9"}])
