@@ -64,7 +64,7 @@ class TableLoad(Protocol):
     `has_rows`: all rows are there, and `settle` is left. `waits_for_operator`: another try is no
     use until it is resumed, or loaded anew. `is_early`: it refers to tables whose rows are loaded
     first. `described`: as the status page shows it. `loaded`: how many rows were there at the last
-    `begin`.
+    `begin`. `recurs`: the server failed at it again and again, so that is of its rows and changes.
     """
 
     backend: str
@@ -75,6 +75,7 @@ class TableLoad(Protocol):
     described: Mapping[str, Any]
     loaded: int
     is_early: bool
+    recurs: bool
 
     def covers(self, schema: str, table: str) -> bool:
         """Whether rows of this table of the source are to be loaded. No I/O."""

@@ -7,6 +7,7 @@ be loaded waits and stops no other.
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +31,7 @@ from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
 from penstock.snapshots.catalogues import Catalogues, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
+from penstock.tables.sqlstates import TRIES, Recurring
 
 _RANGE = 64  # times the size of a chunk, about, that a range has
 _LOOK = 1.0  # seconds between two looks for tables to load
@@ -82,6 +84,7 @@ class TableLoader(PipelinePart):
         self._shown: dict[str, Mapping[str, Any]] = {}  # of tables that are not live
         self._patient_until = 0.0  # monotonic seconds
         self._said: dict[str, str] = {}  # by table: the last error that was logged
+        self._recurred: Counter[str] = Counter()  # by table: how often the server failed at it
         self._pool = ThreadPoolExecutor(pipeline.snapshot.max_concurrent, "load")
         self._thread = threading.Thread(target=self._run, name="loads", daemon=True)
 
@@ -164,6 +167,7 @@ class TableLoader(PipelinePart):
             if is_due and load.name not in self._running and self._state.is_ours:
                 feed, on_error = self._feeds[load.backend], self._on_error[load.backend]
                 control = RunControl(self._state, self._pace)
+                load.recurs = self._recurred[load.name] >= TRIES
                 future = self._pool.submit(self._try, load, feed, on_error, control)
                 self._running[load.name] = load.backend, control, future
 
@@ -225,6 +229,7 @@ class TableLoader(PipelinePart):
             found = PenstockError.of(error, "loading")
             if control.is_cancelled or not self._state.is_ours:
                 return
+            self._recurred[load.name] += isinstance(found, Recurring)
             if isinstance(found, Unavailable) and time.monotonic() < self._patient_until:
                 self._state.wait(_LOOK)
                 return
@@ -235,6 +240,7 @@ class TableLoader(PipelinePart):
             self._state.wait(_AGAIN)
         else:
             self._said.pop(load.name, None)
+            self._recurred.pop(load.name, None)
             log.info("a table is live", table=load.name)
 
     def _load(self, load: TableLoad, backend: Feed, on_error: OnError, control: RunControl) -> None:

@@ -1,9 +1,10 @@
 """Foreign keys between the tables of a destination: which are tied, and in which order. Pure."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 
-from penstock.model.errors import Rejected
+from penstock.model.errors import Rejected, Unavailable
 
 _Pairs = frozenset[tuple[str, str]]
 
@@ -13,6 +14,14 @@ class Dangling(Rejected):
     out once other tables are further."""
 
 
+class TiesChanged(Unavailable):
+    """Foreign keys were added to the targets, or dropped, since changes were divided among workers:
+    it is done anew."""
+
+    def __init__(self) -> None:
+        super().__init__("foreign keys of the targets have changed", "tables")
+
+
 @dataclass(frozen=True, slots=True)
 class References:
     """Pairs of a table and one that it refers to, by their full names; `cascading`: those of which
@@ -20,6 +29,14 @@ class References:
 
     pairs: _Pairs = frozenset()
     cascading: _Pairs = frozenset()
+
+    def among(self, tables: Iterable[str]) -> "References":
+        """Those that tie these tables, also across others."""
+        own = frozenset[str]().union(*map(self.tied, tables))
+        return References(
+            frozenset(pair for pair in self.pairs if own.issuperset(pair)),
+            frozenset(pair for pair in self.cascading if own.issuperset(pair)),
+        )
 
     def tied(self, table: str) -> frozenset[str]:
         """All tables that foreign keys connect with it, and itself."""

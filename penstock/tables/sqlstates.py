@@ -6,7 +6,7 @@ functions have SQLSTATEs of their own, and an error that never passes must stop 
 
 from typing import Literal
 
-from penstock.model.errors import Unavailable
+from penstock.model.errors import Rejected, Unavailable
 
 # It passes by itself, however long that takes; it may, and is of the changes where it recurs; an
 # operator must change something, and the table waits; a change is refused.
@@ -52,5 +52,14 @@ def meaning(state: str) -> Meaning:
     return next((_MEANINGS[each] for each in prefixes if each in _MEANINGS), "refused")
 
 
+# How often something fails while the server answers, until what is refused of it is isolated.
+TRIES = 6
+
+
 class Recurring(Unavailable):
     """It may pass by itself; where it recurs while the server answers, it is of the changes."""
+
+    @property
+    def of_changes(self) -> Rejected:
+        """The same, once it has recurred."""
+        return Rejected(self.message, "tables.recurring")

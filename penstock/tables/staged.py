@@ -294,6 +294,8 @@ class StagedRows(ABC):
         self.stage(cursor, [form.nulled(row)], keys=[old])
         if not self.mapping.has_expressions:
             self._update(cursor, unsent, moves=True)
+            if cursor.rowcount == 0 and not unsent:  # it was refused, with its old key
+                self._put(cursor)
             return
         self._fill(cursor, self._names_of(unsent), moves=True)
         cursor.execute(self._delete(self._keys, _SQL("true")))

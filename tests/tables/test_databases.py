@@ -212,7 +212,7 @@ REFUSALS = {
 def test_what_is_refused_is_named_and_stops_nothing_else(
     copy_of: CopyOf, place: Place, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_TRIES", 2)
+    monkeypatch.setattr(worker, "TRIES", 2)
     made, undo, said = REFUSALS[place.kind][what]
     copy = copy_of(tables=TABLES[::-1] if "end" in what else TABLES)  # it may be the last
     copy.write("INSERT 9 before", *(f"others: INSERT {n} x" for n in (1, 3, 9)))

@@ -20,6 +20,13 @@ def test_tables_are_tied_across_others() -> None:
     assert SHOP.tied("alone") == {"alone"}
 
 
+def test_ties_of_other_tables_do_not_count() -> None:
+    assert SHOP.among(["customer", "alone"]).pairs == {
+        ("line", "order"), ("order", "customer"), ("line", "product"),
+    }  # fmt: skip
+    assert SHOP.among(["alone"]) == References()
+
+
 def test_each_comes_after_those_that_it_refers_to() -> None:
     order = sorted(["line", "customer", "order", "product"], key=SHOP.rank)
     assert order == ["customer", "product", "order", "line"]

@@ -65,6 +65,7 @@ class Applier:
         """Applies what can be applied. A change that is refused alone is set aside, or the table
         waits; it waits as well where changes do not fit the target. Raises Unavailable,
         Rejected (to stop), BeginAnew."""
+        refused: Refused = ()
         while True:
             is_staged = table.id in self._staged
             try:
@@ -74,9 +75,12 @@ class Applier:
                 ):
                     plan = self._plan(cursor, table, row, stretch)
                     return self._sifted(
-                        cursor, table, plan, stretch.relation, cache(may_come),
+                        cursor, table, plan, stretch.relation, cache(may_come), known=refused,
                         is_between=plan.changes[0].cursor < row.last_point, isolates=isolates,
                     )  # fmt: skip
+            except _Divided as error:
+                self._staged.pop(table.id, None)
+                refused = error.refused
             except (SettingsError, BeginAnew, Recurring) as error:
                 # Its temporary tables may be gone with the savepoint.
                 self._staged.pop(table.id, None)
@@ -135,7 +139,7 @@ class Applier:
                 error, "writing to " + ", ".join(dict.fromkeys(each.target for each in tables))
             )
             if isolates == "all" and isinstance(found, Recurring):
-                found = Rejected(found.message, "tables.recurring")
+                found = found.of_changes
             is_alone = not self._database.is_ambiguous(error)
             is_of_row = isinstance(found, Rejected) and not isinstance(found, Dangling)
             if is_between and is_alone and is_of_row:
@@ -179,6 +183,7 @@ class Applier:
         *,
         is_between: bool,
         isolates: Isolates,
+        known: Refused,
     ) -> Applied:
         policy, changes = self._on_error, plan.changes
 
@@ -195,15 +200,15 @@ class Applier:
         def stops(some: Sequence[LineChange], error: Rejected) -> bool:
             return policy != "dead-letter" or waits(some, error)
 
-        _, refused = sift(changes, write, _middle, stops=stops)
-        if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
-            return Applied(rest=changes, error=error)  # no change came through: it is of none
-        has_all = policy == "dead-letter" and not any(waits(*one) for one in refused)
-        if some := self._in_the_way(changes, refused, relation) if has_all else ():
-            with suppress(Rejected):
-                write(some)
-                keys = {one.key for one in some}
-                refused = [one for one in refused if one[0][0].key not in keys]
+        refused = known
+        if not known or not _is_taken(_without(changes, known), write):
+            _, refused = sift(changes, write, _middle, stops=stops)
+            if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
+                return Applied(rest=changes, error=error)  # no change came through: it is of none
+            own = [one for one in refused if not self._is_of_others(one[1])]
+            has_all = policy == "dead-letter" and not any(waits(*one) for one in refused)
+            if not known and has_all and 0 < len(own) < len(refused):
+                raise _Divided(own)
         letters: Counter[str] = Counter()
         skipped, lettered = Counter[str](), list[LineChange]()
         for (change,), error in refused:
@@ -249,24 +254,34 @@ class Applier:
                 last |= dict.fromkeys(passed, Place(one.cursor, one.ordinal))
         letters.advance(table.id, last)
 
-    def _in_the_way(
-        self, changes: Sequence[LineChange], refused: Refused, relation: SourceRelation
-    ) -> Sequence[LineChange]:
-        """All changes of rows that other rows were in the way of, as values that go from row to row
-        were divided: together they may come out. Each has the values of its row, so it may be
-        applied again; but not where rows went to other keys."""
-        key = relation.key
-        if not refused or not key or any(one.operation in EMPTYING for one in changes):
-            return ()
-        of_others, fixed = set[Any](), set[Any]()
-        for (one,), error in refused:
-            cause = error.__cause__
-            is_theirs = isinstance(cause, Exception) and self._database.is_conflict(cause)
-            (of_others if is_theirs else fixed).add(one.key)
-        for one in changes:
-            if (old := one.old_key(key)) != one.key:
-                fixed |= {old, one.key}
-        return [one for one in changes if one.key in of_others - fixed]
+    def _is_of_others(self, error: Rejected) -> bool:
+        """Whether other rows are in the way of a change, or it lacks one."""
+        cause = error.__cause__
+        is_theirs = isinstance(cause, Exception) and self._database.is_conflict(cause)
+        return is_theirs or isinstance(error, Dangling)
+
+
+class _Divided(Exception):
+    """Some changes are `refused` for themselves, and others because they were divided, as values
+    that go from row to row: together, without the former, these may come out."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__()
+        self.refused = refused
+
+
+def _is_taken(
+    changes: Sequence[LineChange], write: Callable[[Sequence[LineChange]], object]
+) -> bool:
+    with suppress(Rejected):
+        write(changes)
+        return True
+    return False
+
+
+def _without(changes: Sequence[LineChange], refused: Refused) -> Sequence[LineChange]:
+    places = {(one.cursor, one.ordinal) for (one,), _ in refused}
+    return [one for one in changes if (one.cursor, one.ordinal) not in places]
 
 
 def operations(changes: Sequence[LineChange]) -> Counter[str]:

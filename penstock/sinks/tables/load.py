@@ -48,6 +48,7 @@ class LedgerLoad:
         self.name, self.has_rows = self._table.name, record.row.has_rows
         self.waits_for_operator, self._kept = record.row.state is TableState.STOPPED, kept
         self.described, self.loaded, self.is_early = record.described(), 0, bool(first)
+        self.recurs = False
         if first:
             self.described |= {"error": f"{first} is loaded first, which it refers to"}
 
@@ -167,6 +168,7 @@ class LedgerLoad:
                     connection=connection, database=self._database, table=self._table, row=row,
                     staged=staged, relation=relation_of(point.schema), cursor=point.cursor,
                     identity=identity, merges=merges, on_error=on_error, progress=progress,
+                    recurs=self.recurs,
                     refers=any(one == self._table.target and to in followed for one, to in pairs),
                 )  # fmt: skip
 
@@ -230,8 +232,9 @@ class LedgerLoad:
                 if early is None:
                     stretch = Stretch(relation, changes)
                     done = applier.apply(
-                        cursor, self._table, row, stretch, may_come, isolates="deferred"
-                    )
+                        cursor, self._table, row, stretch, may_come,
+                        isolates="all" if self.recurs else "deferred",
+                    )  # fmt: skip
                 if done.error is not None:
                     raise done.error
                 applied += done.applied

@@ -20,6 +20,7 @@ from penstock.tables.ledger_rows import LedgerRow, LoadPart
 from penstock.tables.lines import LineChange, SourceRelation
 from penstock.tables.references import Dangling
 from penstock.tables.sift import sift
+from penstock.tables.sqlstates import Recurring
 from penstock.tables.staged import StagedRows
 
 _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row among them is refused
@@ -29,7 +30,8 @@ _TOGETHER = 4 * 2**20  # bytes that are loaded again, in halves, where a row amo
 class TableRowWriter:
     """See `RowWriter`. Rows of a relation at the point with this `cursor`, by the plan with this
     `identity`; where it `merges`, instead of those with their keys. `row`: of the ledger. Where the
-    target `refers` to others, or itself, rows that are not to be there yet are held."""
+    target `refers` to others, or itself, rows that are not to be there yet are held. What the
+    server fails at is of the rows where it `recurs`."""
 
     connection: Any
     database: TableDatabase
@@ -43,6 +45,7 @@ class TableRowWriter:
     on_error: OnError
     progress: Progress
     refers: bool = False
+    recurs: bool = False
 
     @cached_property
     def _form(self) -> tuple[Sequence[str], bytes]:
@@ -88,6 +91,8 @@ class TableRowWriter:
                 except Rejected:
                     lines = b"".join(taken).splitlines(keepends=True)
                     _, refused = sift(lines, partial(self._load_lines, cursor))
+                    if len(refused) == len(lines) and refused[0][1].code == "tables.recurring":
+                        raise refused[0][1] from None  # no row came through: it is of none
                     letters += self._set_aside(ledger, refused, early)
                     rows += len(lines)
             if early:
@@ -110,7 +115,10 @@ class TableRowWriter:
         except self.database.error as error:
             if self.row.last_point and self.database.is_conflict(error):
                 raise BeginAnew from error
-            raise self.database.translation(error, "loading rows") from error
+            found = self.database.translation(error, "loading rows")
+            if self.recurs and isinstance(found, Recurring):
+                found = found.of_changes
+            raise found from error
 
     @cached_property
     def _relation(self) -> SourceRelation:

@@ -23,11 +23,8 @@ from penstock.sinks.tables.settings import TableSinkSettings
 from penstock.sinks.tables.source_table import SourceTable, Stretch
 from penstock.sinks.tables.writing import TableWork, Writing
 from penstock.tables.lines import LineChange, SourceRelation, changes_of
-from penstock.tables.references import References
-from penstock.tables.sqlstates import Recurring
-
-# How often a commit fails while the server answers, until it is divided; some ten seconds.
-_TRIES = 6
+from penstock.tables.references import References, TiesChanged
+from penstock.tables.sqlstates import TRIES, Recurring
 
 
 class _RefusedWhole(Exception):
@@ -114,7 +111,9 @@ class Worker:
                 waits, recurred = delays(first=0.2), 0
                 while True:
                     try:
-                        self._write_whole(commit, divides=recurred >= _TRIES)
+                        self._write_whole(commit, divides=recurred >= TRIES)
+                    except TiesChanged:
+                        raise
                     except Unavailable as error:
                         recurred += isinstance(error, Recurring)
                         self._disconnect()
@@ -183,8 +182,8 @@ class Worker:
             rows = ledger.lock({table.id for table in commit.tables})
             assert self._applier is not None
             writing = Writing(
-                applier=self._applier, cursor=cursor, ledger=ledger, references=self.references,
-                isolates=isolates, refused=refused, works={},
+                applier=self._applier, database=self._database, cursor=cursor, ledger=ledger,
+                references=self.references, isolates=isolates, refused=refused, works={},
             )  # fmt: skip
             tied: dict[object, dict[SourceTable, Sequence[Stretch]]] = {}
             for table, stretches in commit.tables.items():

@@ -28,7 +28,7 @@ from penstock.sinks.tables.sources import StoredSources
 from penstock.sinks.tables.table_map import TableMap
 from penstock.sinks.tables.worker import Worker
 from penstock.tables.lines import SourceRelation
-from penstock.tables.references import References
+from penstock.tables.references import References, TiesChanged
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,6 +42,7 @@ _FIRST = ("backend", "cursor", "mark")
 _LOOK = 0.05  # seconds between two looks at what was committed
 _REPORT = 1.0  # seconds between two reports of the workers
 _NOTE = 0.5  # seconds between two notes in the ledger of what is stored
+_TIES = 30.0  # seconds between two looks at the foreign keys of targets
 _DRAINED = 1.0  # seconds between two looks at whether all is committed, at the end
 
 
@@ -88,7 +89,7 @@ class TableWrite:
         self._position: dict[PartitionId, Place] = {}
         self._unnoted: dict[PartitionId, Place] = {}  # of it: what the ledger does not have yet
         self._applied = self._known = self._size = 0
-        self._reported_at = self._noted_at = 0.0  # monotonic seconds
+        self._reported_at = self._noted_at = self._asked_at = 0.0  # monotonic seconds
 
     def run(self, changes: Iterable[pa.RecordBatch]) -> Receipt:
         """Writes it all; see `Sink.write`."""
@@ -212,10 +213,7 @@ class TableWrite:
         self, partition: PartitionId, batches: Sequence[pa.RecordBatch], since: float
     ) -> None:
         """Gives changes, in their order, to the workers of their tables."""
-        if (references := self._references) is None:
-            references = self._references = self._retried(self._ask_references)
-            for worker in self._workers:
-                worker.references = references
+        references = self._ties()
         last = batches[-1]
         works: dict[int, list[Chunk]] = {}
         for batch in batches:
@@ -227,9 +225,23 @@ class TableWrite:
             rows = sum(len(chunk.batch) for chunk in chunks)
             self._worker(number).commits.add(Work(chunks, rows, since, pending))
 
+    def _ties(self) -> References:
+        """The foreign keys between targets. Raises TiesChanged."""
+        known, now = self._references, time.monotonic()
+        if known is None or now - self._asked_at >= _TIES:
+            self._references = found = self._retried(self._ask_references)
+            self._asked_at = now
+            if known not in (None, found):
+                raise TiesChanged
+            for worker in self._workers:
+                worker.references = found
+            return found
+        return known
+
     def _ask_references(self) -> References:
+        targets = {each.full_target for each in self._settings.tables()}
         with self._database.transaction("reading foreign keys") as cursor:
-            return self._database.references(cursor)
+            return self._database.references(cursor).among(targets)
 
     def _worker(self, number: int) -> Worker:
         worker = self._workers[number]

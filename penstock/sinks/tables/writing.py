@@ -11,11 +11,12 @@ from penstock.model.position import Place
 from penstock.sinks.tables.apply import Applied, Applier, Isolates, operations
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch
 from penstock.sinks.tables.tied import Parts, halved, in_turn, may_depend, passes
+from penstock.tables.database import TableDatabase
 from penstock.tables.drift import KnownColumns
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import LineChange
-from penstock.tables.references import References
+from penstock.tables.references import References, TiesChanged
 from penstock.tables.states import TableEvent
 
 
@@ -58,6 +59,7 @@ class Writing:
     """Applies changes of `works`. All of their tables wait where the commit is `refused`."""
 
     applier: Applier
+    database: TableDatabase
     cursor: Any
     ledger: TargetLedger
     references: References
@@ -111,6 +113,9 @@ class Writing:
         work, done = self.works[table], Applied(rest=stretch.changes, error=self.refused)
 
         def may_come(change: LineChange) -> bool:
+            now = self.database.references(self.cursor).among([table.target])
+            if now != self.references.among([table.target]):
+                raise TiesChanged
             return defers or may_depend(self.ledger, self.references, table, change)
 
         if work.is_live:

@@ -36,6 +36,7 @@ class Flow(Noted):
         initial: bool = True,
         sink: Mapping[str, Any] | None = None,
         snapshot: Mapping[str, Any] | None = None,
+        rows: int = 20_000,
         **backend: Any,
     ) -> None:
         super().__init__()
@@ -50,7 +51,7 @@ class Flow(Noted):
                 **backend,
             }],
             "sink": {
-                **where, **(sink or {}), "commit": {"wait": "20ms"},
+                **where, **(sink or {}), "commit": {"wait": "20ms", "rows": rows},
                 "map": [{"backend": "shop", "tables": tables}],
             },
             "snapshot": {"initial": initial, **(snapshot or {})},
@@ -64,7 +65,8 @@ class Flow(Noted):
         self._feed.number_columns()
         self._bookmarks: Bookmarks = {}
         self._loader = TableLoader(pipeline, self)
-        self._is_over = threading.Event()
+        self._is_over, self._writes = threading.Event(), 0
+        self._following: Any = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._write, daemon=True)
 
@@ -111,8 +113,9 @@ class Flow(Noted):
             raise self._failure
 
     def _write(self) -> None:
-        """Again, as Spark does, where the source is away."""
+        """Again, as Spark does, where the source is away, or the write has to be done anew."""
         while True:
+            self._writes += 1
             try:
                 self._sink.write(self._changes(), self)
             except Unavailable:
@@ -126,16 +129,21 @@ class Flow(Noted):
     def _changes(self) -> Iterator[pa.RecordBatch]:
         ((partition, bookmark),) = self._bookmarks.items()
         following, decoder = self._feed.follow(partition, bookmark), self._feed.decoder("text")
+        self._following, write = following, self._writes
         try:
-            while not self._is_over.is_set():
+            while not self._is_over.is_set() and write == self._writes:
                 for page in following.read(0.1):
                     yield from decoder.decode(page)
         finally:
             following.close()
 
     def bookmarks(self, backend: str) -> Bookmarks:
-        """See `PipelineState`."""
-        return self._bookmarks
+        """See `PipelineState`: how far all is stored."""
+        found = {}
+        for name, each in self._bookmarks.items():
+            place, following = self.position.get(name, each.place), self._following
+            found[name] = each if following is None else following.bookmark(place) or each
+        return found
 
     def losses(self, backend: str) -> str:
         """See `PipelineState`."""

@@ -349,3 +349,57 @@ def test_looking_for_tables_to_load_takes_one_connection_that_stays_open(
         )
         flow.reload("items")
         flow.loaded()
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.snapshots.loading._AGAIN", 0.05)
+    monkeypatch.setattr("penstock.snapshots.loading._LOOK", 0.05)
+    monkeypatch.setattr("penstock.snapshots.loading.TRIES", 2)
+    monkeypatch.setattr("penstock.snapshots.reading._TRIES", 1)
+
+
+FAILS = """
+CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+    IF NEW.{} THEN RAISE 'no' USING ERRCODE = '{}'; END IF; RETURN NEW; END$$;
+CREATE TRIGGER fail BEFORE INSERT OR UPDATE ON items FOR EACH ROW EXECUTE FUNCTION fail();
+"""
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize(
+    ("state", "options"),
+    [("XX000", {}), ("57014", {"existing": "keep"}), ("53400", {"set": {"id": "id", "v": "v"}})],
+)
+def test_a_row_at_which_the_server_fails_again_and_again_in_a_load_is_a_dead_letter(
+    database: Database, target: Database, state: str, options: dict[str, Any]
+) -> None:
+    for each in (database, target):
+        each.execute("CREATE TABLE items (id int PRIMARY KEY, v text)")
+    target.execute(FAILS.format("v = 'bad'", state))
+    database.execute(
+        "INSERT INTO items SELECT n, CASE n WHEN 70 THEN 'bad' ELSE 'v' END"
+        " FROM generate_series(1, 100) n"
+    )
+    with Flow(database, target, {"items": options}, on_error="dead-letter") as flow:
+        flow.loaded()
+        assert target.execute("SELECT count(*) FROM items WHERE id <> 70") == [(99,)]
+        ((letter,),) = target.execute("SELECT letter FROM penstock.dead_letter")
+        assert state in letter
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("on_error", ["dead-letter", "suspend"])
+def test_a_table_at_whose_every_row_the_server_fails_waits_and_goes_on(
+    database: Database, target: Database, on_error: str
+) -> None:
+    for each in (database, target):
+        each.execute("CREATE TABLE items (id int PRIMARY KEY, v text)")
+    target.execute(FAILS.format("id > 0", "XX000"))
+    database.execute("INSERT INTO items VALUES (1, 'a'), (2, 'b')")
+    with Flow(database, target, {"items": {}}, on_error=on_error) as flow:
+        until(lambda: any("XX000" in error for _, error in flow.states()), 60, problem=flow.states)
+        target.execute("DROP TRIGGER fail ON items")
+        flow.loaded()
+        assert target.execute("TABLE items") == [(1, "a"), (2, "b")]
+        assert target.execute("TABLE penstock.dead_letter") == []

@@ -17,6 +17,7 @@ from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
 from tests.progress import Noted
 from tests.servers import Database
+from tests.sinks.postgres.test_refusals import raising
 from tests.sinks.postgres.test_write import TARGET, items, rows_of
 
 COLUMNS: Sequence[Mapping[str, Any]] = (
@@ -314,3 +315,23 @@ def test_a_row_that_is_refused_ends_the_load(database: Database, sink_of: SinkOf
     with pytest.raises(Rejected, match="truncation"):
         loaded(load, Point(), b"1\ttoo-long")
     assert items(database) == []
+
+
+def test_a_held_change_at_which_the_server_fails_again_and_again_is_a_dead_letter(
+    database: Database, sink_of: SinkOf
+) -> None:
+    database.execute(TARGET)
+    for statement in raising("XX000"):
+        database.execute(statement)
+    sink = sink_of()
+    sink.write([rows_of("INSERT 2 b", "INSERT 3 bad", "INSERT 4 d", commit=3)], Noted())
+    loaded(load_of(sink), Point(2), b"1\ta")
+    assert load_of(sink).finish([("public", "items")])
+    load = load_of(sink)
+    with pytest.raises(Unavailable, match="XX000"):
+        load.settle("dead-letter")
+    load.recurs = True
+    load.settle("dead-letter")
+    assert items(database) == [(1, "a"), (2, "b"), (4, "d")]
+    (letter,) = sink.dead_letters()
+    assert "XX000" in letter["error"]

@@ -78,7 +78,7 @@ GOOD, BAD = ("INSERT 1 one", "INSERT 2 bad", "INSERT 3 three"), [(1, "one"), (3,
 def test_a_table_at_whose_every_change_the_server_fails_waits_and_stops_no_other(
     database: Database, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_TRIES", 2)
+    monkeypatch.setattr(worker, "TRIES", 2)
     bad = rows_of("INSERT 1 bad", "INSERT 2 bad")
     write(raising("XX000"), bad, others("INSERT 7 x", commit=2), rows_of("INSERT 3 c", commit=3))
     assert stored(database) == []
@@ -174,4 +174,46 @@ def test_values_go_from_row_to_row_in_the_transaction_of_a_change_that_is_refuse
     swap = rows_of("UPDATE 1 two", "INSERT 3 bad", "UPDATE 2 four", "UPDATE 4 one", commit=2)
     write([unique, *raising("AB001")], first, swap, others("INSERT 7 x", commit=3))
     assert stored(database) == [(1, "two"), (2, "four"), (4, "one")]
+    assert len(letters(database)) == 1
+
+
+UNIQUE = "ALTER TABLE items ADD UNIQUE (name) DEFERRABLE INITIALLY DEFERRED"
+
+
+@pytest.mark.parametrize("own", ["", "ALTER TABLE items ADD mine text DEFAULT 'mine'"])
+def test_rows_get_other_keys_and_one_another_s_values_beside_a_change_that_is_refused(
+    database: Database, write: Write, own: str
+) -> None:
+    first = rows_of("INSERT 1 one", "INSERT 2 two", "INSERT 4 four")
+    moved = rows_of(
+        "UPDATE 1 two", "INSERT 9 bad", "UPDATE 2 four", "UPDATE 7 one", commit=2,
+        before=[None, None, None, "4\tfour"],
+    )  # fmt: skip
+    write([UNIQUE, own or "SELECT", *raising("AB001", deferred=True)], first, moved)
+    assert database.execute("SELECT id, name FROM items ORDER BY id") == [
+        (1, "two"), (2, "four"), (7, "one")
+    ]  # fmt: skip
+    assert len(letters(database)) == 1
+
+
+@pytest.mark.parametrize("own", ["", "ALTER TABLE items ADD mine text DEFAULT 'mine'"])
+def test_a_row_that_was_refused_is_there_once_it_gets_another_key_and_is_good(
+    database: Database, write: Write, own: str
+) -> None:
+    moved = rows_of("UPDATE 2 good", commit=2, before=["1\tbad"])
+    write([own or "SELECT", *raising("AB001")], rows_of("INSERT 1 bad", "INSERT 5 bad"), moved)
+    assert database.execute("SELECT id, name FROM items ORDER BY id") == [(2, "good")]
+    assert len(letters(database)) == 2
+
+
+def test_rows_that_refer_to_one_another_come_beside_a_change_that_is_refused(
+    database: Database, write: Write
+) -> None:
+    statements = [
+        "ALTER TABLE items ADD CHECK (id <> 3),"
+        " ADD code text GENERATED ALWAYS AS (id::text) STORED UNIQUE",
+        "ALTER TABLE items ADD FOREIGN KEY (name) REFERENCES items (code)",
+    ]
+    write(statements, rows_of("INSERT 1 2", "INSERT 3 1", "INSERT 2 1"))
+    assert database.execute("SELECT id, name FROM items ORDER BY id") == [(1, "2"), (2, "1")]
     assert len(letters(database)) == 1

@@ -36,7 +36,9 @@ def come_out(flow: Flow, source: Database, target: Database, *tables: str) -> No
         wanted = source.execute(ROWS.format(table))
         until(
             lambda t=table, w=wanted: flow.check() or target.execute(ROWS.format(t)) == w, 60,
-            problem=lambda: (flow.states(), letters(target)),
+            problem=lambda t=table: (
+                flow.states(), letters(target), target.execute(ROWS.format(t))[:9],
+            ),
         )  # fmt: skip
     flow.loaded()
     assert letters(target) == []
@@ -242,4 +244,50 @@ def test_what_refers_to_a_table_that_waits_waits_for_it(
         target.execute("ALTER TABLE z_parent DROP CONSTRAINT small")
         with suppress(SettingsError):  # the loader may have tried it again by now
             flow.resume("z_parent")
+        come_out(flow, database, target, "z_parent", "a_child")
+
+
+SLOW = """
+CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN
+    PERFORM pg_sleep(0.3); RETURN NEW; END$$;
+CREATE TRIGGER slow BEFORE INSERT OR UPDATE ON {} FOR EACH STATEMENT EXECUTE FUNCTION slow()
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_foreign_key_that_is_added_is_noticed_where_it_refuses(
+    database: Database, target: Database, workers: int
+) -> None:
+    """Its tables are of two workers, of which that of the parents is slow; or a commit has both."""
+    for each in (database, target):
+        each.execute(f"{PARENTS}; CREATE TABLE a_child (id int PRIMARY KEY, p int)")
+    with Flow(database, target, BOTH, on_error="dead-letter", sink={"workers": workers}) as flow:
+        flow.loaded()
+        database.execute("INSERT INTO z_parent VALUES (1); INSERT INTO a_child VALUES (1, 1)")
+        come_out(flow, database, target, "z_parent", "a_child")
+        target.execute("ALTER TABLE a_child ADD FOREIGN KEY (p) REFERENCES z_parent")
+        target.execute(SLOW.format("z_parent"))
+        for n in range(2, 6):
+            database.execute(
+                f"INSERT INTO z_parent VALUES ({n}); INSERT INTO a_child VALUES ({n}, {n})"
+            )
+        come_out(flow, database, target, "z_parent", "a_child")
+
+
+def test_a_foreign_key_that_cascades_is_noticed_before_it_refuses(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.sinks.tables.write._TIES", 0.0)
+    for each in (database, target):
+        each.execute(f"{PARENTS}; CREATE TABLE a_child (id int PRIMARY KEY, p int, big text)")
+        each.execute("ALTER TABLE a_child ALTER big SET STORAGE EXTERNAL")
+    database.execute("INSERT INTO z_parent VALUES (1), (2), (3)")
+    database.execute("INSERT INTO a_child VALUES (1, 1, repeat('x', 9000))")
+    with Flow(database, target, BOTH, on_error="dead-letter") as flow:
+        come_out(flow, database, target, "z_parent", "a_child")
+        target.execute(
+            "ALTER TABLE a_child ADD FOREIGN KEY (p) REFERENCES z_parent ON DELETE CASCADE"
+        )
+        target.execute(SLOW.format("a_child"))
+        database.execute("UPDATE a_child SET p = 2; DELETE FROM z_parent WHERE id = 1")
         come_out(flow, database, target, "z_parent", "a_child")
