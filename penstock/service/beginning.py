@@ -155,10 +155,11 @@ class Beginnings(PipelinePart):
                 return
             if not self._pipeline.forgets(backend):
                 return
-            tables = sink.leave(backend, partitions)
+            ours = positions.load().keys()
+            tables = sink.leave(backend, partitions, ours)
             add_sink_report(self._board, self._pipeline.sink.type, {"tables": tables})
             if partitions is not None:
-                positions.forget(positions.load().keys() - set(partitions))
+                positions.forget(ours - set(partitions))
 
     def _persist(
         self, begin: Callable[[], None], names: list[str], end: threading.Event, *, fails: bool

@@ -136,11 +136,13 @@ class LoadsTables(Protocol):
         are loaded if `initial`, else live."""
 
     def leave(
-        self, backend: str, partitions: Collection[PartitionId] | None
-    ) -> Sequence[Mapping[str, Any]]:
-        """Tables of a backend that have left the map, and all of other partitions than these (None:
-        of none), are not followed any more: where they come back, they are loaded anew. Returns
-        those of which this is new, as the status page shows them."""
+        self, backend: str, partitions: Collection[PartitionId] | None,
+        ours: Collection[PartitionId],
+    ) -> Sequence[Mapping[str, Any]]:  # fmt: skip
+        """Of the pipeline's partitions (`ours`) of a backend: tables that have left the map, and
+        all of other partitions than these (None: of none), are not followed any more: where they
+        come back, they are loaded anew. Returns those of which this is new, as the status page
+        shows them."""
 
     def held(self) -> AbstractContextManager["LoadsTables"]:
         """The same sink with a connection that stays open, for one thread."""

@@ -58,14 +58,16 @@ class TargetLedger(LedgerTables):
         return LedgerRow.of(*found.fetchone())
 
     def leave(
-        self, backend: str, kept: Collection[tuple[str, str]], sids: Collection[str] | None
-    ) -> set[int]:
-        """The tables of a backend but these (`schema.table`, target), and all of other sources than
-        these, are not followed any more; returns their numbers. Of these sources nothing is known
-        any more."""
+        self, backend: str, kept: Collection[tuple[str, str]], sids: Collection[str] | None,
+        ours: Collection[str],
+    ) -> set[int]:  # fmt: skip
+        """Of these sources (`ours`) of a backend the tables but these (`schema.table`, target), and
+        all of other sources than these (`sids`), are not followed any more; returns their numbers.
+        Of such a source nothing is known any more."""
         followed = [
-            each for each in self.tables() if each.backend == backend and each.row.is_followed
-        ]
+            each for each in self.tables()
+            if each.backend == backend and each.sid in ours and each.row.is_followed
+        ]  # fmt: skip
         rows = self.lock(each.row.id for each in followed)
         gone = {
             each.row.id for each in followed
@@ -77,8 +79,8 @@ class TargetLedger(LedgerTables):
         self.forget(gone)
         self.run(f"DELETE FROM {self.own}known WHERE ledger = ANY (%s)", [[*gone]])
         if sids is not None:
-            query = f"DELETE FROM {self.own}source WHERE backend = %s AND NOT sid = ANY (%s)"
-            self.run(query, [backend, [*sids]])
+            query = f"DELETE FROM {self.own}source WHERE backend = %s AND sid = ANY (%s)"
+            self.run(query, [backend, [*{*ours} - {*sids}]])
         return gone
 
     def forget(self, ids: Collection[int]) -> None:
@@ -143,6 +145,11 @@ class TargetLedger(LedgerTables):
             f"{' WHEN %s THEN %s' * len(places)} END WHERE id = ANY (%s)",
             [*chain.from_iterable((id, str(at)) for id, at in places.items()), [*places]],
         )
+
+    def commits(self, ids: Iterable[int]) -> Mapping[int, int]:
+        """How many these tables had."""
+        found = self.run(f"SELECT id, commits FROM {self.own}ledger WHERE id = ANY (%s)", [[*ids]])
+        return dict(found.fetchall())
 
     def hold(self, id: int, relation: SourceRelation, changes: Sequence[LineChange]) -> None:
         """Keeps changes of a table that is not live."""

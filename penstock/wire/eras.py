@@ -41,9 +41,13 @@ def next_era(era: str) -> str:
 
 def is_comparable(cursor: str, mark: Mark, later: str, later_mark: Mark) -> bool:
     """Whether a cursor of a partition compares with a later one: they are of one source, as far as
-    the marks of both say it, or the later one is of a later era."""
+    the marks of both say it, or the later one is of a later era. Cursors of two timelines of a
+    source compare where they rise: what was read twice, on either, may be of other changes."""
     era, then = era_of(later), era_of(cursor)
-    return era > then or (era == then and not is_of_another(mark, later_mark))
+    if era != then or is_of_another(mark, later_mark):
+        return era > then
+    timelines = {mark.get("timeline"), later_mark.get("timeline")} - {None}
+    return later > cursor or len(timelines) < 2
 
 
 def is_of_another(mark: Mark, other: Mark) -> bool:

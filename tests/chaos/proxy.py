@@ -62,6 +62,11 @@ class Proxy:
         self.unanswered = 0  # commits
         threading.Thread(target=self._accept, daemon=True).start()
 
+    def turn(self, host: str, port: int) -> None:
+        """Stands before another server from now on."""
+        self._target = (host, port)
+        self.reset()
+
     def reset(self) -> None:
         """Resets every connection."""
         for pair in list(self._pairs):

@@ -229,7 +229,7 @@ def test_the_slot_of_a_source_that_left_the_map_is_named(
         assert warning not in check(path).output
         store.remove("url", store.rows("url")[-1]["id"])
         assert warning not in check(path).output, "the ledger does not know that"
-        tables.leave(name, [PartitionId("eu")])
+        tables.leave(name, [PartitionId("eu")], [PartitionId("eu"), PartitionId("us")])
         assert warning in (found := check(path).output)
         assert f"SELECT pg_drop_replication_slot('{slot}');" in found
         assert found.count("pg_drop_replication_slot") == 1

@@ -48,7 +48,7 @@ from penstock.model.settings import Secret
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import closing_on_failure
 from penstock.tables.inventory import InventoriedTable, inventory
-from penstock.wire.eras import EraDecoder
+from penstock.wire.eras import EraDecoder, is_of_another
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
 
 
@@ -288,6 +288,17 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
     def left_out(self) -> Mapping[tuple[str, str], SettingsError]:
         with connect_ordinary(self.settings) as connection, translating("reading the tables"):
             return left_out(partial(rows_of, connection), self.settings)
+
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        """See `feeds.Feed`: a server that lacks what the sink has, as one that was promoted or
+        restored may, gives its places to other changes."""
+        if stored is None or stored.place is None or not (stored.mark and saved.mark):
+            return None
+        is_further = saved.place is None or stored.place > saved.place
+        if not is_further or is_of_another(saved.mark, stored.mark):
+            return None
+        known, then = (history.known_of(each, stored.place) for each in (saved.mark, stored.mark))
+        return Bookmark(stored.place, replace(known, timeline=then.timeline).to_json())
 
     def returned(self, saved: Bookmark, place: Place | None) -> Bookmark:
         known = history.known_of(saved.mark, place)

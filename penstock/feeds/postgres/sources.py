@@ -133,6 +133,9 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
                 found.setdefault((schema.schema, schema.table, schema.unsent, *columns), schema)
         return list(found.values())
 
+    def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
+        return next(iter(self._feeds.values())).moved(saved, stored)
+
     def returned(self, saved: Bookmark, place: Place | None) -> Bookmark:
         return next(iter(self._feeds.values())).returned(saved, place)
 

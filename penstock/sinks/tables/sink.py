@@ -128,11 +128,12 @@ class TableSink(TableLetters):
             return not stale and {row.is_live for row in rows} == {True}
 
     def leave(
-        self, backend: str, partitions: Collection[PartitionId] | None
-    ) -> Sequence[Mapping[str, Any]]:
+        self, backend: str, partitions: Collection[PartitionId] | None,
+        ours: Collection[PartitionId],
+    ) -> Sequence[Mapping[str, Any]]:  # fmt: skip
         kept = {(each.source, each.full_target) for each in self.settings.tables(backend)}
         with self._ledger() as (ledger, _):
-            gone = ledger.leave(backend, kept, partitions)
+            gone = ledger.leave(backend, kept, partitions, ours)
             return [each.described() for each in ledger.tables() if each.row.id in gone]
 
     @contextmanager

@@ -45,10 +45,13 @@ class StoredSources(Closes):
             ledger.keep_source(backend, sid, known)
         self._known[sid] = backend, known
 
-    def note(self, position: Position) -> None:
-        """Of each of these sources everything up to the place is stored. Raises LeaseLost where the
-        ledger has less than it had."""
+    def note(self, position: Position, commits: Mapping[int, int]) -> None:
+        """Of each of these sources everything up to the place is stored, by so many `commits` of
+        each table. Raises LeaseLost where the ledger has less than it had."""
         with self._ledger("noting what is stored") as ledger:
+            counted = ledger.commits(commits)
+            if any(counted.get(id, 0) < count for id, count in commits.items()):
+                raise went_back("the ledger had commits that it lacks")
             found = {
                 backend: ledger.sources(backend)
                 for backend in {self._known[sid][0] for sid in position}
@@ -73,9 +76,13 @@ class StoredSources(Closes):
         return now
 
     def are_gone(self) -> bool:
-        """Whether the ledger was there, and is not any more."""
+        """Whether the ledger was there, and is not any more, or was made anew meanwhile."""
         with self._ledger("looking for the ledger") as ledger:
-            return bool(self._known) and not ledger.is_there("source")
+            is_there = ledger.is_there("source")
+            return any(
+                not is_there or sid not in ledger.sources(backend)
+                for sid, (backend, _) in self._known.items()
+            )
 
     def close(self) -> None:
         self._held.close()

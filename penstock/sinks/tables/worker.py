@@ -8,7 +8,7 @@ the commit before is written.
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -65,6 +65,7 @@ class Worker:
         self._applier: Applier | None = None
         self.references = References()  # of the targets; another while nothing is pending
         self._commits: dict[int, int] = {}  # how many each table had, after the last one here
+        self._counted: dict[int, int] = {}  # of these, what nobody has taken
         for name, run in (("prepare", self._prepare), ("apply", self._apply_all)):
             threading.Thread(
                 target=self._guarded, args=[run], name=f"penstock-{name}-{number}", daemon=True
@@ -79,6 +80,12 @@ class Worker:
         """What was done since the last call."""
         with self._reporting:
             found, self._report = self._report, WorkerReport(error=self._report.error)
+            return found
+
+    def take_commits(self) -> Mapping[int, int]:
+        """How many commits the ledger has of each table, as far as that is new."""
+        with self._reporting:
+            found, self._counted = self._counted, {}
             return found
 
     def _guarded(self, run: Callable[[], None]) -> None:
@@ -205,9 +212,11 @@ class Worker:
             }  # fmt: skip
             if counted.tables:
                 ledger.advance({table.id: one.place for table, one in counted.tables.items()})
-        self._commits |= {table.id: rows[table.id].commits + 1 for table in counted.tables}
+        commits = {table.id: rows[table.id].commits + 1 for table in counted.tables}
+        self._commits |= commits
         counted.seconds = time.monotonic() - begun
         with self._reporting:
+            self._counted |= commits
             self._report.add(counted)
 
 

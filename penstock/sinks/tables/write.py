@@ -313,7 +313,10 @@ class TableWrite:
         self._unnoted |= self._tracker.stored()
         if self._unnoted and (at_once or now - self._noted_at >= _NOTE):
             position, self._unnoted = self._unnoted, {}
-            self._retried(self._sources.note, position)
+            counted = {
+                id: count for each in self._workers for id, count in each.take_commits().items()
+            }
+            self._retried(self._sources.note, position, counted)
             self._position |= position
             self._progress.stored(position)
             self._noted_at = now

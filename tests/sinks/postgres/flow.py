@@ -29,7 +29,7 @@ class Flow(Noted):
 
     def __init__(
         self,
-        source: Database,
+        source: Database | Mapping[str, Database],
         target: Database | Path,
         tables: Mapping[str, Any],
         *,
@@ -40,16 +40,19 @@ class Flow(Noted):
         **backend: Any,
     ) -> None:
         super().__init__()
-        self.slot = backend.get("slot", f"flow_{source.name}")
+        reads: dict[str, Any]
+        if isinstance(source, Database):
+            self.slot = backend.get("slot", f"flow_{source.name}")
+            reads = {"connection": source.url, "slot": self.slot}
+        else:  # by their sids
+            of = [{"sid": sid, "connection": each.url} for sid, each in source.items()]
+            reads = {"sources": of}
         where = {"type": "sqlite", "file": str(target)}
         if isinstance(target, Database):
             where = {"type": "postgres", "connection": target.url}
         data = {
             "name": self.name,
-            "backends": [{
-                "name": "shop", "type": "postgres", "connection": source.url, "slot": self.slot,
-                **backend,
-            }],
+            "backends": [{"name": "shop", "type": "postgres", **reads, **backend}],
             "sink": {
                 **where, **(sink or {}), "commit": {"wait": "20ms", "rows": rows},
                 "map": [{"backend": "shop", "tables": tables}],

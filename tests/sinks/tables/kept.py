@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.config import Checkpoint
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import LeaseLost, PositionLost, Unavailable
-from penstock.model.position import Bookmark, Bookmarks, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.reader import PartitionReader
@@ -20,35 +20,40 @@ from tests.waiting import until
 
 
 class Kept(Flow):
-    """A flow with its position in the file `store`. Where it does not save (`saves`), it is in the
-    seconds before it does. `lost`: why its history is, while it is."""
+    """A flow with its positions in the file `store`. Where it does not save (`saves`), it is in the
+    seconds before it does."""
 
     def __init__(
         self,
-        source: Database,
+        source: Database | Mapping[str, Database],
         target: Database | Path,
         tables: Mapping[str, Any],
         store: Path,
         *,
         saves: bool = True,
-        slot: str = "kept",
         **backend: Any,
     ) -> None:
-        super().__init__(source, target, tables, slot=slot, **backend)
-        self.saves, self.lost = saves, ""
+        if isinstance(source, Database):
+            backend = {"slot": "kept", **backend}
+        super().__init__(source, target, tables, **backend)
+        self.saves: bool | set[PartitionId] = saves  # or of which alone
+        # By partition: why its history is lost, while it is.
+        self.losses_of: dict[PartitionId, str] = {}
         self.began_anew: LeaseLost | None = None
         self._url = f"sqlite:///{store}"
         self._feed.mark_changes()
-        self._reader: PartitionReader
+        self._readers: dict[PartitionId, PartitionReader] = {}
+        self._reached: dict[PartitionId, Place | None] = {}
 
     def __enter__(self) -> Self:
         self._sink.prepare()
         positions = self.positions()
         resume(self._backend, positions, self._sink)
         self._positions = self.positions()
-        ((name, bookmark),) = self._positions.load().items()
-        self._reader = PartitionReader(self._feed, name, bookmark, GapLog(self._positions))
-        self._reached = bookmark.place
+        for name, bookmark in self._positions.load().items():
+            gaps = GapLog(self._positions)
+            self._readers[name] = PartitionReader(self._feed, name, bookmark, gaps)
+            self._reached[name] = bookmark.place
         self._thread.start()
         self._loader.start()
         return self
@@ -62,9 +67,28 @@ class Kept(Flow):
         return bookmark
 
     @property
+    def is_saved(self) -> bool:
+        """Whether all that was read is stored, and saved."""
+        self.check()
+        saved = self.positions().load()
+        return all(
+            saved[name].place == self.position.get(name, self._reached[name]) == reader.read_to
+            for name, reader in self._readers.items() if self._saves(name)
+        )  # fmt: skip
+
+    def _saves(self, name: PartitionId) -> bool:
+        return self.saves if isinstance(self.saves, bool) else name in self.saves
+
+    @property
+    def lost(self) -> str:
+        """Why the history of any source is lost, while it is."""
+        return "; ".join(filter(None, self.losses_of.values()))
+
+    @property
     def gap(self) -> Mapping[str, Any] | None:
-        """The last one, with `stale`."""
+        """The last one of the only source that has some, with `stale`."""
         rows = [*self.positions().gaps.rows().values()]
+        assert len(rows) < 2
         return {**rows[0]["gaps"][-1], "stale": rows[0]["stale"]} if rows else None
 
     def refused(self) -> LeaseLost:
@@ -89,25 +113,31 @@ class Kept(Flow):
     def _write(self) -> None:
         super()._write()
         self._save()
-        self._reader.disconnect()
+        for reader in self._readers.values():
+            reader.disconnect()
 
     def _changes(self) -> Iterator[pa.RecordBatch]:
         decoder = self._feed.decoder("text")
         while not self._is_over.is_set():
-            step = self._reader.step(0.05)
-            self.lost = str(step.error) if isinstance(step.error, PositionLost) else ""
-            if isinstance(step.error, PositionLost | Unavailable):
-                self._is_over.wait(0.1)
-            elif step.error is not None:
-                raise step.error
-            for page in step.pages:
-                yield from decoder.decode(page)
+            for name, reader in self._readers.items():
+                step = reader.step(0.05)
+                is_lost = isinstance(step.error, PositionLost)
+                self.losses_of[name] = str(step.error) if is_lost else ""
+                if isinstance(step.error, PositionLost | Unavailable):
+                    self._is_over.wait(0.05)
+                elif step.error is not None:
+                    raise step.error
+                for page in step.pages:
+                    yield from decoder.decode(page)
             self._save()
 
     def _save(self) -> None:
-        place: Place | None = self.position.get(self._reader.partition, self._reached)
-        bookmark = self._reader.bookmark(place)
-        if self.saves and bookmark is not None:
-            saved = self._positions.save({self._reader.partition: bookmark}, force=True)
-            for each in saved.values():
-                self._reader.acknowledge(each)
+        found = {
+            name: reader.bookmark(self.position.get(name, self._reached[name]))
+            for name, reader in self._readers.items() if self._saves(name)
+        }  # fmt: skip
+        saved = self._positions.save(
+            {name: each for name, each in found.items() if each is not None}, force=True
+        )
+        for name, bookmark in saved.items():
+            self._readers[name].acknowledge(bookmark)

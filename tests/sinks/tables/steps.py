@@ -25,7 +25,7 @@ from tests.sinks.postgres.flow import Flow
 from tests.waiting import until
 
 TABLES: dict[str, Any] = {"items": {"create": True}, "notes": {"create": True}}
-BUSY = "SELECT FROM pg_replication_slots WHERE database = current_database() AND active"
+BUSY = "SELECT 1 FROM pg_replication_slots WHERE database = current_database() AND active"
 # Name of a step -> function, and whether the process ends before or after it.
 LOADING = {
     "a load is planned": ("penstock.sinks.tables.load:LedgerLoad.plan", "after"),

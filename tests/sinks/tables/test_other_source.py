@@ -91,7 +91,7 @@ def test_a_source_that_left_comes_back_on_another_server(
         left._sink.suspend_table("shop", "public.t")
     if state == "loading":
         left._sink.reload("t", None)
-    assert left._sink.leave("shop", [])
+    assert left._sink.leave("shop", [], [PartitionId(SLOT)])
     moves.store.unlink(missing_ok=True)
     with moves.of(other) as flow:
         moves.follows(other, flow)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psycopg
@@ -110,3 +110,33 @@ def test_a_kill_at_each_step_loses_and_repeats_nothing(
 
 def has_all_steps(log: Path) -> bool:
     return {*STEPS} <= {*log.read_text().splitlines()}
+
+
+@pytest.mark.fault
+@pytest.mark.parametrize(
+    "target", [pytest.param("postgres", marks=pytest.mark.thorough), "sqlite"], indirect=True
+)
+def test_a_kill_while_a_destination_that_went_back_gets_what_it_lacks(
+    database: Database, target: Database | Path, tmp_path: Path
+) -> None:
+    """Read again, or loaded anew where the source has it no more."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int)")
+    database.execute("ALTER TABLE other ADD PRIMARY KEY (id)")
+    database.execute("INSERT INTO t SELECT g, 'old' FROM generate_series(1, 500) g")
+    url = target.url if isinstance(target, Database) else str(target)
+    called = [sys.executable, "-m", "tests.sinks.tables.back", database.url, url]
+    called += [str(tmp_path / "positions.db")]
+    log = tmp_path / "log"
+    with (
+        log.open("w") as out,
+        subprocess.Popen(
+            called, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+        ) as run,
+    ):
+        try:
+            run.wait(400)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(run.pid, signal.SIGKILL)
+    assert has_all_steps(log), log.read_text()
+    assert has_all_steps(log), log.read_text()

@@ -1,24 +1,20 @@
 """A destination that went back: what it lacks is read again, or lost, and never in silence."""
 
-import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 
+from penstock.sinks.tables import write
 from penstock.snapshots import loading
 from tests.servers import Database, Postgres
+from tests.sinks.tables.destinations import MADE, File, Server, standby_of
 from tests.sinks.tables.kept import Kept
 from tests.waiting import until
 
 TABLES = {"t": {}, "other": {}}
-MADE = """
-    CREATE TABLE t (id int PRIMARY KEY, v text); CREATE TABLE other (id int PRIMARY KEY);
-"""
-_OWN = ("penstock.ledger", "penstock.source", "penstock.loading", "penstock.held",
-        "penstock.dead_letter", "t", "other")  # fmt: skip
 
 
 @pytest.fixture
@@ -29,58 +25,21 @@ def source(postgres: Postgres) -> Iterator[Database]:
         yield database
 
 
-class Server:
-    """Tables are kept in a schema, and put back in one transaction."""
-
-    def __init__(self, database: Database) -> None:
-        self.target = database
-        database.execute(MADE)
-
-    def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        return self.target.execute(statement)
-
-    def keep(self) -> None:
-        self.execute("DROP SCHEMA IF EXISTS kept CASCADE; CREATE SCHEMA kept")
-        for name in _OWN:
-            self.execute(f"CREATE TABLE kept.{name.rpartition('.')[2]} AS TABLE {name}")
-
-    def put_back(self) -> None:
-        with psycopg.connect(self.target.url) as connection:
-            connection.execute(f"TRUNCATE {', '.join(_OWN)}")
-            for name in _OWN:
-                connection.execute(
-                    f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE kept."
-                    + name.rpartition(".")[2]
-                )
-
-
-class File:
-    """A SQLite file is copied, and another one is put in its place."""
-
-    def __init__(self, path: Path) -> None:
-        self.target = path
-        with sqlite3.connect(path) as file:
-            file.executescript(MADE)
-
-    def execute(self, statement: str) -> list[tuple[Any, ...]]:
-        with sqlite3.connect(self.target) as file:
-            return file.execute(statement).fetchall()
-
-    def keep(self) -> None:
-        kept = self.target.with_suffix(".kept")
-        kept.unlink(missing_ok=True)
-        with sqlite3.connect(self.target) as file, sqlite3.connect(kept) as copy:
-            file.backup(copy)
-
-    def put_back(self) -> None:
-        for suffix in ("-wal", "-shm"):
-            self.target.with_name(self.target.name + suffix).unlink(missing_ok=True)
-        self.target.with_suffix(".kept").replace(self.target)
-
-
 @pytest.fixture(params=["server", "file"])
-def destination(request: Any, database: Database, tmp_path: Path) -> Server | File:
-    return Server(database) if request.param == "server" else File(tmp_path / "target.db")
+def destination(
+    request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path
+) -> Iterator[Server | File]:
+    """With `indirect` also a "standby" that is promoted."""
+    with ExitStack() as stack:
+        if request.param == "file":
+            yield File(tmp_path / "target.db")
+        elif request.param == "standby":
+            yield stack.enter_context(standby_of(18))
+        else:
+            yield Server(stack.enter_context(postgres.database()))
+
+
+PROMOTED = pytest.mark.parametrize("destination", ["server", "file", "standby"], indirect=True)
 
 
 FlowOf = Callable[..., Kept]
@@ -105,18 +64,18 @@ def has(destination: Server | File, *rows: int) -> bool:
 def changed(source: Database, destination: Server | File, flow: Kept) -> None:
     """Kept at one row; two more are stored since, and an update, and all of it is saved."""
     source.execute("INSERT INTO t VALUES (101, 'kept')")
-    until(lambda: has(destination, 101) and is_saved(flow))
+    until(lambda: has(destination, 101) and flow.is_saved)
     destination.keep()
     source.execute("INSERT INTO t VALUES (102, 'after'), (103, 'after')")
     source.execute("UPDATE t SET v = 'new' WHERE id = 1")
-    until(lambda: has(destination, 101, 102, 103) and is_saved(flow))
+    until(lambda: has(destination, 101, 102, 103) and flow.is_saved)
 
 
-def is_saved(flow: Kept) -> bool:
-    flow.check()
-    reached = flow.position.get(flow._reader.partition)
-    return not flow.saves or (
-        reached is not None and flow.saved.place == reached == flow._reader.read_to
+def arrives(source: Database, destination: Server | File, flow: Kept) -> None:
+    until(
+        lambda: (flow.check(), equal(source, destination))[1],
+        60,
+        problem=lambda: (flow.lost, flow.states()),
     )
 
 
@@ -125,6 +84,7 @@ def equal(source: Database, destination: Server | File) -> bool:
     return source.execute(rows) == destination.execute(rows)
 
 
+@PROMOTED
 def test_what_went_back_while_it_runs_is_found_before_anything_is_written(
     source: Database, destination: Server | File, flow_of: FlowOf
 ) -> None:
@@ -137,6 +97,7 @@ def test_what_went_back_while_it_runs_is_found_before_anything_is_written(
     assert has(destination, 101), "nothing was written on top"
 
 
+@PROMOTED
 def test_what_was_not_saved_is_read_again(
     source: Database, destination: Server | File, flow_of: FlowOf
 ) -> None:
@@ -147,7 +108,27 @@ def test_what_was_not_saved_is_read_again(
         source.execute("INSERT INTO t VALUES (200, 'later')")
         flow.refused()
     with flow_of() as flow:
-        until(lambda: equal(source, destination))
+        arrives(source, destination, flow)
+        assert flow.gap is None
+
+
+@PROMOTED
+def test_what_was_committed_and_not_noted_is_never_acknowledged(
+    source: Database, destination: Server | File, flow_of: FlowOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A standby that lacks the last commits has the note of before, as it was read last."""
+    with flow_of() as flow:
+        flow.loaded()
+        source.execute("INSERT INTO t VALUES (101, 'kept')")
+        until(lambda: has(destination, 101) and flow.is_saved)
+        destination.keep()
+        monkeypatch.setattr(write, "_NOTE", 5.0)
+        source.execute("INSERT INTO t VALUES (102, 'after')")
+        until(lambda: has(destination, 101, 102))
+        destination.put_back()
+        flow.refused()
+    with flow_of() as flow:
+        arrives(source, destination, flow)
         assert flow.gap is None
 
 
@@ -179,6 +160,7 @@ def test_what_was_acknowledged_is_a_gap(
         until(lambda: has(destination, 101, 200, 201))
 
 
+@PROMOTED
 def test_a_gap_is_mended_by_loading_anew(
     source: Database, destination: Server | File, flow_of: FlowOf
 ) -> None:
@@ -214,13 +196,13 @@ def test_what_did_not_go_back_is_never_taken_for_it(
         with flow_of() as flow:
             flow.loaded()
             source.execute("INSERT INTO t VALUES (%s, 'more')", [number])
-            until(lambda: equal(source, destination) and is_saved(flow))
+            until(lambda: equal(source, destination) and flow.is_saved)
             source.execute("SELECT pg_logical_emit_message(true, 'x', 'of no table')")
             source.execute("CREATE TABLE IF NOT EXISTS apart (i int); INSERT INTO apart VALUES (1)")
-            until(lambda: is_saved(flow))
+            until(lambda: flow.is_saved)
             flow._sink.reload("t", None)
             flow.loaded()
-            until(lambda: is_saved(flow))
+            until(lambda: flow.is_saved)
             assert (flow.began_anew, flow.gap) == (None, None)
         if number == 102:
             own = "penstock." if isinstance(destination, Server) else "penstock_"
@@ -236,7 +218,7 @@ def test_a_ledger_that_is_dropped_while_it_runs_has_all_loaded_anew(
     with Kept(source, database, tables, tmp_path / "p", slot=slot) as flow:
         flow.loaded()
         source.execute("INSERT INTO t VALUES (101, 'before')")
-        until(lambda: has(server, 101) and is_saved(flow))
+        until(lambda: has(server, 101) and flow.is_saved)
         server.execute("DROP SCHEMA penstock CASCADE")
         source.execute("INSERT INTO t VALUES (102, 'later')")
         flow.refused()

@@ -22,13 +22,15 @@ import orjson
 from penstock.model.errors import Unavailable
 from penstock.nats.api import ApiError, JetStream, error_of
 from penstock.nats.connection import Connection
-from penstock.nats.protocol import Msg, status_of
+from penstock.nats.protocol import Msg, headers_of, status_of
+from penstock.sinks.jetstream.publishing.places import other_source
 from penstock.sinks.jetstream.publishing.publisher import Publisher, framed, framing
-from penstock.sinks.messages.message import Messages
+from penstock.sinks.messages.message import Messages, read_bookmark
 from penstock.sinks.messages.pieces import Behind, Count, Edge, Piece
 from penstock.sinks.rows.columns import Values
 from penstock.sinks.rows.flow import Flow
 from penstock.sinks.rows.loop import Tally
+from penstock.wire.eras import is_of_another
 
 _INBOX: tuple[Piece | bytes, ...] = (Edge("edges"), Count(), b" ")
 _FRAMES = framing(_INBOX, [b"\r\n"], ("edges",))
@@ -94,6 +96,7 @@ class Individual(Publisher):
         self._refused: set[int] = set()  # in flight, and not stored because their chain was broken
         self._last_id: bytes | None = None  # of the message sent last over this connection
         self._window, self._window_bytes = window, window_bytes
+        self._api: JetStream | None = None
         self._added = _Added()
         # Numbers before which all are: acknowledged <= sent <= added.
         self._sent = self._acknowledged = 0
@@ -127,7 +130,7 @@ class Individual(Publisher):
             self._flow.waiting()
 
     def resume(self, connection: Connection, api: JetStream) -> None:
-        self._connection = connection
+        self._connection, self._api = connection, api
         self._flow.forget()
         self._tally.resent += self.flying
         self._careful = self._sent > 0
@@ -234,7 +237,7 @@ class Individual(Publisher):
 
     def _count(self, connection: Connection, messages: list[Msg]) -> None:
         """Its loop runs once for every change: keep it lean."""
-        skip = len(connection.inbox) + 1
+        skip, are_ours = len(connection.inbox) + 1, False
         for subject, _, headers, payload in messages:
             token = subject[skip:]
             if not token.isdigit():
@@ -253,11 +256,33 @@ class Individual(Publisher):
                     raise Unavailable(
                         "a message id is known, and its message is not stored yet", "jetstream"
                     )
+                are_ours = are_ours or self._verified(messages, skip)
                 self._tally.duplicates += self._changes(number)
             if number == self._acknowledged:
                 self._acknowledged += 1
             else:
                 self._early.add(number)
+
+    def _verified(self, messages: list[Msg], skip: int) -> bool:
+        """Whether all that is answered as a duplicate is of our sources: two servers count alike,
+        so that changes of both may have one id. Raises OtherSource, Unavailable."""
+        found = {
+            (answer := orjson.loads(payload))["seq"]: (int(subject[skip:]), answer["stream"])
+            for subject, _, _, payload in messages
+            if b'"duplicate"' in payload and subject[skip:].isdigit()
+        }
+        assert self._api is not None
+        stream = next(iter(found.values()))[1]
+        for stored in self._api.messages(stream, found):
+            own, row = self._added.at(found[stored.sequence][0])
+            ours = read_bookmark(headers_of(own.headers[row].as_py() + b"\r\n"))
+            theirs = read_bookmark(stored.headers)
+            if ours and theirs and is_of_another(theirs[1].mark or {}, ours[1].mark or {}):
+                raise other_source(
+                    f"message {stored.sequence} of {stream}", ours[0],
+                    "it has the id of one of our changes",
+                )  # fmt: skip
+        return True
 
     def _refuse(self, failure: Mapping[str, Any]) -> None:
         messages, row = self._added.at(self._acknowledged)

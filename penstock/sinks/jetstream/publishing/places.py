@@ -110,7 +110,17 @@ def shared(stream: str, subject: str, one: Origin, other: Origin) -> OtherWriter
 
 
 class OtherSource(SettingsError):
-    """The shard has messages of a source that only has the same names."""
+    """The stream has messages of a source that only has the same names."""
+
+
+def other_source(what: str, origin: Origin, why: str) -> OtherSource:
+    return OtherSource(
+        f"{what} is of another source that is called {origin.backend}/{origin.partition}, too:"
+        f" {why}, and its changes would be taken for ours",
+        "jetstream.other-source",
+        hint="give one of the two pipelines another name of its backend, or a stream of its"
+        " own; if the source was replaced, remove what the stream has of it",
+    )
 
 
 class StoredPlaces:
@@ -179,14 +189,11 @@ class StoredPlaces:
         """Raises OtherSource where the last message of a shard has no place of our source."""
         cursor, own = self.histories.get(origin, (place.cursor, mark))
         if not is_comparable(place.cursor, mark, cursor, own):
-            raise OtherSource(
-                f"the last message of {self._stream} under {self._template.shard(*origin)} is of"
-                f" another source that is called {origin.backend}/{origin.partition}, too: places"
-                " of the two do not compare, and its changes would be taken for ours",
-                "jetstream.other-source",
-                hint="give one of the two pipelines another name of its backend, or a stream of its"
-                " own; if the source was replaced, remove what the stream has of it",
-            )
+            shard = self._template.shard(*origin)
+            raise other_source(
+                f"the last message of {self._stream} under {shard}", origin,
+                "places of the two do not compare",
+            )  # fmt: skip
 
     def _guard(self, origin: Origin, place: Place, queue: Queue) -> None:
         """Raises LeaseLost when the shard is neither where we left it nor at a place of ours.

@@ -86,3 +86,34 @@ def test_message_ids_keep_both(sink: SinkOf) -> None:
     for mark, commit in ((one, 100), (other, 1)):
         found = sink(delivery="deduplicated").write([marked(mark, commit)], ignore)
         assert (found.published, found.duplicates) == (5, 0)
+
+
+@pytest.mark.parametrize("feed", MARKS)
+@pytest.mark.parametrize("messages", ["change", "batch"])
+def test_a_message_id_of_another_source_is_never_taken_for_ours(
+    sink: SinkOf, nats: Nats, stream: str, feed: str, messages: str
+) -> None:
+    """Two servers count alike, so changes of both have one id; also where some are ours."""
+    one, other = MARKS[feed]
+    settings = {"delivery": "deduplicated", "messages": messages}
+    first = marked(one, 100)
+    assert sink(**settings).write([first], ignore).published == 5
+    for before in ([], [marked(other, 99)]):
+        with pytest.raises(SettingsError, match="another source that is called") as raised:
+            sink(**settings).write([*before, marked(other, 100)], ignore)
+        assert raised.value.code == "jetstream.other-source"
+    found = sink(**settings).write([first], ignore)
+    assert (found.published, found.duplicates) == (0, 5), "a replay is one"
+    plain = sink(**settings).write([batch_of(5, 100)], ignore)
+    assert (plain.published, plain.duplicates) == (0, 5), "of before marks"
+
+
+def test_sources_that_share_a_subject_keep_their_ids_apart(sink: SinkOf, stream: str) -> None:
+    """Slots of other names on two servers: nothing but the id says that a change is stored."""
+    one, other = MARKS["postgres"]
+    settings = {"delivery": "deduplicated", "subject": f"{stream}.{{collection}}"}
+    assert sink(**settings).write([marked(one, 100)], ignore).published == 5
+    with pytest.raises(SettingsError, match="default/another"):
+        sink(**settings).write([marked(other, 100, partition="another")], ignore)
+    same = sink(**settings).write([marked(one, 100, partition="another")], ignore)
+    assert same.duplicates == 5, "two slots of one server have one change once"
