@@ -18,7 +18,8 @@ URL = "postgresql://cdc:s3cret@eu.example/shop"
 KUVASZ = """\
 - database: shop
   urls:
-  - {url: "postgres://kuvasz:s3cret@127.0.0.1:5001/shop?application_name=x", sid: eu}
+  - url: "postgres://kuvasz:s3cret@127.0.0.1:5001/shop?replication=database&application_name=x"
+    sid: eu
   - {url: "postgres://kuvasz:s3cret@127.0.0.1:5002/shop", sid: us-1}
   tables:
     items:

@@ -174,6 +174,15 @@ def test_a_sort_that_is_none_is_refused(asked: Api, sort: str) -> None:
     assert asked.ask("GET", f"/url?sort={sort}").status_code == 400
 
 
+def test_a_url_is_stored_without_what_asks_for_replication_and_refused_where_libpq_would(
+    asked: Api,
+) -> None:
+    given = URL | {"sid": "kuvasz", "url": f"{URL['url']}?replication=database&application_name=a"}
+    assert asked.edit("POST", "/url", given)["url"].endswith("/db3?application_name=a")
+    refused = asked.ask("POST", "/url", given | {"sid": "x", "url": f"{URL['url']}?sslmode=no"})
+    assert (refused.status_code, "write one of disable" in refused.text) == (400, True)
+
+
 def test_passwords_do_not_come_back_and_stay_what_they_are(asked: Api) -> None:
     row = asked.get("/url/2")
     assert row["url"] == "postgres://user:***@127.0.0.1:1/db2"

@@ -39,9 +39,14 @@ class Reader:
         self.database = database
         self.slot = PartitionId(f"s_{database.name}")
         self.settings = PostgresSettings(
-            connection=database.url,
             slot=self.slot,
-            **{"publication": "p", "create_publication": True, "silence": 60, **settings},
+            **{
+                "connection": database.url,
+                "publication": "p",
+                "create_publication": True,
+                "silence": 60,
+                **settings,
+            },
         )
         self.feed = PostgresFeed(self.settings)
         self.pages: list[Page] = []

@@ -81,3 +81,15 @@ def test_a_session_that_has_another_setting_all_the_same_is_an_error_that_names_
     monkeypatch.setattr("penstock.feeds.postgres.connect.SESSION", wanted)
     with pytest.raises(SettingsError, match="TimeZone = UTC, and must have Europe/Berlin"):
         connect_reading(reader.settings, lambda: False)
+
+
+def test_a_url_that_asks_for_replication_is_followed_and_checked(reader: Reader) -> None:
+    """As those of kuvasz-streamer: in an ordinary connection the server would take no query."""
+    url = reader.database.url
+    asking = f"{url}{'&' if '?' in url else '?'}replication=database&application_name=a"
+    same = Reader(reader.database, connection=asking, create_publication=True)
+    same.prepare("CREATE TABLE t (id int PRIMARY KEY)")
+    reader.database.execute("INSERT INTO t VALUES (1)")
+    assert [row["after"] for row in same.take(1)] == [{"id": 1}]
+    assert [each for each in same.feed.check() if each.level == "error"] == []
+    same.close()

@@ -62,7 +62,7 @@ def test_a_table_may_have_any_characters_behind_the_first_dot() -> None:
         ({"page_rows": 0}, "greater than or equal to 1"),
         ({"connection": "host=x password=s3cret"}, "postgresql://"),
         ({"connection": "mysql://u:s3cret@h/d"}, "postgresql://"),
-        ({"connection": "postgresql://u:s3cret@h:99x/d?nope=1"}, "postgresql://"),
+        ({"connection": "postgresql://u:s3cret@h:99x/d?nope=1"}, "no option nope"),
         ({"unknown": 1}, "Extra inputs"),
     ],
 )
