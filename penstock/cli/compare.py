@@ -163,7 +163,14 @@ def _with_key(body: Mapping[str, Any], collection: Collection) -> Mapping[str, A
 
 
 def _refuse_namesakes(pipeline: Pipeline, backend: Backend, collection: Collection) -> None:
-    """The layout `puller` does not tell two collections of one name apart."""
+    """The layout `puller` does not tell two collections of one name apart, nor `bridge` two
+    backends, or what a row was before its key changed."""
+    if pipeline.sink.has_layout("bridge"):
+        raise SettingsError(
+            "messages of the layout bridge cannot be compared: they do not say whose they are,"
+            " nor which key a row had before", "cli.layout-foreign",
+            hint="compare with another layout",
+        )  # fmt: skip
     if getattr(pipeline.sink.settings, "layout", "") != "puller":
         return
     where = [space for space, name in backend.feed().tables() or () if name == collection.name]

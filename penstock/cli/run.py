@@ -8,10 +8,12 @@ from pathlib import Path
 import click
 import structlog
 
+from penstock.cli.bridge_series import bridge_series
 from penstock.cli.options import file_argument, log_format, overrides, state_option
 from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.model.errors import Unavailable
 from penstock.ops.logs import Format, configure
+from penstock.ops.metrics import Additions
 
 # Set in the environment of a service that has started itself again.
 _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
@@ -32,20 +34,19 @@ def command(
     positions are saved, and acknowledged at the source.
     """
     pipeline = load_pipeline(file, overrides=overrides(state))
-    serve(pipeline, log_format=log_format, bridge_metrics=bridge_metrics)
+    more = Additions(metrics=bridge_series) if bridge_metrics else None
+    serve(pipeline, log_format=log_format, more=more)
 
 
-def serve(pipeline: Pipeline, *, log_format: Format | None, bridge_metrics: bool) -> None:
+def serve(pipeline: Pipeline, *, log_format: Format | None, more: Additions | None) -> None:
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
     configure(log_format, secrets=secrets_of(pipeline))
     # Spark is imported late: a mistake in the file is reported without waiting for it.
-    from penstock.cli.bridge_series import bridge_series
     from penstock.cli.check import findings
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost
 
-    more = bridge_series if bridge_metrics else None
-    service = Service(pipeline, findings=findings, more_metrics=more)
+    service = Service(pipeline, findings=findings, more=more)
     try:
         raise SystemExit(service.run())
     except Unavailable as error:

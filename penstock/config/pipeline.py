@@ -135,6 +135,17 @@ class Backend(Settings):
         settings = self.settings.model_copy(update={"tables": tables})
         return self.model_copy(update={"settings": settings})
 
+    def writing(self, values: str) -> "Backend":
+        """The same with values of columns written so. Raises ValueError where it cannot."""
+        if not isinstance(self.settings, Settings):
+            return self  # it is refused
+        if "values" not in type(self.settings).model_fields:
+            raise ValueError(
+                f"backend {self.name}: the sink's layout needs backends of type postgres"
+            )
+        settings = self.settings.model_copy(update={"values": values})
+        return self.model_copy(update={"settings": settings})
+
     def feed(self) -> Feed:
         """Builds the feed; does no I/O. Raises SettingsError for one that lacks methods."""
         found: FeedPlugin = plugin("feeds", self.type)
@@ -375,6 +386,16 @@ class Pipeline(Deployment):
     _known: tuple[Backend, ...] = PrivateAttr(())  # and of its map
     _problems: tuple[str, ...] = PrivateAttr(())
     _broken: frozenset[str] = PrivateAttr(frozenset())
+
+    @model_validator(mode="after")
+    def _write_values(self) -> "Pipeline":
+        """The sink's layout says how its sources write values."""
+        if (layout := getattr(self.sink.settings, "layout", None)) is not None:
+            wanted = plugin("layouts", layout).values
+            if wanted != "typed":
+                found = tuple(each.writing(wanted) for each in self.backends)
+                object.__setattr__(self, "backends", found)
+        return self
 
     @property
     def known_backends(self) -> tuple[Backend, ...]:

@@ -1,6 +1,7 @@
 """The status as Prometheus text, with HELP and TYPE."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from prometheus_client import core
@@ -14,6 +15,16 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Kind = Literal["counter", "gauge"]
 MoreMetrics = Callable[[Status], Iterable[core.Metric]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Additions:
+    """What the users of another program have in hand: its series, its fields of /status, and its
+    line on stdout, which is printed with each METRICS line."""
+
+    metrics: MoreMetrics
+    status: Callable[[Status], Mapping[str, Any]] | None = None
+    line: Callable[[Status], str] | None = None
 
 
 # Whose it is, its name, its help, and its key in `histograms`.

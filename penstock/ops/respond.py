@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 
 from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.history import RANGES, History
-from penstock.ops.metrics import CONTENT_TYPE, MoreMetrics, metrics_text
+from penstock.ops.metrics import CONTENT_TYPE, Additions, metrics_text
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
 from penstock.ops.status import Status, status_schema
 
@@ -29,7 +29,7 @@ class Asked:
     access: Access
     stop: Callable[[], None]
     stream_info: StreamInfo | None = None
-    more_metrics: MoreMetrics | None = None
+    more: Additions | None = None
     history: History = field(default_factory=History)
     endpoints: Sequence[Endpoint] = ()
 
@@ -43,6 +43,8 @@ def _health(asked: Asked) -> Response:
         "uptime_seconds": status.uptime_seconds,
         "version": status.version,
     }
+    if asked.more and asked.more.status:
+        found["status"] = "ok" if code == 200 else status.health
     if asked.access.refusal_to_read(asked.request) is None:
         found["backends"] = [asdict(each) for each in status.backends]
     return as_json(code, found)
@@ -56,7 +58,8 @@ def _ready(asked: Asked) -> Response:
 
 
 def _status(asked: Asked) -> Response:
-    return as_json(200, asked.status.to_json())
+    more = asked.more.status if asked.more else None
+    return as_json(200, asked.status.to_json() | dict(more(asked.status) if more else {}))
 
 
 def _schema(asked: Asked) -> Response:
@@ -64,7 +67,10 @@ def _schema(asked: Asked) -> Response:
 
 
 def _metrics(asked: Asked) -> Response:
-    return Response(metrics_text(asked.status, asked.more_metrics), media_type=CONTENT_TYPE)
+    return Response(
+        metrics_text(asked.status, asked.more.metrics if asked.more else None),
+        media_type=CONTENT_TYPE,
+    )
 
 
 def _history(asked: Asked) -> Response:

@@ -21,7 +21,7 @@ from penstock.model.version import __version__
 from penstock.ops.board import Board
 from penstock.ops.history import History
 from penstock.ops.logs import LastLines, last_lines, metrics_fields
-from penstock.ops.metrics import MoreMetrics
+from penstock.ops.metrics import Additions
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest, refused, server_sent
 from penstock.ops.respond import PAGES, Asked, StreamInfo, status_endpoints
@@ -56,7 +56,7 @@ class Operations(PipelinePart):
         *,
         stop: Callable[[], None],
         standby: Callable[[], str | None],
-        more_metrics: MoreMetrics | None = None,
+        more: Additions | None = None,
         stream_info: StreamInfo | None = None,
     ) -> None:
         self._deployment = pipeline
@@ -69,8 +69,9 @@ class Operations(PipelinePart):
         self._standby = standby
         self._asked = partial(
             Asked, access=self.access, stop=stop, stream_info=stream_info,
-            more_metrics=more_metrics, history=self._history,
+            more=more, history=self._history,
         )  # fmt: skip
+        self._more = more
         self._open = ExitStack()
         self._server: OpsServer | None = None
         self._refused = ""
@@ -147,7 +148,10 @@ class Operations(PipelinePart):
         return self._asked(request=request, status=status, endpoints=self.endpoints)
 
     def _log_metrics(self) -> None:
-        log.info("METRICS", **metrics_fields(self.status()))
+        status, more = self.status(), self._more
+        log.info("METRICS", **metrics_fields(status))
+        if more and more.line:
+            print(more.line(status), flush=True)
 
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())

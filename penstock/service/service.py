@@ -22,7 +22,7 @@ from penstock.microbatch.run_folder import run_folder, write_owner
 from penstock.model.errors import LeaseLost
 from penstock.model.finding import Finding
 from penstock.ops.board import Board
-from penstock.ops.metrics import MoreMetrics
+from penstock.ops.metrics import Additions
 from penstock.ops.reports import QueryReport, SourceReport
 from penstock.ops.requests import Endpoint
 from penstock.process.processes import ending_at_signals
@@ -59,11 +59,11 @@ class Service(PipelinePart):
         pipeline: Pipeline,
         *,
         findings: Callable[[Pipeline], Iterator[Finding]],
-        more_metrics: MoreMetrics | None,
+        more: Additions | None,
     ) -> None:
         self.pipeline = pipeline
         self.live: LiveMap | None = None
-        self._findings, self._more_metrics = findings, more_metrics
+        self._findings, self._more = findings, more
         self._stop = threading.Event()
 
     def stop(self) -> None:
@@ -172,7 +172,7 @@ class Service(PipelinePart):
         server = self.pipeline.sink.server()
         return Operations(
             self.pipeline, board, stop=self.stop, standby=lambda: standby.reason,
-            more_metrics=self._more_metrics,
+            more=self._more,
             stream_info=None if server is None else server.stream_info,
         )  # fmt: skip
 

@@ -62,6 +62,7 @@ class Snapshots(PipelinePart):
         )
         self._requests: SnapshotRequests  # of the thread, as the next
         self._tables: FollowedTables
+        self._is_heard = False  # whether requests came to it, ever
         self._has_resumed = False  # what an instance before this one left
         self._said = ""  # the last error that was logged
         self._unknown = set[str]()  # verbs of requests, as they were logged
@@ -119,6 +120,9 @@ class Snapshots(PipelinePart):
         # `requests` asks over this connection, too: one that is read never goes stale.
         responder = Responder(stream.connection, SUBJECTS, self._answer)
         responder.start()
+        if not self._is_heard:
+            self._is_heard = True
+            log.info("snapshots can be asked for", subject="snapshot.request.>")
         self._said = ""
         while self._owned.is_ours:
             responder.serve(_TICK)

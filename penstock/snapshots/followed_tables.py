@@ -47,7 +47,9 @@ class FollowedTable:
 
 def sources(pipeline: Pipeline) -> list[SnapshotSource]:
     """The backends whose tables snapshots can be taken of; does no I/O."""
-    several = len(pipeline.backends) > 1
+    several, backends = len(pipeline.backends) > 1, pipeline.backends
+    if pipeline.sink.has_layout("bridge"):
+        backends = tuple(each.writing("text") for each in backends)
     return [
         SnapshotSource(
             backend=each.name,
@@ -57,7 +59,7 @@ def sources(pipeline: Pipeline) -> list[SnapshotSource]:
             is_initial=bool(pipeline.snapshot.initial)
             or getattr(each.settings, "start", None) == "snapshot",
         )
-        for each in pipeline.backends
+        for each in backends
         if isinstance(feed := each.feed(), TakesSnapshots)
     ]
 

@@ -175,6 +175,7 @@ class MessageStore(SnapshotStore):
         job, schema, sink, chunks = self._job, point.schema, self._sink, self._ranges.all_chunks()
         say = dialect("json" if sink.encoding == "json" else "msgpack")
         progress, plan, kept = self._control.progress, self._ranges.plan, self._kept
+        now = datetime.now(UTC)
         progress.position, progress.lsn = self._ranges.place
         assert plan is not None and kept is not None
         document = {
@@ -183,7 +184,11 @@ class MessageStore(SnapshotStore):
             "schema": schema.schema,
             "lsn": progress.lsn,
             "position": progress.position,
-            "timestamp": datetime.now(UTC).isoformat(timespec="microseconds")[:-6] + "Z",
+            "timestamp": (
+                int(now.timestamp())
+                if sink.layout == "bridge"
+                else now.isoformat(timespec="microseconds")[:-6] + "Z"
+            ),
             "batch_count": len(chunks),
             "row_count": sum(one["rows"] for one in chunks),
             "schema_version": schema.version,

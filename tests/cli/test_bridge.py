@@ -1,5 +1,6 @@
 """`penstock bridge`: flags and environment as the bridge's users know them -> a pipeline."""
 
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -112,6 +113,55 @@ def test_no_error_and_no_repr_holds_a_password() -> None:
     with pytest.raises(SettingsError) as error:
         bridge_pipeline(ENVIRONMENT, slot="My-Slot", publication="p", subject="p@ss:w/rd?#%")
     assert "p@ss" not in str(error.value)
+
+
+URLS = {
+    "DATABASE_URL": "postgresql://reader:p%40ss@db:5433/shop",
+    "NATS_URL": "nats://bridge:s3@broker:5222",
+    "NATS_NKEY_SEED": "SUACSSL3UAHUDXKFSNVUZRF5UHPMWZ6BFDTJ7M6USDXIEDNPPQYYYCU3VY",
+}
+
+
+def test_urls_stand_in_for_hosts_and_logins() -> None:
+    found = bridge_pipeline(URLS, slot="s", publication="p")
+    assert conninfo_to_dict(connection(found))["password"] == "p@ss"
+    assert url(found) == URLS["NATS_URL"]
+    assert found.sink.settings.nkey.get_secret_value() == URLS["NATS_NKEY_SEED"]  # type: ignore[attr-defined]
+    with_login = {"NATS_URL": "nats://broker:5222", "NATS_BRIDGE_USER": "u"}
+    found = bridge_pipeline(
+        URLS | with_login | {"NATS_BRIDGE_PASSWORD": "w"}, slot="s", publication="p"
+    )
+    assert found.sink.settings.user == "u"  # type: ignore[attr-defined]
+
+
+def test_a_host_that_is_given_wins_over_the_url_of_another_program() -> None:
+    found = made(**URLS)
+    assert conninfo_to_dict(connection(found))["password"] == "p@ss:w/rd?#%"
+    assert urlsplit(url(found)).hostname == "broker"
+    assert urlsplit(url(found)).port == 4222
+
+
+def test_no_error_and_no_repr_holds_what_a_url_or_a_seed_has() -> None:
+    for bad in ({"slot": "My-Slot"}, {"subject": f"{{x}} {URLS['NATS_NKEY_SEED']} p@ss"}):
+        given: dict[str, Any] = {"slot": "s", "publication": "p", **bad}
+        with pytest.raises(SettingsError) as error:
+            bridge_pipeline(URLS, **given)
+        assert "p@ss" not in str(error.value)
+        assert URLS["NATS_NKEY_SEED"] not in str(error.value)
+    assert "SUAC" not in repr(bridge_pipeline(URLS, slot="s", publication="p"))
+
+
+def test_messages_are_the_bridges_unless_another_layout_is_asked_for() -> None:
+    assert made().sink.settings.layout == "bridge"  # type: ignore[attr-defined]
+    assert made().backends[0].settings.values == "bridge"  # type: ignore[attr-defined]
+    found = bridge_pipeline(ENVIRONMENT, slot="s", publication="p", layout="penstock")
+    assert found.backends[0].settings.values == "typed"  # type: ignore[attr-defined]
+
+
+def test_a_snapshot_may_take_less_where_the_stream_keeps_little() -> None:
+    assert made().snapshot.max_age == 1800
+    found = bridge_pipeline(ENVIRONMENT, slot="s", publication="p", snapshot_max_age="20s")
+    assert found.snapshot.max_age == 20
 
 
 def test_a_missing_variable_ends_with_exit_code_2(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -124,6 +124,17 @@ def test_a_table_and_its_stream(
     assert "primary key" in missing.output
 
 
+def test_the_layout_bridge_is_refused(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute("CREATE TABLE t (id int PRIMARY KEY)")
+    backend = {"type": "postgres", "connection": database.url, "slot": "s", "publication": "p"}
+    file = pipeline_file(tmp_path, backend, nats, stream, layout="bridge")
+    found = compare(file, "t")
+    assert found.exit_code == 2
+    assert "messages of the layout bridge cannot be compared" in found.output
+
+
 @pytest.mark.parametrize("layout", ["penstock", "puller", "debezium", "cloudevents"])
 def test_a_collection_and_its_stream(
     layout: str, shop: Shop, nats: Nats, stream: str, tmp_path: Path

@@ -12,7 +12,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from penstock.cli import _COMMANDS, main
-from penstock.cli.bridge import _LOGIN, _REQUIRED
+from penstock.cli.bridge import _LOGIN, _REQUIRED, _URLS
 from penstock.cli.bridge_series import BRIDGE_SERIES
 from penstock.config import Pipeline, build_pipeline, parse_pipeline
 from penstock.feeds.cosmos.following import CAUSES as CAUSES_OF_COSMOS
@@ -233,5 +233,6 @@ def documented(found: click.Command, heading: str) -> None:
 
 def test_every_variable_of_the_bridge_is_documented() -> None:
     rows = [row for row in CLI[heading_of("bridge")] if row.key.isupper()]
-    assert {row.key for row in rows} == {*_REQUIRED, *_LOGIN, "PG_PORT", "NATS_PORT"}
+    more = {"PG_PORT", "NATS_PORT", "NATS_NKEY_SEED", "BRIDGE_PORT", *_URLS.values()}
+    assert {row.key for row in rows} == {*_REQUIRED, *_LOGIN, *more}
     assert {row.key for row in rows if row.cells[1] == "required"} == set(_REQUIRED)

@@ -42,9 +42,11 @@ def test_the_page_keeps_the_digits_of_large_numbers() -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="there is no chromium: apt-get install chromium")
+@pytest.mark.parametrize("layout", ["penstock", "bridge"])
 @pytest.mark.parametrize("messages", ["change", "batch"])
 def test_the_page_has_the_rows_that_were_there_and_the_changes(
     messages: str,
+    layout: str,
     database: Database,
     own_nats: Callable[..., Nats],
     world_of: Callable[..., World],
@@ -60,7 +62,7 @@ def test_the_page_has_the_rows_that_were_there_and_the_changes(
         "INSERT INTO people SELECT 1234567890123456780 + n, 'say \"1234567890123456789, \\', ''"
         " FROM generate_series(1, 9) n"
     )
-    world_of(nats=nats, encoding="json", messages=messages).start()
+    world_of(nats=nats, encoding="json", messages=messages, layout=layout).start()
     with closing(
         Browser(tmp_path, f"{PAGE.as_uri()}?ws=ws://127.0.0.1:{port}&table=people")
     ) as page:

@@ -229,11 +229,13 @@ def test_the_bridges_series_come_only_when_asked_for() -> None:
 
 
 def test_the_bridges_series_mean_what_they_mean_there() -> None:
-    found = {
+    found: dict[str, float] = {
         name.removeprefix("bridge_"): value
         for (name, _), value in samples(replace(STATUS, backends=(BACKEND,)), bridge=True).items()
         if name.startswith("bridge_")
     }
+    assert found.pop("cpu_seconds_total") > 0
+    assert found.pop("max_rss_bytes") > 2**20
     assert found == {
         "uptime_seconds": 12,
         "wal_messages_received_total": 7,
@@ -247,6 +249,9 @@ def test_the_bridges_series_mean_what_they_mean_there() -> None:
         "queue_usage_percent": 25,
         "reconnects_total": 4,
         "last_processing_time_us": 1500,
+        "wal_confirmed_lag_bytes": 5,
+        "refused_tables": 1,
+        "refused_events_dropped_total": 4,
     }
 
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from starlette.responses import Response
 
-from penstock.cli.bridge_series import bridge_series
+from penstock.cli.bridge_series import BRIDGE
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
@@ -105,7 +105,7 @@ def test_metrics_are_prometheus_text() -> None:
     found = ask("/metrics")
     assert str(found.media_type).startswith("text/plain; version=0.0.4")
     assert b"penstock_uptime_seconds 12.5" in found.body
-    assert b"bridge_uptime_seconds 12.0" in ask("/metrics", more_metrics=bridge_series).body
+    assert b"bridge_uptime_seconds 12.0" in ask("/metrics", more=BRIDGE).body
 
 
 def test_stream_info_asks_the_sink() -> None:

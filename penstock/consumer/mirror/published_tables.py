@@ -41,6 +41,11 @@ class PublishedTable:
         return str(self.document.get("backend") or "")
 
     @property
+    def layout(self) -> str:
+        """What it is published in, if that is for consumers other than replicas; else ""."""
+        return str(self.document.get("layout") or "")
+
+    @property
     def name(self) -> tuple[str, ...]:
         """What subjects call it: as the key, with the table's and its schema's own names."""
         table, schema, backend = self.document["table"], self.document["schema"], self.backend
@@ -57,7 +62,15 @@ class PublishedTable:
 
     def mirrored(self) -> TargetTable:
         """A table of a replica, of which nothing is there yet: its own name, with the schema before
-        it outside `public`, and the backend where there are several."""
+        it outside `public`, and the backend where there are several. Raises SettingsError."""
+        if self.layout:
+            raise SettingsError(
+                f"{self.key} is published in the layout {self.layout}, which a replica cannot"
+                " follow: it has no positions, and other values",
+                "consumer.layout-foreign",
+                hint="publish it with sink.layout: penstock (penstock bridge --layout penstock),"
+                " into a stream of its own",
+            )
         table, schema, backend = self.document["table"], self.document["schema"], self.backend
         has_schema = len(self.name) > 1 + bool(backend)
         is_alone = not has_schema if self.document.get("documents") else schema == "public"

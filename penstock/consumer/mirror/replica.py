@@ -225,7 +225,8 @@ class Replica(Drawn, Closes):
                 raise SettingsError(
                     "no table is published", "consumer.no-tables", hint="start the pipeline first"
                 )
-            return list(self._published.tables.values())
+            tables = list(self._published.tables.values())
+            return [each for each in tables if not each.layout] or tables
         wanted, missing = chosen(self._names, self._published.tables)
         for name in missing.keys() - self._missing.keys():
             log.warning("a table is left as it is", table=name, error=str(missing[name]))

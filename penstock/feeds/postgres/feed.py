@@ -276,6 +276,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                     images=images,
                     on_error=on_error,
                     sid=settings.sid,
+                    values="typed" if images == "text" else settings.values,
                 )
             )
         )

@@ -76,6 +76,9 @@ class PostgresSettings(BackendSettings):
     of every table."""
     tenant: str = "none"
     """What fills the column `tenant`: `none`, `database`, or `field:<column>` of the row."""
+    values: Literal["typed", "bridge", "text"] = "typed"
+    """How values of columns are written: each as its type; the same, but arrays as PostgreSQL's
+    text, and deleted rows with null for what they lack; all as PostgreSQL's text."""
     heartbeat: Duration | None = Field(None, gt=0)
     """Seconds between heartbeats: a logical message, written into the WAL of a database that is
     idle while others in the same cluster are not, so that the slot's `restart_lsn` moves too."""

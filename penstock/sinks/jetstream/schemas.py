@@ -33,10 +33,7 @@ class SchemaBucket(SchemaStore):
     def put(self, *schemas: TableSchema) -> Mapping[TableName, int]:
         now, known = datetime.now(UTC), self._stored
         backend = {"backend": self._prefix[0] if self._prefix else None}
-        named = {
-            self._key(one.name): (one, one.document(now, self._pipeline) | backend)
-            for one in schemas
-        }
+        named = {self._key(one.name): (one, self._document(one, now) | backend) for one in schemas}
         wanted = [
             key for key, (one, document) in named.items()
             if not _is(known.get(key), one, document)
@@ -74,7 +71,8 @@ class SchemaBucket(SchemaStore):
         with self._bucket() as bucket:
             keys = {self._key((table,)), self._key((schema, table))}
             found = [read_map(one.value) for key in sorted(keys) for one in bucket.history(key)]
-        return [one for one in found if (one.get("schema"), one.get("table")) == (schema, table)]
+        name = f"{schema}.{table}"
+        return [one for one in found if one.get("qualified_name") == name]
 
     def remove(self, name: TableName) -> None:
         key = self._key(name)
@@ -93,6 +91,13 @@ class SchemaBucket(SchemaStore):
                     self._stored.pop(entry.key, None)
                     with suppress(WrongRevision):
                         bucket.delete(entry.key, entry.revision)
+
+    def _document(self, schema: TableSchema, now: datetime) -> dict[str, Any]:
+        found = schema.document(now, self._pipeline)
+        if self._settings.layout != "bridge":
+            return found
+        qualified = {"schema": found["qualified_name"], "timestamp": int(now.timestamp())}
+        return found | qualified | {"layout": "bridge"}
 
     def _key(self, name: TableName) -> str:
         return key_of((*self._prefix, *name))

@@ -8,6 +8,7 @@ from penstock.model.change import Images
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Size
 from penstock.nats.settings import NatsSettings
+from penstock.process.plugins import plugin
 from penstock.sinks.messages.settings import MessageSettings
 from penstock.sinks.subject import parse_template
 
@@ -91,7 +92,9 @@ class JetStreamSettings(NatsSettings, MessageSettings):
 
     @property
     def images(self) -> Images:
-        return "json" if self.encoding == "json" else "msgpack"
+        # JSON has documents as such; in MessagePack they are text.
+        maps = plugin("layouts", self.layout).values == "bridge"
+        return "json" if maps or self.encoding == "json" else "msgpack"
 
     @property
     def monitoring_urls(self) -> list[str]:

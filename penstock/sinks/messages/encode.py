@@ -39,19 +39,24 @@ class Bodies:
         self._columnar = columnar = layout.columnar(dialect)
         self._formatters: dict[bool, Formatter] = {}  # by whether images are converted
         if columnar is not None:
-            names = "kind", "fields"
             pieces = self._separator, *columnar.pieces(element=element)
-            self._formatters[False] = Formatter(pieces, names)
-            self._formatters[True] = Formatter(pieces, (*names, *IMAGES))
+            for images in ((), IMAGES):
+                names = "kind", "fields", *images, *columnar.extras
+                self._formatters[bool(images)] = Formatter(pieces, names)
+            self._subjects = Subjects(template)
         self.kinds = KindFinder(template.segments, columnar)
 
-    def of(self, columns: Columns, row_kinds: RowKinds) -> Column:
+    def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The bytes of each change. Raises Rejected."""
-        images = _with_images(columns, self._dialect.images)
-        if self._columnar is not None:
+        images = _with_images(part.columns, self._dialect.images)
+        if (columnar := self._columnar) is not None:
             extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **images}
-            return self._formatters[bool(images)].run(columns.with_extras(**extras))
-        columns = columns.with_extras(**images)
+            columns = part.columns.with_extras(**extras)
+            if columnar.extras:
+                subjects = self._subjects.of(part, row_kinds)
+                columns = columns.with_extras(**columnar.made(columns, row_kinds, subjects))
+            return self._formatters[bool(images)].run(columns)
+        columns = part.columns.with_extras(**images)
         layout, write = self._layout, self._dialect.value
         maps = change_maps(columns, row_kinds, layout.fields, self._dialect, self._connector)
         return binary(self._separator + write(layout.body(change)) for change in maps)
@@ -73,7 +78,7 @@ class Singles:
         lines = row_kinds.schema_lines
         schemas = None if lines is None else (row_kinds.numbers, lines)
         headers = self._headers.of(part.runs, columns, schemas)
-        bodies = self._bodies.of(columns, row_kinds)
+        bodies = self._bodies.of(part, row_kinds)
         if self._compression is not None:
             headers, bodies = self._compression.of(
                 headers, bodies, row_kinds.numbers, row_kinds.kinds

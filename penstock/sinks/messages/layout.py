@@ -38,7 +38,8 @@ class Layout(ABC):
     an entry point of the group `penstock.layouts`, and has no state. `version` goes up when a field
     goes or changes its meaning. `encodings` are those of `sink.encoding` that it can have.
 
-    `omits` are operations that are not published: the position passes them.
+    `omits` are operations that are not published: the position passes them. `values` is how it
+    has the values of columns: what the setting of that name of a backend says.
 
     `fields` are what `body` gets of a change: any of the layout `penstock`, and `cursor`,
     `ordinal`, `partition`, `namespace`, `mark`, `hash_partition`, `connector` (what Debezium calls
@@ -50,6 +51,7 @@ class Layout(ABC):
     version = 1
     encodings: tuple[str, ...] = ("json",)
     omits: tuple[str, ...] = ()
+    values = "typed"
     fields: tuple[str, ...] = FIELDS
 
     def content_type(self, dialect: Dialect, *, many: bool) -> bytes:
@@ -102,7 +104,10 @@ class Penstock(Layout):
 
 class PenstockColumns:
     """Bodies as pieces of columns: a thousand changes at once, without a map for each. The columns
-    are those of changes, and `kind` and `fields`: what `shared` gives for each kind."""
+    are those of changes, and `kind` and `fields`: what `shared` gives for each kind. `extras` are
+    the names of what is `made` for each batch, too."""
+
+    extras: tuple[str, ...] = ()
 
     def __init__(self, dialect: Dialect) -> None:
         self._dialect = dialect
@@ -125,6 +130,10 @@ class PenstockColumns:
     def shared(self, values: Mapping[str, Any]) -> bytes:
         """What a kind determines of each of its changes."""
         return b"".join(self._names[name] + self._dialect.value(values[name]) for name in SHARED)
+
+    def made(self, columns: Any, row_kinds: Any, subjects: Any) -> Mapping[str, Any]:
+        """The columns `extras` of the changes in `columns`, which go to these subjects."""
+        return {}
 
     def pieces(self, *, element: bool) -> tuple[Piece | bytes, ...]:
         """A change that is a body, or one of several in a body."""

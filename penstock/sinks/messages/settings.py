@@ -18,7 +18,8 @@ class MessageSettings(SinkSettings):
     encoding: Encoding = "msgpack"
     """How a body is written."""
     layout: str = "penstock"
-    """What a body looks like: `penstock`, `debezium`, `puller`, `cloudevents`, or a plug-in."""
+    """What a body looks like: `penstock`, `bridge`, `debezium`, `puller`, `cloudevents`, or a
+    plug-in."""
     messages: Packing = "change"
     """What a message is: a change, or a batch of several of one kind."""
     compression: Literal["none", "zstd"] = "none"

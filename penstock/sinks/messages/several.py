@@ -110,7 +110,7 @@ class Several(Grouped):
         self._known: dict[tuple[int, int], tuple[bytes, bytes, MessageKind]] = {}
 
     def _rows(self, part: Part, row_kinds: RowKinds) -> tuple[Column, Sizes]:
-        rows = self._elements.of(part.columns, row_kinds)
+        rows = self._elements.of(part, row_kinds)
         return rows, sizes_of(rows)
 
     def _bodies(

@@ -16,7 +16,7 @@ from penstock.model.images import base64_of
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.frames import ByteReader
 from penstock.wire.pgoutput.messages import Relation, decode_message, schema_version
-from penstock.wire.pgoutput.values import Types, ValueKind, value_of
+from penstock.wire.pgoutput.values import Types, ValueKind, Written, value_of
 from penstock.wire.pgoutput.values.scalars import Converter, text
 
 TENANT_FIELD = "field:"
@@ -47,6 +47,7 @@ class DecoderSettings:
     `on_error`: with `stop` a change that can't be read makes its page Malformed; else it is a
     change of its own, with the operation ERROR, and all others are as ever. `sid`: of one source of
     several, whose cursors do not tell them apart: event ids are `backend:SID:cursor:ordinal`.
+    `values`: how values are written; unless `typed`, an old key has all columns, null elsewhere.
     """
 
     backend: str
@@ -56,6 +57,7 @@ class DecoderSettings:
     images: Images = "json"
     on_error: OnError = "stop"
     sid: str = ""
+    values: Written = "typed"
 
     def __post_init__(self) -> None:
         if self.tenant not in ("none", "database") and not self.tenant_column:
@@ -131,8 +133,9 @@ class RowLayout:
 
     `images` makes their images, and has what converts their columns; `kinds` is what the native
     kernel knows these as; `key` names the columns that identify a row, () if nothing does;
-    `old_key` those that a K tuple carries (the others are null in it); `kept` is whether the table
-    passes the filter; `unknown` are types delivered as text because they are unknown.
+    `old_key` those that are taken of a K tuple (it has null for all that are no key); `kept` is
+    whether the table passes the filter; `unknown` are types delivered as text because they are
+    unknown.
     `fault` is why the relation can't be decoded, and then none of its rows can; `raw` its message,
     `version` that message's hash, and `plan` what the native kernel made of it all.
     """
@@ -159,16 +162,20 @@ class RowLayout:
         cells: Cells = []
         self.kinds: list[ValueKind | None] = []
         for column in relation.columns:
-            convert, kind = value_of(column.type_oid, seen, settings.images, self.unknown)
+            convert, kind = value_of(
+                column.type_oid, seen, settings.images, self.unknown, values=settings.values
+            )
             cells.append((column.name, convert))
             self.kinds.append(kind)
         self.plan: Any = None
         self._made_by = seen.asked, keys, catalog
         flagged = tuple(column.name for column in relation.columns if column.key)
+        known = {column.name for column in relation.columns}
         self.key, self.old_key = flagged, frozenset(flagged)
+        if settings.values != "typed":
+            self.old_key = frozenset(known)
         is_full = relation.replica_identity == "f"
         if is_full or not flagged:
-            known = {column.name for column in relation.columns}
             self.key = keys if keys and known.issuperset(keys) else ()
         self._single = self.key[0] if len(self.key) == 1 else None
         self.images: Maps | Lines = (

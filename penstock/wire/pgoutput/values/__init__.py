@@ -8,6 +8,7 @@ itself, and only document ids and tenants of these values.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from penstock.model.change import Images
 from penstock.model.errors import Malformed
@@ -28,6 +29,8 @@ from penstock.wire.pgoutput.values.scalars import (
 )
 
 Types = Mapping[int, TypeEntry]
+# Each as its type; as `typed`, but arrays as PostgreSQL's text; all as PostgreSQL's text.
+Written = Literal["typed", "bridge", "text"]
 
 # What the session that sends values must be set to: one value has one text, whatever the server,
 # the database, the role or libpq's environment prefer.
@@ -126,8 +129,17 @@ class ValueKind:
         return self.number != _DOCUMENT
 
 
+_TEXT = ValueKind(_FAMILIES["text"][1])
+
+
 def value_of(
-    oid: int, types: Types, images: Images, unknown: set[str], depth: int = 0
+    oid: int,
+    types: Types,
+    images: Images,
+    unknown: set[str],
+    *,
+    values: Written = "typed",
+    depth: int = 0,
 ) -> tuple[Converter, ValueKind | None]:
     """How a column of type `oid` is converted for such images, and as what the native kernel does
     the same; None if it has no such kind.
@@ -135,6 +147,8 @@ def value_of(
     A domain is its base type; enums, ranges, multiranges and composites are their text. A type
     that neither the catalog nor `types` has is its text as well, and its name joins `unknown`.
     """
+    if values == "text":
+        return text, _TEXT
     if depth > _DEPTH:
         raise Malformed(f"type {oid} is defined by itself", "wire")
     if (family := BUILT_IN.get(oid)) is not None:
@@ -145,8 +159,10 @@ def value_of(
         unknown.add(f"type with OID {oid}")
     elif entry.kind == "b":
         unknown.add(entry.name)
-    elif entry.kind in ("d", "a"):
-        element, inner = value_of(entry.inner, types, images, unknown, depth + 1)
+    elif entry.kind == "d" or (entry.kind == "a" and values == "typed"):
+        element, inner = value_of(
+            entry.inner, types, images, unknown, values=values, depth=depth + 1
+        )
         if entry.kind == "d":
             return element, inner
         if element is document_as_json:
@@ -156,4 +172,4 @@ def value_of(
         if inner is not None and not inner.delimiter and plain:
             kind = ValueKind(inner.number, entry.delimiter)
         return array_of(element, entry.delimiter), kind
-    return text, ValueKind(_FAMILIES["text"][1])
+    return text, _TEXT
