@@ -177,6 +177,9 @@ class Snapshots(PipelinePart):
             if verb == "cancel":
                 return orjson.dumps(answer(self._requests.cancel(".".join(name))))
         except PenstockError as error:
+            if error.code == "snapshots.no-table" and self._requests.is_of_another(name):
+                log.info("a request is of another pipeline's table", subject=subject)
+                return None
             passes = isinstance(error, Unavailable)
             if verb == "request" and not (passes and message.reply):
                 with suppress(Unavailable):  # of two ways to say it one is enough

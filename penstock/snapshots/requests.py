@@ -7,7 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import structlog
 from penstock.config import Pipeline
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.table_schema import TableName
+from penstock.nats.buckets import Bucket, key_of, read_map
 from penstock.sinks.messages.dialect import dialect
 from penstock.sinks.server import SinkServer
 from penstock.snapshots.followed_tables import FollowedTable, InitialSnapshots, resolve
@@ -90,6 +91,14 @@ class SnapshotRequests:
                 hint="rows of snapshots go through transform, too: let its statements choose rows"
                 " and compute columns only",
             )
+
+    def is_of_another(self, name: TableName) -> bool:
+        """Whether another pipeline of the account publishes a table of this name."""
+        with suppress(PenstockError):  # there is no bucket yet
+            found = Bucket(self._stream.connection, "schemas").get(key_of(name))
+            owner = read_map(found.value).get("pipeline") if found else None
+            return owner not in (None, self._pipeline.name)
+        return False
 
     def cancel(self, snapshot_id: str) -> RunRecord:
         """Ends a run. Raises SettingsError for one that does not run."""

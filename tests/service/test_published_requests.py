@@ -10,11 +10,13 @@ import ormsgpack
 import pytest
 from structlog.testing import capture_logs
 
+from penstock.model.table_schema import TableSchema
 from penstock.nats.protocol import hpub, pub
 from penstock.nats.services import asked
 from penstock.ops.board import Board
 from penstock.ops.reports import SourceReport
 from penstock.ops.status import assess
+from penstock.sinks.jetstream.schemas import SchemaBucket
 from tests.servers import Database, Nats
 from tests.service.served import Served
 from tests.waiting import until as _until
@@ -152,6 +154,20 @@ def test_a_stream_that_takes_them_and_no_service_is_no_answer(
     served.api.create({"name": "ASKED", "subjects": ["snapshot.request.>"]})
     with pytest.raises(Exception, match="does not answer"):
         asked(served.connection, f"snapshot.request.{served.table}", b"", 1.0)
+
+
+def test_a_table_of_another_pipeline_is_left_to_it(serve: Callable[..., Served]) -> None:
+    """Two bridges with two slots share an account: the one that lacks a table refuses nothing."""
+    served = serve()
+    schema = TableSchema(schema="public", table="orders", name=("orders",), version="1", columns=())
+    SchemaBucket(served.settings, "other").put(schema)
+    with capture_logs() as lines:
+        publish(served, "orders")
+        publish(served, "none")
+        until(lambda: told(served, "none"))
+    assert told(served, "orders") is None
+    said = [(line["event"], line["subject"]) for line in lines if "subject" in line]
+    assert said[0] == ("a request is of another pipeline's table", "snapshot.request.orders")
 
 
 class TestAMinute:

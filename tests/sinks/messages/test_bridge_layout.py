@@ -11,6 +11,7 @@ import pytest
 
 from penstock.consumer.tail.reader import TailReader
 from penstock.model.errors import SettingsError
+from penstock.ops.reports import SnapshotsReport
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Framing
 from penstock.sinks.rows.part import Part
@@ -155,6 +156,18 @@ def test_tail_reads_it(world: World) -> None:
     with TailReader(world.nats.url, "CDC", subject="cdc.test_types.>") as reader:
         (found,) = reader.fetch(10, 10.0)
     assert (found.operation, found.collection, found.body["data"]) == ("INSERT", "test_types", ROW)
+
+
+def test_its_pipeline_is_degraded_where_snapshots_would_be_refused(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.service.snapshots._RETENTION", 0.05)
+    config = {**(world.api.stream("CDC") or {})["config"], "max_age": 60 * 10**9}
+    world.api.update({**config, "duplicate_window": 60 * 10**9})
+    assert world.service is not None
+    world.service._look_at = 0.0
+    board = world.owned._board
+    until(lambda: "0:01:00" in board.snapshot().latest(SnapshotsReport, "default").refusal, 120)
 
 
 def test_it_is_of_postgresql_alone(tmp_path: Path) -> None:
