@@ -24,7 +24,7 @@ from penstock.ops.reports import TableStatus
 from penstock.ops.status import Status
 from penstock.process.postgres_url import masked
 from penstock.service.live_map import LiveMap
-from penstock.sinks.tables.names import taken
+from penstock.sinks.tables.fitness import taken
 from penstock.sinks.tables.settings import MapEntry, MappedTable, TableOptions, TableSinkSettings
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.tables.lines import SourceRelation

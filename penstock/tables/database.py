@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from psycopg import sql
@@ -173,12 +173,8 @@ class TableDatabase(ABC):
     @contextmanager
     def transaction(self, doing: str) -> Iterator[Any]:
         """The cursor of a transaction of its own. Raises Unavailable, SettingsError, Rejected."""
-        with (
-            closing(self.connect()) as connection,
-            self.translated(doing),
-            connection.transaction(),
-        ):
-            yield connection.cursor()
+        with HeldConnection(self) as held, held.transaction(doing) as cursor:
+            yield cursor
 
 
 class HeldConnection(Closes):

@@ -19,8 +19,7 @@ from psycopg import sql
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.comparing import Difference, Verdict
-from penstock.sinks.tables.expressions import wrong_expressions
-from penstock.sinks.tables.names import taken
+from penstock.sinks.tables.fitness import taken, wrong_expressions
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import relation_of
 from penstock.tables.database import TableDatabase

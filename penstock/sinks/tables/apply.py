@@ -14,7 +14,7 @@ from penstock.model.position import Place
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
 from penstock.sinks.tables.tied import Parts, may_take_along
-from penstock.tables.database import TableDatabase
+from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.fold import EMPTYING
 from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import LineChange, SourceRelation
@@ -47,16 +47,20 @@ Refused = Sequence[tuple[Sequence[LineChange], Rejected]]
 _NONE: dict[tuple[SourceRelation, str], StagedRows] = {}
 
 
-class Applier:
-    """Used in transactions of its connection. `_staged`: temporary tables of its session: by table,
-    those by relation and what the ledger has of its columns."""
+class Applier(HeldConnection):
+    """Used in its transactions. `_staged`: temporary tables of its session: by table, those by
+    relation and what the ledger has of its columns."""
 
     def __init__(self, database: TableDatabase, on_error: OnError) -> None:
-        self.connection = database.connect()
-        self._database, self._on_error = database, on_error
+        super().__init__(database)
+        self._on_error = on_error
         self._staged: dict[int, dict[tuple[SourceRelation, str], StagedRows]] = {}
         self._made = 0  # of these, ever
         self._refused: dict[int, set[str]] = {}  # by table: its keys that have dead letters
+
+    def close(self) -> None:
+        super().close()
+        self._staged, self._refused = {}, {}
 
     def apply(
         self, cursor: Any, table: SourceTable, row: LedgerRow, stretch: Stretch,
@@ -71,7 +75,7 @@ class Applier:
             try:
                 with (
                     self._database.translated(f"writing to {table.target}"),
-                    self.connection.transaction(),
+                    cursor.connection.transaction(),
                 ):
                     plan = self._plan(cursor, table, row, stretch)
                     return self._sifted(
@@ -103,7 +107,7 @@ class Applier:
         ):
             return False
         try:
-            with self._database.translated("writing"), self.connection.transaction():
+            with self._database.translated("writing"), cursor.connection.transaction():
                 plans = {
                     table: self._plan(cursor, table, rows[table], stretch)
                     for table, (stretch,) in parts.items()
@@ -126,7 +130,7 @@ class Applier:
         before these. Raises Rejected, SettingsError, Unavailable, BeginAnew."""
         tables, rest = sorted(plans, key=lambda table: references.rank(table.target)), {**plans}
         try:
-            with self.connection.transaction():
+            with cursor.connection.transaction():
                 for table in reversed(tables) if len(tables) > 1 else ():
                     removing, rest[table] = plans[table].divided()
                     plans[table].staged.apply(cursor, removing)

@@ -12,11 +12,9 @@ from penstock.model.finding import Finding, failed, finding
 from penstock.model.position import PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.process.postgres_url import server_name
-from penstock.sinks.tables.expressions import wrong_expressions
-from penstock.sinks.tables.names import taken
-from penstock.sinks.tables.narrow import narrower
+from penstock.sinks.tables.fitness import narrower, taken, unfit, wrong_expressions
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
-from penstock.sinks.tables.source_table import SourceTable, relation_of, unfit
+from penstock.sinks.tables.source_table import SourceTable, relation_of
 from penstock.sinks.tables.table_map import TableMap
 from penstock.tables.database import TableDatabase
 from penstock.tables.history import StagedHistory

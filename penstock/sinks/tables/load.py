@@ -20,7 +20,7 @@ from penstock.model.position import PartitionId, Place
 from penstock.sinks import Progress, ignore
 from penstock.sinks.loading import Part, RowsPoint
 from penstock.sinks.tables.apply import Applied, Applier
-from penstock.sinks.tables.narrow import narrower
+from penstock.sinks.tables.fitness import narrower
 from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
@@ -191,7 +191,7 @@ class LedgerLoad:
         self, on_error: OnError, progress: Progress = ignore, stored: Place | None = None
     ) -> None:
         applier, most = Applier(self._database, on_error), self._settings.commit.rows
-        with closing(applier.connection), self._beginning_anew():
+        with applier, self._beginning_anew():
             has_more = True
             while has_more:
                 has_more, early = self._settle_some(applier, progress, most, stored)
@@ -207,11 +207,7 @@ class LedgerLoad:
         depends on what may come."""
         applied, letters = Counter[str](), Counter[str]()
         early: LineChange | None = None
-        with (
-            self._database.translated("applying held changes"),
-            applier.connection.transaction(),
-        ):
-            cursor = applier.connection.cursor()
+        with applier.transaction("applying held changes") as cursor:
             ledger = self._database.ledger(cursor)
             row = self._lock(ledger)
             if row.is_live or not row.has_rows:

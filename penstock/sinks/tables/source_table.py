@@ -1,7 +1,7 @@
 """A table of one source, and how its changes become rows of its target."""
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -14,13 +14,12 @@ from penstock.model.errors import Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
-from penstock.sinks.tables.expressions import wrong_expressions
-from penstock.sinks.tables.names import taken
+from penstock.sinks.tables.fitness import taken, unfit, wrong_expressions
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
 from penstock.tables.drift import ColumnChanges, KnownColumns
 from penstock.tables.fold import EMPTYING, Clear, Merge, Move
-from penstock.tables.history import LAST, StagedHistory
+from penstock.tables.history import LAST
 from penstock.tables.ledger_rows import LedgerRow
 from penstock.tables.lines import (
     NULL,
@@ -313,45 +312,6 @@ def relation_of(schema: TableSchema) -> SourceRelation:
         catalog=SourceCatalog(state["last_number"], str(state["file"] or ""), tuple(numbers))
         if state else None,
     )  # fmt: skip
-
-
-def unfit(staged: StagedRows) -> Iterator[SettingsError]:
-    """What is wrong with the target's key, and a history's columns."""
-    found, key = staged.destination, staged.unique
-    target = f"{found.schema}.{found.table}"
-    problem = staged.lacks if isinstance(staged, StagedHistory) else ""
-    if problem:
-        yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
-    missing = [name for name in key if name not in found.columns]
-    if not staged.written and (
-        staged.relation.columns or found.columns.keys() - staged.mapping.own
-    ):
-        yield SettingsError(
-            f"{target} has none of its columns",
-            "tables",
-            hint="add them to the target, or write `set` in the map",
-        )
-    elif missing and not problem:
-        yield SettingsError(
-            f"{target} has no column {', '.join(missing)}, which is in the key",
-            "tables",
-            hint="add it to the target, or map the table with `set`",
-        )
-    if missing or not staged.written or not staged.key or frozenset(key) in found.keys:
-        return
-    names = ", ".join(key)
-    if frozenset(key) in found.deferrable:
-        yield SettingsError(
-            f"the key ({names}) of {target} is DEFERRABLE, and ON CONFLICT cannot use it",
-            "tables.key-deferrable",
-            hint=f"ALTER TABLE {target} DROP CONSTRAINT <its name>, ADD PRIMARY KEY ({names});",
-        )
-    else:
-        yield SettingsError(
-            f"no unique index of {target} has exactly ({names})",
-            "tables.no-unique-index",
-            hint=staged.add_key.format(target=target, table=found.table, names=names),
-        )
 
 
 def _with_meta(change: LineChange, own: Collection[object]) -> LineChange:

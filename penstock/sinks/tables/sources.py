@@ -12,7 +12,6 @@ from contextlib import contextmanager
 import orjson
 
 from penstock.model.position import Mark, PartitionId, Place, Position
-from penstock.process.closing import Closes
 from penstock.sinks import went_back
 from penstock.tables.database import HeldConnection, TableDatabase
 from penstock.tables.ledger import TargetLedger
@@ -20,12 +19,12 @@ from penstock.tables.ledger_rows import SourceRecord
 from penstock.wire.eras import is_comparable
 
 
-class StoredSources(Closes):
+class StoredSources(HeldConnection):
     """The sources of one write: what is known of each, which no other instance makes less. Used by
     one thread, over a connection of its own. Methods raise Unavailable, SettingsError."""
 
     def __init__(self, database: TableDatabase) -> None:
-        self._database, self._held = database, HeldConnection(database)
+        super().__init__(database)
         self._known: dict[PartitionId, tuple[str, SourceRecord]] = {}  # with their backends
 
     def meet(self, backend: str, sid: PartitionId, cursor: str, mark: str) -> None:
@@ -84,12 +83,9 @@ class StoredSources(Closes):
                 for sid, (backend, _) in self._known.items()
             )
 
-    def close(self) -> None:
-        self._held.close()
-
     @contextmanager
     def _ledger(self, doing: str) -> Iterator[TargetLedger]:
-        with self._held.transaction(doing) as cursor:
+        with self.transaction(doing) as cursor:
             yield self._database.ledger(cursor)
 
 

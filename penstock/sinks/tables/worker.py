@@ -62,7 +62,7 @@ class Worker:
         self.commits = Commits(settings.commit, number)
         self._database, self._settings = settings.database(), settings
         self._report, self._reporting = WorkerReport(), threading.Lock()
-        self._applier: Applier | None = None
+        self._applier = Applier(self._database, settings.on_error)
         self.references = References()  # of the targets; another while nothing is pending
         self._commits: dict[int, int] = {}  # how many each table had, after the last one here
         self._counted: dict[int, int] = {}  # of these, what nobody has taken
@@ -108,8 +108,7 @@ class Worker:
     def _stretch(
         self, table: SourceTable, relation: SourceRelation, changes: Sequence[LineChange]
     ) -> Stretch:
-        applier = self._applier
-        staged = applier.known(table, relation) if applier is not None else None
+        staged = self._applier.known(table, relation)
         return Stretch(relation, changes, None if staged is None else table.plan(staged, changes))
 
     def _apply_all(self) -> None:
@@ -123,7 +122,6 @@ class Worker:
                         raise
                     except Unavailable as error:
                         recurred += isinstance(error, Recurring)
-                        self._disconnect()
                         self._note(error.message)
                         if not self.commits.pause(next(waits)):
                             return
@@ -132,16 +130,11 @@ class Worker:
                 self._note("")
                 self.commits.done(commit)
         finally:
-            self._disconnect()
+            self._applier.close()
 
     def _note(self, error: str) -> None:
         with self._reporting:
             self._report.error = error
-
-    def _disconnect(self) -> None:
-        applier, self._applier = self._applier, None
-        if applier is not None:
-            applier.connection.close()
 
     def _write_whole(self, commit: PreparedCommit, *, divides: bool) -> None:
         """Writes it in one transaction; what the destination refuses as a whole (and if it
@@ -152,7 +145,6 @@ class Worker:
         except (_RefusedWhole, Recurring) as error:
             if isinstance(error, Recurring) and not divides:
                 raise
-            self._disconnect()  # temporary tables went with the transaction
             if len(halves := commit.halves()) > 1:
                 for half in halves:
                     self._write_whole(half, divides=divides)
@@ -160,24 +152,20 @@ class Worker:
             try:
                 self._write(commit, isolates="all")
             except _RefusedWhole as refused:
-                self._disconnect()
                 self._write(commit, refused=refused.error)
 
     @contextmanager
     def _committing(self) -> Iterator[Any]:
         """The cursor of a transaction. Raises _RefusedWhole for what is refused at its end."""
-        if self._applier is None:
-            self._applier = Applier(self._database, self._settings.on_error)
-        connection, is_done = self._applier.connection, False
+        is_done = False
         try:
-            with connection.transaction():
-                yield connection.cursor()
+            with self._applier.transaction("writing") as cursor:
+                yield cursor
                 is_done = True
-        except self._database.error as error:
-            found = self._database.translation(error, "writing")
-            if is_done and not isinstance(found, Unavailable):
-                raise _RefusedWhole(found) from error
-            raise found from error
+        except PenstockError as error:
+            if is_done and not isinstance(error, Unavailable):
+                raise _RefusedWhole(error) from error
+            raise
 
     def _write(
         self, commit: PreparedCommit, *, isolates: Isolates = "",
@@ -187,7 +175,6 @@ class Worker:
         with self._committing() as cursor:
             ledger = self._database.ledger(cursor)
             rows = ledger.lock({table.id for table in commit.tables})
-            assert self._applier is not None
             writing = Writing(
                 applier=self._applier, database=self._database, cursor=cursor, ledger=ledger,
                 references=self.references, isolates=isolates, refused=refused, works={},

@@ -1,0 +1,169 @@
+"""What keeps rows of a source's table out of its target, or would make them others there: each is
+the error that the table waits with, and that `check` finds before."""
+
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from psycopg import sql
+
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.model.table_schema import TableSchema
+from penstock.sinks.tables.settings import MappedTable
+from penstock.tables.database import TableDatabase
+from penstock.tables.drift import rounds
+from penstock.tables.history import OWN_NAMES as OF_VERSIONS
+from penstock.tables.history import StagedHistory
+from penstock.tables.lines import SourceRelation
+from penstock.tables.staged import META, OWN_SID, StagedRows
+from penstock.tables.staged import OWN_NAMES as OF_EXPRESSIONS
+
+
+def unfit(staged: StagedRows) -> Iterator[SettingsError]:
+    """What is wrong with the target's key, and a history's columns."""
+    found, key = staged.destination, staged.unique
+    target = f"{found.schema}.{found.table}"
+    problem = staged.lacks if isinstance(staged, StagedHistory) else ""
+    if problem:
+        yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")
+    missing = [name for name in key if name not in found.columns]
+    if not staged.written and (
+        staged.relation.columns or found.columns.keys() - staged.mapping.own
+    ):
+        yield SettingsError(
+            f"{target} has none of its columns",
+            "tables",
+            hint="add them to the target, or write `set` in the map",
+        )
+    elif missing and not problem:
+        yield SettingsError(
+            f"{target} has no column {', '.join(missing)}, which is in the key",
+            "tables",
+            hint="add it to the target, or map the table with `set`",
+        )
+    if missing or not staged.written or not staged.key or frozenset(key) in found.keys:
+        return
+    names = ", ".join(key)
+    if frozenset(key) in found.deferrable:
+        yield SettingsError(
+            f"the key ({names}) of {target} is DEFERRABLE, and ON CONFLICT cannot use it",
+            "tables.key-deferrable",
+            hint=f"ALTER TABLE {target} DROP CONSTRAINT <its name>, ADD PRIMARY KEY ({names});",
+        )
+    else:
+        yield SettingsError(
+            f"no unique index of {target} has exactly ({names})",
+            "tables.no-unique-index",
+            hint=staged.add_key.format(target=target, table=found.table, names=names),
+        )
+
+
+def taken(
+    table: MappedTable, relation: SourceRelation, there: Collection[str]
+) -> Iterator[SettingsError]:
+    """Names that are penstock's, and a source's columns as well: one of the two would be lost.
+    `there`: the columns of its target, now or soon."""
+    options, names, sid = table.options, {*relation.names}, table.sid_column
+    written = {*options.set} or names & {*(names if options.columns is None else options.columns)}
+    history = table.periods.kinds.keys() if table.periods is not None else set[str]()
+    if not options.set and sid in written and sid in there:
+        yield SettingsError(
+            f"the source's own column {sid} would be lost: that of {table.full_target} has the"
+            " source's name",
+            "tables.name-taken",
+            hint="set `sink.sid_column` to a name that no table has, and call the target's column"
+            " so where several sources flow there; or leave the source's out by `columns`, or say"
+            " by `set` what becomes of it",
+        )
+    if clash := sorted(written & history):
+        yield SettingsError(
+            f"{', '.join(clash)} would be lost: columns of the history {table.full_target} are"
+            " called so",
+            "tables.name-taken",
+            hint="give the history's columns other names: `sink.history`; or leave the source's out"
+            " by `columns`",
+        )
+    own = (OF_EXPRESSIONS if options.set or options.filter else set()) | (
+        OF_VERSIONS if history else set()
+    )
+    if clash := sorted(names & own):
+        yield SettingsError(
+            f"the source's columns {', '.join(clash)} are called as values that penstock has beside"
+            " them (for `set` and `filter`, or to make versions)",
+            "tables.name-taken",
+            hint="rename them at the source, or leave them out of its publication",
+        )
+
+
+def narrower(
+    cursor: Any, database: TableDatabase, staged: StagedRows, schema: TableSchema
+) -> Iterator[SettingsError]:
+    """Columns of a target that would not hold what their source has: digits would be lost in
+    silence, or labels of an enum refused. What is only too large is refused as well, but each value
+    may fit; `set` says itself what becomes of its values."""
+    found, columns = staged.destination, staged.relation.columns
+    target = sql.Identifier(found.schema, found.table).as_string(None)
+    shapes = (schema.state or {}).get("shapes") or {}
+    pairs = zip(columns[len(columns) - len(schema.columns) :], schema.columns, strict=True)
+    for column, own in () if staged.mapping.computed else pairs:
+        if column.name not in staged.written:
+            continue
+        kind, wide = found.columns[column.name], database.type_at(cursor, column)
+        if rounds(wide, kind):
+            name = sql.Identifier(column.name).as_string(None)
+            yield SettingsError(
+                f"{found.schema}.{found.table} would round {column.name}: it is {kind} there, and"
+                f" {wide} at the source",
+                "tables.target-rounds",
+                hint=f"ALTER TABLE {target} ALTER COLUMN {name} TYPE {wide}; or `set` in the map",
+            )
+        labels = (shapes.get(str(own.get("type"))) or {}).get("labels") or {}
+        known = database.labels(cursor, kind) if labels else ()
+        if known and (missing := sorted({*labels.values()} - {*known})):
+            alter = " ".join(
+                f"ALTER TYPE {kind} ADD VALUE {sql.Literal(each).as_string(None)};"
+                for each in missing
+            )
+            yield SettingsError(
+                f"{found.schema}.{found.table} does not know {', '.join(missing)} of {column.name}",
+                "tables.label-missing",
+                hint=alter,
+            )
+
+
+# An expression is one, and no part of another statement, if its server says so: it stands between
+# parentheses and, in a statement of its own, between two words. What closes the one does not close
+# the other.
+_FORMS = ("SELECT CAST(({0}) AS {1})", "SELECT CASE WHEN true THEN {0} END")
+
+
+def wrong_expressions(
+    cursor: Any, database: TableDatabase, staged: StagedRows
+) -> Iterator[SettingsError]:
+    """What is wrong with those that are not SQL over the source's columns; runs none of them.
+    Raises Unavailable."""
+    mapping, kinds = staged.mapping, staged.destination.columns
+    columns = sql.SQL(", ").join(
+        sql.SQL("CAST(NULL AS {}) AS {}").format(
+            sql.SQL(database.type_at(cursor, each)), sql.Identifier(each.name)
+        )
+        for each in dict.fromkeys((OWN_SID, *META, *staged.relation.columns))
+    )
+    wanted = [
+        (f"`set` of {name}", text, kinds.get(name, "text"))
+        for name, text in mapping.computed.items()
+    ]
+    for what, text, kind in [*wanted, ("`filter`", mapping.filter, "boolean")]:
+        try:
+            for form in _FORMS if text else ():
+                made = sql.SQL(form).format(sql.SQL(text), sql.SQL(kind))
+                database.execute_one(
+                    cursor, sql.SQL("{} FROM (SELECT {}) AS source LIMIT 0").format(made, columns)
+                )
+        except database.error as error:
+            found = database.translation(error, "reading")
+            if isinstance(found, Unavailable):
+                raise found from error
+            yield SettingsError(
+                f"{what} is not SQL over its columns: {found.message}",
+                code="tables.expression", hint="correct it in the map",
+            )  # fmt: skip
