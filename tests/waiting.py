@@ -24,8 +24,9 @@ def until(
     problem: Callable[[], object] = lambda: "it did not come true",
 ) -> Found:
     """What `true` gives, once that is true; fails with `problem` after so many seconds."""
-    deadline = time.monotonic() + seconds
+    begun = time.monotonic()
     while not (found := true()):
-        assert time.monotonic() < deadline, problem()
-        time.sleep(0.01)
+        waited = time.monotonic() - begun
+        assert waited < seconds, problem()
+        time.sleep(min(0.01 + waited / 20, 0.05))  # what asks takes the time of what is awaited
     return found

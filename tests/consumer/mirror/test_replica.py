@@ -18,7 +18,7 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.buckets import Bucket
 from penstock.nats.compression import DictionaryBucket
 from tests.consumer.mirror.world import World, execute, rows_of, same
-from tests.servers import Database
+from tests.servers import Database, Postgres
 from tests.waiting import until
 
 ZSTD = {"compression": "zstd"}
@@ -57,22 +57,30 @@ INSERT INTO things (id) VALUES (1000);
     ids=lambda sink: "-".join(map(str, sink.values())),
 )
 def test_rows_that_were_there_and_all_changes_after_them(
-    sink: dict[str, Any], database: Database, world_of: Callable[..., World], target: str
-) -> None:
+    sink: dict[str, Any], database: Database, world_of: Callable[..., World], file: str,
+    postgres: Postgres,
+) -> None:  # fmt: skip
     database.execute(EVERYTHING)
     world = world_of(**sink).start()
     database.execute("INSERT INTO things (id, name) VALUES (2000, 'before the snapshot')")
-    world.mirror(target)
-    same(database, target, "things")
+    with postgres.database() as copy:
+        for target in (file, copy.url):
+            world.mirror(target)
+            same(database, target, "things")
+        changed(database)
+        for target in (file, copy.url):
+            mirror = world.mirror(target)
+            same(database, target, "things")
+            assert mirror.status.snapshots == 0
+            assert mirror.status.changes > 0
+
+
+def changed(database: Database) -> None:
     database.execute("UPDATE things SET name = 'other' WHERE id % 3 = 0")  # large is unchanged
     database.execute("UPDATE things SET id = id + 5000 WHERE id % 10 = 1")
     database.execute("DELETE FROM things WHERE id % 10 = 2")
     database.execute("INSERT INTO things (id, name, photo) VALUES (3000, 'new', 'abc')")
     database.execute("UPDATE things SET id = 4000, large = 'y' WHERE id = 3000")
-    mirror = world.mirror(target)
-    same(database, target, "things")
-    assert mirror.status.snapshots == 0
-    assert mirror.status.changes > 0
 
 
 def test_chunks_of_few_rows_have_the_tables_dictionary(

@@ -248,9 +248,9 @@ class Silent:
 
     def wrong(self) -> dict[str, Any]:
         """The tables that differ: the rows of both."""
-        return {name: rows for name in self.cases if (rows := self._rows(name))}
+        return {name: rows for name in self.cases if (rows := self.differs(name))}
 
-    def _rows(self, name: str) -> Any:
+    def differs(self, name: str) -> Any:
         case = self.cases[name]
         query = case.query.replace("@", name)
         source = sorted((str(a), str(b)) for a, b in self.source.execute(query))
@@ -318,7 +318,7 @@ def changed(silent: Silent, flow: Flow, *, is_done: bool = False) -> None:
     if not is_done:
         silent.change()
     silent.change_again()
-    until(lambda: flow.check() or not silent.wrong(), 60, problem=lambda: (
+    until(lambda: flow.check() or not any(map(silent.differs, silent.cases)), 60, problem=lambda: (
         silent.wrong(), [each for each in silent.states() if each[1] != "live"]
     ))  # fmt: skip
     flow.loaded()
@@ -543,14 +543,12 @@ def equal_or_waiting(flow: Flow, source: Database, target: Database, names: Sequ
     """Waits until each table is live, and as its source; or it waits until somebody loads it anew,
     where columns had names or values that no change tells."""
 
-    def wrong() -> list[Any]:
+    def wrong() -> Iterator[Any]:
         flow.check()
         query = "SELECT \"table\", state, detail FROM penstock.ledger WHERE state <> 'live'"
-        found: list[Any] = [
-            each for each in target.execute(query) if "`penstock reload" not in each[2]
-        ]
-        waiting = {each[0] for each in target.execute(query)}
-        for name in {*names} - waiting:
+        states = target.execute(query)
+        yield from (each for each in states if "`penstock reload" not in each[2])
+        for name in {*names} - {each[0] for each in states}:
             columns = [column for (column,) in source.execute(COLUMNS, [name])]
             try:
                 there = texts(target, name, columns)
@@ -558,7 +556,6 @@ def equal_or_waiting(flow: Flow, source: Database, target: Database, names: Sequ
                 there = [str(error)]
             if (here := texts(source, name, columns)) != there:
                 lacks = [one for one in here if one not in there]
-                found.append((name, lacks[:5], [one for one in there if one not in here][:5]))
-        return found
+                yield name, lacks[:5], [one for one in there if one not in here][:5]
 
-    until(lambda: not wrong(), 90, problem=wrong)
+    until(lambda: next(wrong(), None) is None, 90, problem=lambda: [*wrong()])

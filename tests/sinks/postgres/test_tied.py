@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.model.errors import SettingsError
@@ -52,13 +53,14 @@ def test_changes_of_tied_tables_come_out_in_their_order(
         each.execute(DDL.format(action))
     with Flow(database, target, BOTH, on_error="dead-letter") as flow:
         flow.loaded()
-        for n in range(1, 60):
-            database.execute(f"INSERT INTO z_parent VALUES ({n}, 'v')")
-            database.execute(f"INSERT INTO a_child VALUES ({n}, {n}), ({n + 1000}, {n})")
-        for n in range(1, 20):  # to another parent, which is new, and theirs goes
-            database.execute(f"INSERT INTO z_parent VALUES ({n + 100}, 'new')")
-            database.execute(f"UPDATE a_child SET p = {n + 100} WHERE p = {n}")
-            database.execute(f"DELETE FROM z_parent WHERE id = {n}")
+        with psycopg.connect(database.url, autocommit=True) as source:
+            for n in range(1, 60):
+                source.execute(f"INSERT INTO z_parent VALUES ({n}, 'v')".encode())
+                source.execute(f"INSERT INTO a_child VALUES ({n}, {n}), ({n + 1000}, {n})".encode())
+            for n in range(1, 20):  # to another parent, which is new, and theirs goes
+                source.execute(f"INSERT INTO z_parent VALUES ({n + 100}, 'new')".encode())
+                source.execute(f"UPDATE a_child SET p = {n + 100} WHERE p = {n}".encode())
+                source.execute(f"DELETE FROM z_parent WHERE id = {n}".encode())
         if action:
             database.execute("DELETE FROM z_parent WHERE id BETWEEN 30 AND 40")
         database.execute(
