@@ -108,7 +108,7 @@ class Consumer:
         while not is_over(self):
             try:
                 messages = await changes.fetch(50, timeout=1)
-            except nats.errors.TimeoutError:
+            except TimeoutError:
                 continue
             for message in messages:
                 await message.ack()
