@@ -18,9 +18,6 @@ class TiesChanged(Unavailable):
     """Foreign keys were added to the targets, or dropped, since changes were divided among workers:
     it is done anew."""
 
-    def __init__(self) -> None:
-        super().__init__("foreign keys of the targets have changed", "tables")
-
 
 @dataclass(frozen=True, slots=True)
 class References:
@@ -33,10 +30,8 @@ class References:
     def among(self, tables: Iterable[str]) -> "References":
         """Those that tie these tables, also across others."""
         own = frozenset[str]().union(*map(self.tied, tables))
-        return References(
-            frozenset(pair for pair in self.pairs if own.issuperset(pair)),
-            frozenset(pair for pair in self.cascading if own.issuperset(pair)),
-        )
+        ties = (self.pairs, self.cascading)
+        return References(*[frozenset(filter(own.issuperset, each)) for each in ties])
 
     def tied(self, table: str) -> frozenset[str]:
         """All tables that foreign keys connect with it, and itself."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Literal
 
 from penstock.model.change import OnError
@@ -204,15 +204,16 @@ class Applier(HeldConnection):
         def stops(some: Sequence[LineChange], error: Rejected) -> bool:
             return policy != "dead-letter" or waits(some, error)
 
-        refused = known
-        if not known or not _is_taken(_without(changes, known), write):
-            _, refused = sift(changes, write, _middle, stops=stops)
-            if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
-                return Applied(rest=changes, error=error)  # no change came through: it is of none
-            own = [one for one in refused if not self._is_of_others(one[1])]
-            has_all = policy == "dead-letter" and not any(waits(*one) for one in refused)
-            if not known and has_all and 0 < len(own) < len(refused):
-                raise _Divided(own)
+        apart = {_place(one) for (one,), _ in known}
+        rest = [one for one in changes if _place(one) not in apart] if known else changes
+        _, found = sift(rest, write, _middle, stops=stops)
+        refused = sorted([*known, *found], key=lambda one: _place(one[0][0]))
+        if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
+            return Applied(rest=changes, error=error)  # no change came through: it is of none
+        own = [one for one in found if not self._is_of_others(one[1])]
+        has_all = policy == "dead-letter" and not any(waits(*one) for one in found)
+        if not known and has_all and 0 < len(own) < len(found):
+            raise _Divided(own)
         letters: Counter[str] = Counter()
         skipped, lettered = Counter[str](), list[LineChange]()
         for (change,), error in refused:
@@ -248,12 +249,12 @@ class Applier(HeldConnection):
         if (keys := self._refused.get(table.id)) is None:
             keys = self._refused[table.id] = letters.keys(table.id)
         new = {key for one in refused for key in one.keys(relation.key)}
-        places = {(one.cursor, one.ordinal) for one in refused}
+        places = set(map(_place, refused))
         letters.refuse(table.id, new)
         keys |= new
         last: dict[str, Place] = {}
         for one in changes if keys else ():
-            if (one.cursor, one.ordinal) not in places:
+            if _place(one) not in places:
                 passed = keys if one.operation in EMPTYING else keys & one.keys(relation.key)
                 last |= dict.fromkeys(passed, Place(one.cursor, one.ordinal))
         letters.advance(table.id, last)
@@ -274,18 +275,7 @@ class _Divided(Exception):
         self.refused = refused
 
 
-def _is_taken(
-    changes: Sequence[LineChange], write: Callable[[Sequence[LineChange]], object]
-) -> bool:
-    with suppress(Rejected):
-        write(changes)
-        return True
-    return False
-
-
-def _without(changes: Sequence[LineChange], refused: Refused) -> Sequence[LineChange]:
-    places = {(one.cursor, one.ordinal) for (one,), _ in refused}
-    return [one for one in changes if (one.cursor, one.ordinal) not in places]
+_place = attrgetter("cursor", "ordinal")
 
 
 def operations(changes: Sequence[LineChange]) -> Counter[str]:

@@ -232,7 +232,7 @@ class TableWrite:
             self._references = found = self._retried(self._ask_references)
             self._asked_at = now
             if known not in (None, found):
-                raise TiesChanged
+                raise TiesChanged("foreign keys of the targets have changed", "tables")
             for worker in self._workers:
                 worker.references = found
             return found

@@ -115,7 +115,7 @@ class Writing:
         def may_come(change: LineChange) -> bool:
             now = self.database.references(self.cursor).among([table.target])
             if now != self.references.among([table.target]):
-                raise TiesChanged
+                raise TiesChanged("foreign keys of the targets have changed", "tables")
             return defers or may_depend(self.ledger, self.references, table, change)
 
         if work.is_live:
