@@ -149,7 +149,9 @@ class Snapshots(PipelinePart):
         self._look_at = time.monotonic() + _RETENTION
         sink = self._pipeline.sink.server()
         assert sink is not None
-        was, self._refusal = self._refusal, refusal(stream, sink, self._pipeline.snapshot)
+        was = self._refusal
+        with suppress(SettingsError):  # who may not look is told when it is asked
+            self._refusal = refusal(stream, sink, self._pipeline.snapshot)
         if was == self._refusal:
             return
         if self._refusal:

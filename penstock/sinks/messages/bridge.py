@@ -92,6 +92,7 @@ def _lsn(cursor: str) -> tuple[str, str]:
 
 
 def _change(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    data, is_gone = event["data"], event["operation"] == "DELETE"
     return {
         **dict.fromkeys(FIELDS),
         "event_id": event["msg_id"],
@@ -99,7 +100,8 @@ def _change(event: Mapping[str, Any]) -> Mapping[str, Any]:
         "collection": event["table"],
         "operation": event["operation"],
         "relation_id": event["relation_id"],
-        "data": None if event["operation"] == "DELETE" else event["data"],
+        "key": {name: data[name] for name in data if data[name] is not None} if is_gone else None,
+        "data": None if is_gone else data,
         "before": event["before"],
         "unchanged": [],
     }

@@ -152,10 +152,12 @@ def test_a_replica_refuses_it_with_a_remedy(world: World, tmp_path: Path) -> Non
 
 def test_tail_reads_it(world: World) -> None:
     world.database.execute(FIRST)
+    world.database.execute("DELETE FROM test_types")
     world.published()
     with TailReader(world.nats.url, "CDC", subject="cdc.test_types.>") as reader:
-        (found,) = reader.fetch(10, 10.0)
+        found, gone = until(lambda: reader.fetch(10, 10.0), 60)
     assert (found.operation, found.collection, found.body["data"]) == ("INSERT", "test_types", ROW)
+    assert (gone.operation, gone.body["key"], gone.body["data"]) == ("DELETE", {"id": 12}, None)
 
 
 def test_its_pipeline_is_degraded_where_snapshots_would_be_refused(
