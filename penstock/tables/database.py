@@ -69,6 +69,10 @@ class TableDatabase(ABC):
         """Whether two rows of one statement have one key: one after the other, they come out."""
         return False
 
+    def is_too_large(self, error: object) -> bool:
+        """Whether a value has no room in its column."""
+        return False
+
     def check_deferred(self, cursor: Any) -> None:  # noqa: B027 - a database may have none
         """Has constraints and triggers that wait for the end of the transaction checked now."""
 

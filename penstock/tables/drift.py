@@ -57,7 +57,8 @@ class KnownColumns:
     """What the ledger has of a table's columns, as of the changes that were applied last.
 
     `gone`: columns of the target whose columns at the source were dropped. `ignored`: columns of
-    the source that the target lacks. `last`: the highest number that the source had given, and
+    the source that the target lacks. `narrow`: columns of the target whose source was as narrow at
+    first. `last`: the highest number that the source had given, and
     `file` the one that its rows were in. `is_made`: penstock made the target. `is_resumed`: an
     operator says that the target is right as it is.
     """
@@ -65,6 +66,7 @@ class KnownColumns:
     columns: tuple[KnownColumn, ...] = ()
     gone: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
+    narrow: tuple[str, ...] = ()
     last: int = 0
     file: str = ""
     is_made: bool = False
@@ -82,6 +84,7 @@ class KnownColumns:
         """The same after a column of the target got another name."""
         return replace(
             self, gone=tuple(new if each == old else each for each in self.gone),
+            narrow=tuple(new if each == old else each for each in self.narrow),
             columns=tuple(
                 each._replace(target=new) if each.target == old else each for each in self.columns
             ),
@@ -200,6 +203,7 @@ class ColumnChanges:
     # The columns of the target, after the statements so far, and which of them have old values.
     _there: set[str] = field(default_factory=set)
     _gone: set[str] = field(default_factory=set)
+    _narrow: set[str] = field(default_factory=set)
 
     def compare(self) -> KnownColumns:
         """What is known afterwards. Raises SettingsError where the table has to wait."""
@@ -229,6 +233,7 @@ class ColumnChanges:
         )
         return KnownColumns(
             columns=tuple(columns), gone=tuple(sorted(gone)), ignored=tuple(ignored),
+            narrow=tuple(sorted(self._narrow.union(known.narrow) - gone)),
             last=catalog.last if catalog is not None and is_current
             else max(known.last, *(each.number for each in columns), 0),
             # Until a column is in the catalogue, the file is that of before.
@@ -326,7 +331,10 @@ class ColumnChanges:
         own = self.destination.columns.get(target, kind)
         # What is too large for a narrower column is refused, but digits are rounded.
         is_left = self.policy == "ignore" and not ("numeric" in kind or rounds(kind, own))
-        if is_left or own in ("text", kind) or widens(kind, own):
+        if own in ("text", kind) or widens(kind, own):
+            return
+        if is_left:
+            self._narrow |= {target}
             return
         action = "ALTER COLUMN {} TYPE {}" + (" USING NULL" if self.is_emptied else "")
         self._alter(reason, action, _NAME(target), _SQL(kind))

@@ -174,7 +174,7 @@ class StagedHistory(StagedTable):
 
     def make(self, cursor: Any) -> None:
         """Makes the temporary tables: versions, and those that lack values, with their origins."""
-        kinds = self._kinds(cursor)
+        kinds = self.kinds(cursor)
         old = {old: kinds[name] for old, name in zip(self._old, self._key_names, strict=True)}
         self._make_temporary(cursor, self._rows, _META | kinds)
         self._make_temporary(cursor, self._keys, _META | kinds | old)

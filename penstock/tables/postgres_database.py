@@ -36,6 +36,7 @@ _DANGLING = ("23001", "23503")
 _CONFLICTS = ("23505", "23P01")  # another row is in the way
 _LOCKED = "55P03"  # others wait meanwhile: it is not tried again at once
 _TWICE = "21000"  # two rows of one statement have one key
+_TOO_LARGE = ("22001", "22003")
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _LEDGER = """
@@ -174,6 +175,9 @@ class PostgresDatabase(TableDatabase):
 
     def is_ambiguous(self, error: Any) -> bool:
         return bool(error.sqlstate == _TWICE)
+
+    def is_too_large(self, error: object) -> bool:
+        return isinstance(error, psycopg.Error) and error.sqlstate in _TOO_LARGE
 
     def staged(
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,

@@ -188,11 +188,11 @@ class StagedRows(ABC):
 
     def make(self, cursor: Any) -> None:
         """Makes the temporary tables, which last as long as the session."""
-        kinds = self._kinds(cursor)
+        kinds = self.kinds(cursor)
         self._make_temporary(cursor, self._rows, kinds)
         self._make_temporary(cursor, self._keys, {name: kinds[name] for name in self._key_names})
 
-    def _kinds(self, cursor: Any) -> dict[str, str]:
+    def kinds(self, cursor: Any) -> dict[str, str]:
         """Staged columns' types: the source's under expressions, else the destination's, if any."""
         own = {} if self.mapping.has_expressions else self.destination.columns
         kinds = {

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from penstock.model.change import OnError
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
+from penstock.sinks.tables.fitness import outgrown
 from penstock.sinks.tables.set_aside import keep_letters
 from penstock.sinks.tables.source_table import BeginAnew, Plan, SourceTable, Stretch
 from penstock.sinks.tables.tied import Parts, may_take_along
@@ -92,7 +93,8 @@ class Applier(HeldConnection):
                     isinstance(error, Recurring) and isolates != "all"
                 ):
                     raise
-                if not is_staged:  # else the target may have been altered meanwhile
+                # Else the target may have been altered meanwhile.
+                if not is_staged and not table.amends(cursor, self._database, error):
                     return Applied(rest=stretch.changes, error=error)
 
     def apply_together(
@@ -207,6 +209,7 @@ class Applier(HeldConnection):
         apart = {_place(one) for (one,), _ in known}
         rest = [one for one in changes if _place(one) not in apart] if known else changes
         _, found = sift(rest, write, _middle, stops=stops)
+        self._refuse_outgrown(cursor, table, plan, found)
         refused = sorted([*known, *found], key=lambda one: _place(one[0][0]))
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
@@ -234,6 +237,18 @@ class Applier(HeldConnection):
             skipped[change.operation] += 1
         self._note_keys(cursor, table, relation, changes, lettered)
         return Applied(operations(changes) - skipped, letters)
+
+    def _refuse_outgrown(
+        self, cursor: Any, table: SourceTable, plan: Plan, refused: Refused
+    ) -> None:
+        """Raises SettingsError where the target is what has to change."""
+        if refused:
+            narrow = self._database.ledger(cursor).columns(table.id).narrow
+            for problem in outgrown(
+                cursor, self._database, plan.staged, plan.changes, narrow=narrow,
+                causes=[error.__cause__ for _, error in refused],
+            ):  # fmt: skip
+                raise problem
 
     def forget_keys(self, table: SourceTable) -> None:
         """Others may set changes of a table aside."""

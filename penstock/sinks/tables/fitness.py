@@ -1,7 +1,7 @@
 """What keeps rows of a source's table out of its target, or would make them others there: each is
 the error that the table waits with, and that `check` finds before."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from psycopg import sql
@@ -10,12 +10,14 @@ from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.settings import MappedTable
 from penstock.tables.database import TableDatabase
-from penstock.tables.drift import rounds
+from penstock.tables.drift import rounds, widens
 from penstock.tables.history import OWN_NAMES as OF_VERSIONS
 from penstock.tables.history import StagedHistory
-from penstock.tables.lines import SourceRelation
-from penstock.tables.staged import META, OWN_SID, StagedRows
+from penstock.tables.lines import NULL, UNSENT, LineChange, SourceRelation, own_type
+from penstock.tables.staged import META, OWN_SID, Destination, StagedRows
 from penstock.tables.staged import OWN_NAMES as OF_EXPRESSIONS
+
+_ELEMENTS = "SELECT e FROM unnest(%s::text[]) v, unnest(v::text[]) e WHERE e IS NOT NULL"
 
 
 def unfit(staged: StagedRows) -> Iterator[SettingsError]:
@@ -102,7 +104,8 @@ def narrower(
     may fit; `set` says itself what becomes of its values."""
     found, columns = staged.destination, staged.relation.columns
     target = sql.Identifier(found.schema, found.table).as_string(None)
-    shapes = (schema.state or {}).get("shapes") or {}
+    state = schema.state or {}
+    shapes, types = state.get("shapes") or {}, state.get("types") or {}
     pairs = zip(columns[len(columns) - len(schema.columns) :], schema.columns, strict=True)
     for column, own in () if staged.mapping.computed else pairs:
         if column.name not in staged.written:
@@ -116,18 +119,58 @@ def narrower(
                 "tables.target-rounds",
                 hint=f"ALTER TABLE {target} ALTER COLUMN {name} TYPE {wide}; or `set` in the map",
             )
-        labels = (shapes.get(str(own.get("type"))) or {}).get("labels") or {}
-        known = database.labels(cursor, kind) if labels else ()
-        if known and (missing := sorted({*labels.values()} - {*known})):
-            alter = " ".join(
-                f"ALTER TYPE {kind} ADD VALUE {sql.Literal(each).as_string(None)};"
-                for each in missing
-            )
+        oid, kind = own.get("type"), kind.removesuffix("[]")
+        while inner := (types.get(str(oid)) or {}).get("inner"):  # of an array, or a domain
+            oid = inner
+        labels = (shapes.get(str(oid)) or {}).get("labels") or {}
+        if labels and (known := database.labels(cursor, kind)):
+            yield from _unknown(found, column.name, kind, {*labels.values()} - {*known})
+
+
+def outgrown(
+    cursor: Any, database: TableDatabase, staged: StagedRows, changes: Sequence[LineChange], *,
+    narrow: Collection[str], causes: Collection[object],
+) -> Iterator[SettingsError]:  # fmt: skip
+    """What is wrong with columns whose source has got other values, where changes among these were
+    refused by errors: new labels, and what is too large for those that are `narrow` since."""
+    found, kinds = staged.destination, staged.kinds(cursor)
+    target = sql.Identifier(found.schema, found.table).as_string(None)
+    are_large = any(map(database.is_too_large, causes))
+    for number, column in enumerate(reversed(staged.relation.columns), 1):
+        name, kind = column.name, kinds[column.name]
+        own = kind.removesuffix("[]")
+        if own_type(column.oid) and (known := database.labels(cursor, own)):
+            cells = {one.after.split("\t")[-number] for one in changes if one.after is not None}
+            labels = {cell.replace("\\\\", "\\") for cell in cells - {NULL, UNSENT}}
+            if own != kind:
+                labels = {label for (label,) in cursor.execute(_ELEMENTS, [[*labels]])}
+            yield from _unknown(found, name, own, labels - {*known})
+        if not are_large or name not in narrow:
+            continue
+        kind, wide = found.columns.get(name, kind), database.type_at(cursor, column)
+        if not widens(wide, kind):
+            alter = sql.SQL("ALTER COLUMN {} TYPE {}").format(sql.Identifier(name), sql.SQL(wide))
             yield SettingsError(
-                f"{found.schema}.{found.table} does not know {', '.join(missing)} of {column.name}",
-                "tables.label-missing",
-                hint=alter,
+                f"{found.schema}.{found.table} has no room for {name}: it is {kind} there, and"
+                f" {wide} at the source now",
+                "tables.target-narrow",
+                hint=f"ALTER TABLE {target} {alter.as_string(None)};",
             )
+
+
+def _unknown(
+    found: Destination, column: str, kind: str, missing: Collection[str]
+) -> Iterator[SettingsError]:
+    labels = sorted(missing)
+    if labels:
+        yield SettingsError(
+            f"{found.schema}.{found.table} does not know {', '.join(labels)} of {column}",
+            "tables.label-missing",
+            hint=" ".join(
+                f"ALTER TYPE {kind} ADD VALUE {sql.Literal(each).as_string(None)};"
+                for each in labels
+            ),
+        )
 
 
 # An expression is one, and no part of another statement, if its server says so: it stands between

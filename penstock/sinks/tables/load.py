@@ -256,7 +256,8 @@ class LedgerLoad:
             relation = replace(relation, catalog=None)
         staged = self._table.staged(cursor, self._database, relation, 0, lines_are="rows")
         for problem in narrower(cursor, self._database, staged, point.schema):
-            raise problem
+            if not self._table.amends(cursor, self._database, problem):
+                raise problem
         return staged
 
     @contextmanager

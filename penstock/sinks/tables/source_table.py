@@ -2,6 +2,7 @@
 
 from bisect import bisect_left
 from collections.abc import Collection, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -10,7 +11,7 @@ from zlib import crc32
 
 from psycopg import sql
 
-from penstock.model.errors import Rejected, SettingsError
+from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.poison.dead_letter import Letter, row_letter
@@ -228,6 +229,18 @@ class SourceTable:
                 )
             cursor.execute(statement)
         return now
+
+    def amends(self, cursor: Any, database: TableDatabase, problem: PenstockError) -> bool:
+        """Gives an enum of the target the labels that it lacks, where the target follows the
+        source; whether it did."""
+        found = database.find(cursor, self.mapped.target_schema, self.mapped.target)
+        is_made = database.ledger(cursor).is_made(self.target) or bool(found and found.is_made)
+        if problem.code == "tables.label-missing" and self.mapped.follows_columns(is_made=is_made):
+            # New labels can be used once they are committed.
+            with suppress(database.error), closing(database.connect()) as connection:
+                connection.execute(problem.hint)
+                return True
+        return False
 
     def plan(self, staged: StagedRows, changes: Sequence[LineChange]) -> "Plan":
         """What changes come to. Pure."""

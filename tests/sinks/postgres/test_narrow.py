@@ -91,3 +91,89 @@ def test_a_table_waits_until_its_target_holds_what_it_has(
     rows = "SELECT amount::text, seen::text FROM prices"
     assert target.execute(rows) == database.execute(rows)
     assert target.execute("SELECT m::text FROM moods ORDER BY id") == [("sad",), ("glad",)]
+
+
+GROWS = {
+    "an enum": (
+        "CREATE TYPE mood AS ENUM ('sad', 'o\\k')",
+        "CREATE TABLE t (id int PRIMARY KEY, v mood); INSERT INTO t VALUES (1, 'o\\k')",
+        ("ALTER TYPE mood ADD VALUE 'gl\\ad' BEFORE 'sad'", "ALTER TYPE mood ADD VALUE 'it''s'"),
+        ("INSERT INTO t VALUES (2, 'gl\\ad'), (3, 'it''s'), (4, 'sad')",
+         "UPDATE t SET v = 'gl\\ad' WHERE id = 1"),
+    ),
+    "an array of an enum": (
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')", "CREATE TABLE t (id int PRIMARY KEY, v mood[]);"
+        "INSERT INTO t VALUES (1, '{ok,NULL}')",
+        ("ALTER TYPE mood ADD VALUE 'so, so'",),
+        ("INSERT INTO t VALUES (2, '{sad,\"so, so\",NULL}'), (3, NULL)",),
+    ),
+    "an enum in the key": (
+        "CREATE TYPE mood AS ENUM ('sad', 'ok')",
+        "CREATE TABLE t (v mood, id int, PRIMARY KEY (id, v)); INSERT INTO t VALUES ('ok', 1)",
+        ("ALTER TYPE mood ADD VALUE 'glad'",),
+        ("UPDATE t SET v = 'glad' WHERE id = 1", "INSERT INTO t VALUES ('glad', 2)"),
+    ),
+    "a longer text": (
+        "", "CREATE TABLE t (id int PRIMARY KEY, v varchar(3)); INSERT INTO t VALUES (1, 'abc')",
+        ("ALTER TABLE t ALTER v TYPE varchar(9)",),
+        ("UPDATE t SET v = 'abcdef' WHERE id = 1", "INSERT INTO t VALUES (2, 'ab')"),
+    ),
+    "a larger number": (
+        "", "CREATE TABLE t (id int PRIMARY KEY, v smallint); INSERT INTO t VALUES (1, 7)",
+        ("ALTER TABLE t ALTER v TYPE int", "ALTER TABLE t ALTER v TYPE bigint"),
+        ("UPDATE t SET v = 5000000000 WHERE id = 1", "INSERT INTO t VALUES (2, 3)"),
+    ),
+}  # fmt: skip
+VALUES = "SELECT id, v::text FROM t ORDER BY id, v"
+
+
+@pytest.mark.parametrize(
+    ("policy", "on_error"),
+    [("add", "dead-letter"), ("ignore", "dead-letter"), ("add", "stop"), ("ignore", "suspend")],
+)
+@pytest.mark.parametrize("grows", GROWS)
+def test_what_a_column_of_the_source_may_have_later_is_no_letter(
+    grows: str, policy: str, on_error: str, database: Database, target: Database
+) -> None:
+    types, create, later, changes = GROWS[grows]
+    for statement in filter(None, (types, create)):
+        database.execute(statement)
+    target.execute(types or "SELECT 1")
+    tables = {"t": {"create": True, "schema_changes": policy}}
+    with Flow(database, target, tables, on_error=on_error) as flow:
+        flow.loaded()
+        for statement in (*later, *changes):
+            database.execute(statement)
+        if policy == "ignore":
+            until(lambda: flow.check() or flow.states()[0][0] == "waiting", 60)
+            ((_, why),) = flow.states()
+            assert "[tables.label-missing]" in why or "[tables.target-narrow]" in why
+            target.execute(why[why.index("ALTER T") : why.rindex(";")])
+        until(lambda: flow.check() or target.execute(VALUES) == database.execute(VALUES), 60,
+              problem=lambda: (flow.states(), target.execute(VALUES)))  # fmt: skip
+        flow.loaded()
+    assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
+
+
+def test_a_made_target_gets_the_labels_that_it_lacks_before_its_load(
+    database: Database, target: Database
+) -> None:
+    database.execute(MOODS.format("'sad', 'ok'") + "; INSERT INTO moods VALUES (1, 'sad')")
+    target.execute("CREATE TYPE mood AS ENUM ('ok')")
+    with Flow(database, target, {"moods": {"create": True}}) as flow:
+        flow.loaded()
+    assert target.execute("SELECT id, m::text FROM moods") == [(1, "sad")]
+
+
+def test_what_was_too_large_at_first_is_a_letter_still(
+    database: Database, target: Database
+) -> None:
+    """The target is as somebody wanted it."""
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(9))")
+    target.execute("CREATE TABLE t (id int PRIMARY KEY, v varchar(3))")
+    with Flow(database, target, {"t": {}}, on_error="dead-letter") as flow:
+        flow.loaded()
+        database.execute("INSERT INTO t VALUES (1, 'abc'), (2, 'abcdef')")
+        until(lambda: flow.check() or target.execute(VALUES) == [(1, "abc")], 60)
+        assert flow.states() == [("live", "")]
+    assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(1,)]
