@@ -264,8 +264,8 @@ class Feed(Protocol):
         return None
 
     def left_out(self) -> Mapping[tuple[str, str], SettingsError]:
-        """Tables that it should follow and cannot, as the source would suffer, and why; they are
-        followed once that is over. Does I/O; raises as `tables` does."""
+        """Tables of its settings that are there and not followed: the source does not send them,
+        or would suffer if it did; and why. Does I/O; raises as `tables` does."""
         return {}
 
     def schemas(self) -> Sequence[TableSchema]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
 from penstock.model.change import OnError
@@ -151,11 +152,13 @@ class LoadsTables(Protocol):
         """The tables that are not live."""
 
     def notice(
-        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema]
-    ) -> Mapping[str, str]:
-        """These are all tables that a partition sends now. Tables of the map whose rows may have
-        changed without the log since the last call are loaded anew, or wait; returns why. Called
-        before rows are read, and twice a minute."""
+        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema],
+        left_out: Mapping[tuple[str, str], PenstockError] = MappingProxyType({}),
+    ) -> Mapping[str, str]:  # fmt: skip
+        """These are all tables that a partition sends now, and those that it does not. Tables of
+        the map whose rows may have changed without the log since the last call are loaded anew, or
+        wait, as those do that have one which is left out; returns why. Called before rows are read,
+        and twice a minute."""
 
     def load_after(self, backend: str, partition: PartitionId, losses: str) -> bool:
         """Changes of a partition were lost: each of its tables that was not loaded after these

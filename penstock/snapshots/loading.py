@@ -28,7 +28,7 @@ from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Pos
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, ReportsPositions, went_back
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
-from penstock.snapshots.catalogues import Catalogues, Source
+from penstock.snapshots.catalogues import Catalogues, LeftOut, Source
 from penstock.snapshots.job import Job, PipelineState, RunControl, RunEvent, SnapshotPace
 from penstock.snapshots.reading import SnapshotPoint, SnapshotStore, TableReader, lines_of
 from penstock.tables.sqlstates import TRIES, Recurring
@@ -174,8 +174,8 @@ class TableLoader(PipelinePart):
     def _compare(self, sink: LoadsTables) -> None:
         """Has tables loaded anew, or wait, that changed at their sources without the log."""
 
-        def compare(source: Source, schemas: Sequence[TableSchema]) -> None:
-            for table, reason in sink.notice(*source, schemas).items():
+        def compare(source: Source, schemas: Sequence[TableSchema], left: LeftOut) -> None:
+            for table, reason in sink.notice(*source, schemas, left).items():
                 name = "/".join(source)
                 log.warning(
                     "a table changed without its log", table=f"{table} of {name}", why=reason
@@ -221,6 +221,11 @@ class TableLoader(PipelinePart):
     def _try(self, load: TableLoad, feed: Feed, on_error: OnError, control: RunControl) -> None:
         """Loads one table; what fails is tried again."""
         try:
+            left_out = self._catalogues.left_out.get((load.backend, load.partition), {})
+            for table, error in left_out.items():
+                if load.covers(*table):  # one that has several of the source's has all of them
+                    self._catalogues.ask_soon((load.backend, load.partition))
+                    raise error
             if not load.has_rows:
                 self._load(load, feed, on_error, control)
             bookmark = self._state.bookmarks(load.backend).get(load.partition, Bookmark())
@@ -247,9 +252,6 @@ class TableLoader(PipelinePart):
         feed: Any = backend
         if isinstance(feed, HasSources):
             feed = feed.of(load.partition)
-        for table, error in feed.left_out().items():
-            if load.covers(*table):  # one that has several of the source's is not loaded in part
-                raise error
         source = load.backend, load.partition
         known = self._catalogues.tables.get(source, ())
         tables = [each for each in ((one.schema, one.table) for one in known) if load.covers(*each)]

@@ -67,7 +67,7 @@ TRANSITIONS: Mapping[tuple[TableState, TableEvent], TableState | None] = {
     **_each(_ANY - {_S.STOPPED}, _E.REFUSED, _S.REFUSED),
     **_each(_ANY, _E.STOPPED, _S.STOPPED),
     **_each(WAITING, _E.RESUMED, None),
-    (_S.LIVE, _E.JOINED): _S.LOADING,
+    **_each((_S.LIVE, _S.LOADED, _S.UNFIT), _E.JOINED, _S.LOADING),
     **_each(_ANY, _E.ANEW, _S.LOADING),
 }
 

@@ -28,6 +28,13 @@ _PIN = sql.SQL(
     "SELECT name, pg_catalog.set_config(name, value, false) FROM (VALUES {}) AS s (name, value)"
 ).format(sql.SQL(", ").join(sql.SQL("({}, {})").format(*one) for one in SESSION.items()))
 _NO_LIMIT = {"statement_timeout": "0"}
+# A statement may lock several tables, one after the other. Where it and DDL of the application wait
+# for one another, the server ends the one that has waited for its deadlock_timeout: ours must have
+# given up by then.
+_BRIEF = """
+SELECT pg_catalog.set_config('lock_timeout', greatest(1, least(500,
+    500 * extract(epoch FROM current_setting('deadlock_timeout')::interval)))::int::text, false)
+"""
 _STATEMENT_TIMEOUT = 30_000  # milliseconds, for the catalogue
 _CANCELLING = 2.0  # seconds for a request to end a statement
 _LATE = 10.0  # seconds that a server may be late with ending a statement that took too long
@@ -86,9 +93,9 @@ class Ended(psycopg.OperationalError):
 
 
 def connect_ordinary(settings: PostgresSettings) -> Ordinary:
-    """An autocommit connection whose statements end within 30 s."""
+    """An autocommit connection whose statements end within 30 s, and do not wait for locks."""
     session = {"statement_timeout": str(_STATEMENT_TIMEOUT)}
-    return _connected(settings, session, _STATEMENT_TIMEOUT / 1000 + _LATE)
+    return _brief(_connected(settings, session, _STATEMENT_TIMEOUT / 1000 + _LATE))
 
 
 def connect_replication(settings: PostgresSettings) -> Ordinary:
@@ -109,12 +116,19 @@ def connect_reading(
     settings: PostgresSettings, is_stopped: Callable[[], bool]
 ) -> PatientConnection:
     """An autocommit connection for reading tables: values are text as in the log, statements may
-    take long, until it `is_stopped`, and row security is an error instead of a filter."""
+    take long, until it `is_stopped`, but do not wait for locks, and row security is an error
+    instead of a filter."""
     session = {"idle_in_transaction_session_timeout": "0", "row_security": "off"}
-    connection = _connected(settings, _NO_LIMIT | session, _READING, is_stopped)
+    connection = _brief(_connected(settings, _NO_LIMIT | session, _READING, is_stopped))
     if connection.info.server_version >= _TRANSACTION_TIMEOUT_SINCE:
         with translating(f"connecting to {address(settings)}"):
             connection.execute("SET transaction_timeout = 0")
+    return connection
+
+
+def _brief(connection: PatientConnection) -> PatientConnection:
+    with closing_on_failure(connection), translating("limiting waits for locks"):
+        connection.execute(_BRIEF)
     return connection
 
 
@@ -211,10 +225,6 @@ class SideConnection:
         connection = self._connection = self._connection or connect_ordinary(self._settings)
         try:
             with translating(_CATALOGUE):
-                # Tables that somebody has locked are not waited for. Half of deadlock_timeout's
-                # default: where DDL and this wait for one another, this is what ends.
-                if is_new:
-                    connection.execute("SET lock_timeout = '500ms'")
                 return rows_of(connection, query, *parameters)
         except Unavailable:
             if is_new or not connection.closed:

@@ -287,8 +287,8 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             return followed_tables(partial(rows_of, connection), self.settings)
 
     def left_out(self) -> Mapping[tuple[str, str], SettingsError]:
-        with connect_ordinary(self.settings) as connection, translating("reading the tables"):
-            return left_out(partial(rows_of, connection), self.settings)
+        with closing(SideConnection(self.settings)) as side:
+            return left_out(side.rows, self.settings)
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         """See `feeds.Feed`: a server that lacks what the sink has, as one that was promoted or

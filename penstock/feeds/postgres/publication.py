@@ -13,7 +13,7 @@ from penstock.feeds.postgres.connect import Ordinary, rows_of
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Ask
-from penstock.model.errors import SettingsError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.finding import Finding, finding
 
 _PUBLICATION = """
@@ -49,7 +49,8 @@ SELECT n.nspname::text, c.relname::text, c.relreplident::text, ARRAY({_UNIDENTIF
        has_table_privilege(c.oid, 'SELECT') OR has_any_column_privilege(c.oid, 'SELECT'),
        ARRAY(SELECT t.relid::regclass::text FROM pg_catalog.pg_partition_tree(c.oid) t
              WHERE c.relkind = 'p' AND t.isleaf AND NOT has_table_privilege(t.relid, 'SELECT')
-               AND NOT has_any_column_privilege(t.relid, 'SELECT') ORDER BY 1)
+               AND NOT has_any_column_privilege(t.relid, 'SELECT') ORDER BY 1),
+       c.relpersistence = 'u'
 FROM pg_catalog.pg_class c
 JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
 LEFT JOIN pg_catalog.pg_publication p ON p.pubname = %s
@@ -68,7 +69,7 @@ WHERE p.pubname = %s
 _HAS = """
 SELECT c.oid::bigint, n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p'
+WHERE c.relkind IN ('r', 'p') AND c.relpersistence IN ('p', %s)
   AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema'
 """
 
@@ -104,6 +105,7 @@ class _Table(NamedTuple):
     primary_key: bool
     readable: bool
     unreadable: list[str]  # partitions, quoted
+    is_unlogged: bool
 
     @property
     def quoted(self) -> str:
@@ -175,28 +177,50 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
 
 def keep_publication(
     ask: Ask, settings: PostgresSettings
-) -> Mapping[tuple[str, str], SettingsError]:
+) -> Mapping[tuple[str, str], PenstockError]:
     """Has penstock's own publication, if it is there, send the tables of the settings that the
     database has; returns what is wrong with those that are left out. Raises the driver's errors."""
     if not settings.keeps_publication:
         return {}
     there = {(each.schema, each.name): each.refusal for each in _followable(ask, settings)}
-    left = {name: refusal for name, refusal in there.items() if refusal is not None}
+    left: dict[tuple[str, str], PenstockError] = {
+        name: refusal for name, refusal in there.items() if refusal is not None
+    }
     tables = there.keys() - left.keys()
     now = {(schema, name) for schema, name in ask(_MEMBERS, settings.publication)}
-    if now != tables and ask(_PUBLICATION, settings.publication):
+    is_there = bool(ask(_PUBLICATION, settings.publication))
+    for table in sorted(now ^ tables) if is_there else ():
+        # Each by itself: the lock of one is never waited for with that of another, and what the
+        # server refuses of one holds up no other.
         statement = sql.SQL("ALTER PUBLICATION {} {} TABLE {}").format(
-            sql.Identifier(settings.publication), sql.SQL("SET" if tables else "DROP"),
-            _listed(tables or now),
+            sql.Identifier(settings.publication), sql.SQL("ADD" if table in tables else "DROP"),
+            _listed([table]),
         )  # fmt: skip
-        ask(statement.as_string(None))
+        try:
+            with translating("altering the publication"):
+                ask(statement.as_string(None))
+        except PenstockError as error:
+            left[table] = error
     return left
 
 
 def left_out(ask: Ask, settings: PostgresSettings) -> Mapping[tuple[str, str], SettingsError]:
-    """What is wrong with the tables that penstock's own publication leaves out."""
-    there = _followable(ask, settings) if settings.keeps_publication else ()
-    return {(e.schema, e.name): refusal for e in there if (refusal := e.refusal) is not None}
+    """What is wrong with the tables of the settings that are there and not sent."""
+    found = map(_Table._make, ask(_TABLES, settings.publication, not_sent(ask, settings)))
+    return {(each.schema, each.name): _not_sent(each, settings) for each in found}
+
+
+def _not_sent(table: _Table, settings: PostgresSettings) -> SettingsError:
+    refusal, name = table.refusal, sql.Identifier(settings.publication).as_string(None)
+    if refusal is not None and settings.keeps_publication:
+        return refusal
+    return SettingsError(
+        f"the publication {settings.publication} does not send {table.schema}.{table.name}",
+        code="postgres.table-unpublished",
+        hint=(f"{refusal.hint} Then " if refusal else "")
+        + (f"ALTER TABLE {table.quoted} SET LOGGED; " if table.is_unlogged else "")
+        + f"ALTER PUBLICATION {name} ADD TABLE ONLY {table.quoted};",
+    )
 
 
 def followed_tables(ask: Ask, settings: PostgresSettings) -> list[tuple[str, str]]:
@@ -209,7 +233,7 @@ def _followable(
     ask: Ask, settings: PostgresSettings, *, is_published: bool = False
 ) -> list[_Table]:
     """The tables of the settings that can be published, or are."""
-    found = ask(_PUBLISHED, settings.publication) if is_published else ask(_HAS)
+    found = ask(_PUBLISHED, settings.publication) if is_published else ask(_HAS, "p")
     oids = _oids(found, settings)
     return list(map(_Table._make, ask(_TABLES, settings.publication, oids)))
 
@@ -219,15 +243,15 @@ def to_be_published(ask: Ask, settings: PostgresSettings) -> list[int]:
     is_made = settings.keeps_publication or (
         settings.create_publication and not ask(_PUBLICATION, settings.publication)
     )
-    return _oids(ask(_HAS), settings) if is_made else []
+    return _oids(ask(_HAS, "p"), settings) if is_made else []
 
 
 def not_sent(ask: Ask, settings: PostgresSettings) -> list[int]:
     """The tables (oid) of the settings that the database has and the publication does not send,
-    neither as they are nor with what they are a partition of."""
-    sent = {oid for oid, *_ in ask(_PUBLISHED, settings.publication)}
+    neither as they are nor with what they are a partition of, under a name of the settings."""
+    sent = {*_oids(ask(_PUBLISHED, settings.publication), settings)}
     loose = {
-        oid: {*above} - {oid} for oid, above, below in ask(_TREES, _oids(ask(_HAS), settings))
+        oid: {*above} - {oid} for oid, above, below in ask(_TREES, _oids(ask(_HAS, "u"), settings))
         if not sent & {oid, *above, *below}
     }  # fmt: skip
     return [oid for oid, above in loose.items() if not loose.keys() & above]

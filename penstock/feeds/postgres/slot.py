@@ -146,6 +146,7 @@ def create_slot(connection: Ordinary, name: str, *, failover: bool) -> None:
     with translating(f"creating the slot {name}"):
         if failover:
             _refuse_failover(connection.info.server_version)
+        connection.execute("SET lock_timeout = 0")
         query = f"SELECT pg_catalog.pg_create_logical_replication_slot(%s, 'pgoutput'{more})"
         connection.execute(query.encode(), (name,))
 

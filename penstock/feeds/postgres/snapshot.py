@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+import psycopg
 from psycopg import sql
 
 from penstock.feeds import RowSelection, SnapshotWait
@@ -376,10 +377,19 @@ class PostgresSnapshot:
 
 
 def _lock(connection: Ordinary, schema: str, table: str, patience: float) -> None:
-    """Begins a transaction that can still import a snapshot, and locks the table in it."""
-    milliseconds = sql.Literal(f"{round(patience * 1000)}ms")
-    where = sql.Identifier(schema, table)
+    """Begins a transaction that can still import a snapshot, and locks the table in it, and all of
+    its partitions. Where one is locked, the others are given back before the next try: DDL that has
+    that one may wait for them."""
+    statement = sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(sql.Identifier(schema, table))
+    deadline = time.monotonic() + patience
     with translating(f"locking {schema}.{table} against rewrites"):
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        connection.execute(sql.SQL("SET LOCAL lock_timeout = {}").format(milliseconds))
-        connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS SHARE MODE").format(where))
+        while True:
+            connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+            try:
+                connection.execute(statement)
+            except psycopg.errors.LockNotAvailable:
+                connection.execute("ROLLBACK")
+                if time.monotonic() >= deadline:
+                    raise
+            else:
+                return

@@ -17,7 +17,7 @@ from penstock.feeds.postgres.schemas import announced, numbered_columns
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.slot import Slot
 from penstock.feeds.postgres.system_catalog import Ask, Catalogue
-from penstock.model.errors import Malformed, PenstockError, SettingsError
+from penstock.model.errors import Malformed, PenstockError
 from penstock.wire.pgoutput.context import HEARTBEAT_PREFIX
 from penstock.wire.pgoutput.messages import Type
 
@@ -49,7 +49,7 @@ class SlotMemory:
     marks: bool = False
     announcer: "SchemaAnnouncer | None" = None
     unknown: dict[str, str] = field(default_factory=dict)
-    left_out: Mapping[tuple[str, str], SettingsError] = field(default_factory=dict)
+    left_out: Mapping[tuple[str, str], PenstockError] = field(default_factory=dict)
 
 
 class SideWork:

@@ -9,29 +9,33 @@ from collections.abc import Mapping
 
 import orjson
 
+from penstock.model.errors import PenstockError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.tables.settings import MappedTable
 from penstock.sinks.tables.source_table import BY_HAND
 from penstock.tables.difference import Document, rows_differ
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import LedgerRow, TableRecord
-from penstock.tables.states import RowsChanged
+from penstock.tables.states import TRANSITIONS, RowsChanged, TableEvent
 
 # Of one table of the map: its tables at the source, by their names.
 Sources = Mapping[str, TableSchema]
 
 
 def compare(
-    ledger: TargetLedger, tables: Mapping[TableRecord, tuple[MappedTable, Sources]]
-) -> Mapping[str, str]:
+    ledger: TargetLedger, tables: Mapping[TableRecord, tuple[MappedTable, Sources]],
+    lacking: Mapping[str, PenstockError],
+) -> Mapping[str, str]:  # fmt: skip
     """Has tables loaded anew, or wait, whose rows may not be those of the source any more; returns
-    why. What is not known yet is as it is now. Raises the driver's errors."""
+    why. What is not known yet is as it is now. `lacking`: tables of which the source does not send
+    a part. Raises the driver's errors."""
     known = ledger.known(each.row.id for each in tables)
     new = {
         record: documents for record, (_, now) in tables.items()
         if (documents := _documents(now)) != known[record.row.id]
     }  # fmt: skip
-    rows, reasons = ledger.lock(each.row.id for each in new), dict[str, str]()
+    waiting = {each: error for each in tables if (error := lacking.get(each.table)) is not None}
+    rows, reasons = ledger.lock(each.row.id for each in (*new, *waiting)), dict[str, str]()
     for record, documents in new.items():
         table, now = tables[record]
         row, before = rows[record.row.id], known[record.row.id]
@@ -40,13 +44,18 @@ def compare(
             _replace(ledger, row, table, reason)
         elif before and joined:
             reason = f"{', '.join(joined)} joined with rows"
-            if table.options.type == "clone" and row.is_ours and row.is_live:
+            can_join = row.has_rows and (row.state, TableEvent.JOINED) in TRANSITIONS
+            if table.options.type == "clone" and row.is_ours and can_join:
                 ledger.load_beside(row, now.keys() - joined)
             else:
                 _replace(ledger, row, table, reason)
         if reason:
             reasons[record.table] = reason
         ledger.keep_known(row.id, documents)
+    for record, error in waiting.items():
+        if (row := rows[record.row.id]).is_live and record.table not in reasons:
+            ledger.save(row.wait(error))
+            reasons[record.table] = error.message
     return reasons
 
 

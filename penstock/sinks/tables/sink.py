@@ -4,11 +4,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.model.errors import SettingsError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.finding import Finding
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
@@ -94,19 +95,24 @@ class TableSink(TableLetters):
             return [each.described() for each in self._mapped(ledger, backend, partition)]
 
     def notice(
-        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema]
-    ) -> Mapping[str, str]:
+        self, backend: str, partition: PartitionId, schemas: Sequence[TableSchema],
+        left_out: Mapping[tuple[str, str], PenstockError] = MappingProxyType({}),
+    ) -> Mapping[str, str]:  # fmt: skip
         table_map, found = TableMap(self.settings), dict[str, dict[str, TableSchema]]()
         for each in schemas:
             if (mapped := table_map.mapped(backend, each.schema, each.table)) is not None:
                 same = found.setdefault(mapped.source, {})
                 same[f"{each.schema}.{each.table}"] = each
+        lacking = {
+            mapped.source: error for name, error in left_out.items()
+            if (mapped := table_map.mapped(backend, *name)) is not None
+        }  # fmt: skip
         tables = {each.source: each for each in self.settings.tables(backend)}
         with self._ledger() as (ledger, _):
             return compare(ledger, {
                 each: (tables[each.table], found.get(each.table, {}))
                 for each in self._mapped(ledger, backend, partition)
-            })  # fmt: skip
+            }, lacking)  # fmt: skip
 
     def _mapped(
         self, ledger: TargetLedger, backend: str, partition: PartitionId
