@@ -479,6 +479,11 @@ class Pipeline(Deployment):
                     wishes.append(f"{key}: {value} of backend {each.name}")
         return next(iter(wishes), "")
 
+    @property
+    def needs_snapshots(self) -> bool:
+        """Whether it is a fault that snapshots are refused: it takes them, or its consumers ask."""
+        return bool(self.wants_snapshots) or self.sink.has_layout("bridge")
+
     def hash_partitions(self, backend: Backend) -> int:
         """How many its changes have."""
         return backend.partitions or self.partitions

@@ -42,7 +42,8 @@ class MaybeDone(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdAddress:
-    """What a positions URL names. `hosts`: HOST:PORT each. `files`: `ca`, `cert`, `key`."""
+    """What a positions URL names. `hosts`: HOST:PORT each. `files`: `ca`, `cert`, `key`. The slash
+    before the path separates it from the hosts; `?leading_slash=true` makes it part of the keys."""
 
     hosts: tuple[str, ...]
     prefix: str
@@ -61,8 +62,10 @@ class EtcdAddress:
         user, _, password = login.partition(":")
         options = {name: values[-1].strip() for name, values in parse_qs(parts.query).items()}
         tls = options.pop("tls", "true" if scheme == "etcds" else "false").lower()
+        slash = options.pop("leading_slash", "false").lower()
         files = {name: options.pop(name) for name in _FILES if name in options}
-        if options or tls not in _TRUE + _FALSE or ("cert" in files) != ("key" in files):
+        is_known = not options and {tls, slash} <= {*_TRUE, *_FALSE}
+        if not is_known or ("cert" in files) != ("key" in files):
             raise SettingsError(
                 "the positions URL has options that etcd does not have", "leases", hint=HINT
             )
@@ -74,7 +77,7 @@ class EtcdAddress:
             )
         return cls(
             hosts=tuple(host if _port(host) else f"{host}:2379" for host in hosts.split(",")),
-            prefix=unquote(prefix),
+            prefix=("/" if slash in _TRUE else "") + unquote(prefix),
             tls=tls in _TRUE or bool(files),
             user=unquote(user),
             password=unquote(password),

@@ -34,6 +34,7 @@ _HISTOGRAMS: tuple[tuple[Literal["backend", "sink"], str, str, str], ...] = (
      "ingest"),
     ("backend", "ingest_changes", "Changes in a page that was decoded.", "batch"),
     ("backend", "checkpoint_seconds", "What saving positions took.", "checkpoint"),
+    ("sink", "publish_changes", "Changes in a batch that was published.", "published"),
     ("sink", "publish_seconds", "From the commit at the source to the acknowledgement.", "publish"),
 )  # fmt: skip
 

@@ -2,8 +2,10 @@
 pages below `/ui/`, which ask the other endpoints for all that they show.
 """
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from importlib.resources import files
 from typing import Any
 
@@ -14,7 +16,7 @@ from penstock.model.errors import PenstockError, Unavailable
 from penstock.ops.history import RANGES, History
 from penstock.ops.metrics import CONTENT_TYPE, Additions, metrics_text
 from penstock.ops.requests import Access, Answer, Endpoint, OpsRequest, as_json, refused
-from penstock.ops.status import Status, status_schema
+from penstock.ops.status import BackendStatus, Status, status_schema
 
 # A stream's state as the sink's server reports it, or None if there is no such stream.
 StreamInfo = Callable[[str], Mapping[str, Any] | None]
@@ -22,7 +24,8 @@ StreamInfo = Callable[[str], Mapping[str, Any] | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """A request, and all that its answer depends on. `endpoints`: all that the server answers."""
+    """A request, and all that its answer depends on. `endpoints`: all that the server answers.
+    `at`: Unix seconds."""
 
     request: OpsRequest
     status: Status
@@ -32,6 +35,7 @@ class Asked:
     more: Additions | None = None
     history: History = field(default_factory=History)
     endpoints: Sequence[Endpoint] = ()
+    at: float = field(default_factory=time.time)
 
 
 def _health(asked: Asked) -> Response:
@@ -47,7 +51,27 @@ def _health(asked: Asked) -> Response:
         found["status"] = "ok" if code == 200 else status.health
     if asked.access.refusal_to_read(asked.request) is None:
         found["backends"] = [asdict(each) for each in status.backends]
+        found["Backends"] = [_of_a_puller(each, asked.at) for each in status.backends]
     return as_json(code, found)
+
+
+def _of_a_puller(backend: BackendStatus, now: float) -> Mapping[str, Any]:
+    """As probes of a puller between MongoDB and its consumers read it, which decode into structs
+    whose names have capitals: after ours, which a decoder that ignores case would take as well."""
+    worst = {each.health for each in backend.partitions}
+    if not backend.connected or backend.blocked or backend.stopped:
+        word = "unhealthy"
+    elif any(each.stale for each in backend.gaps.values()):
+        word = "stale"
+    else:
+        word = "lagging" if "lagging" in worst else "healthy"
+    since = backend.last_event_seconds
+    last = None if since is None else datetime.fromtimestamp(now - since, UTC)
+    return {
+        "Name": backend.name,
+        "Status": word,
+        "LastEventTime": last and last.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+    }
 
 
 def _ready(asked: Asked) -> Response:

@@ -20,6 +20,7 @@ BUCKETS: Mapping[str, tuple[float, ...]] = {
     "publish": _SECONDS,
     "checkpoint": _SECONDS,
     "batch": _CHANGES,
+    "published": _CHANGES,
 }
 
 

@@ -32,6 +32,7 @@ FAILED_FIRST, FAILED_LIMIT = 1.0, 30.0
 # Why reading begins elsewhere.
 _TWICE = "nothing shall be stored twice"
 _WENT_BACK = "the destination went back, and lacks what was stored after this"
+_SHOWN = 3  # places in a line
 _THREADS = 256  # backends that begin at a time
 
 log = structlog.get_logger("penstock")
@@ -216,6 +217,15 @@ def resume(backend: Backend, positions: Positions, sink: Sink) -> None:
         begins = positions.begin(feed.begin())
     if isinstance(sink, LoadsTables):
         sink.adopt(backend.name, begins)
+    places = [str(each.place) for each in begins.values() if each.place is not None]
+    about = {"backend": backend.name, "partitions": len(begins), "places": places[:_SHOWN]}
+    if saved or begun:
+        log.info(
+            f"resuming after {'the saved position' if saved else 'what the sink has'}", **about
+        )
+    else:
+        start = str(getattr(backend.settings, "start", ""))
+        log.info("beginning: no position was saved", **about, start=start)
 
 
 def _move(

@@ -161,8 +161,7 @@ class Snapshots(PipelinePart):
 
     def _report(self, backend: str, status: Mapping[str, Any]) -> None:
         # For others a stream that keeps changes for minutes is as it should be.
-        wanted = self._pipeline.wants_snapshots or self._pipeline.sink.has_layout("bridge")
-        told = self._refusal if wanted else ""
+        told = self._refusal if self._pipeline.needs_snapshots else ""
         self._owned.report_snapshots(backend, {**status, "refusal": told})
 
     def _answer(self, message: Msg) -> bytes | None:

@@ -6,7 +6,7 @@ oldest change has a hole after it.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -68,13 +68,16 @@ class Kept:
                 " snapshot.max_age",
             )
 
-    def findings(self, max_age: float) -> list[Finding]:
-        """What `refuse` raises, as findings, and what may lead to it later."""
+    def findings(self, max_age: float, *, needed: bool = True) -> list[Finding]:
+        """What `refuse` raises, as findings (a warning where no snapshot is `needed`), and what may
+        lead to it later."""
         about = f"stream {self.stream}: snapshots"
         try:
             self.refuse(max_age)
         except SettingsError as error:
-            return [failed(about, error)]
+            return [
+                failed(about, error) if needed else replace(failed(about, error), level="warning")
+            ]
         if self.changes is not None and (self.chunks is None or self.chunks > self.changes):
             kept = "for ever" if self.chunks is None else f"for {_text(self.chunks)}"
             text = (
@@ -120,7 +123,9 @@ def check_snapshots(pipeline: Pipeline) -> Sequence[Finding]:
     ]
     return [
         *unfit,
-        *Kept.of(sink.stream, changes or sink.limits, chunks).findings(settings.max_age),
+        *Kept.of(sink.stream, changes or sink.limits, chunks).findings(
+            settings.max_age, needed=pipeline.needs_snapshots
+        ),
     ]
 
 

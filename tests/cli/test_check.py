@@ -73,12 +73,16 @@ def test_a_missing_publication_is_1_with_the_sql_that_makes_it(file: Path) -> No
 def test_a_stream_that_does_not_outlast_a_snapshot_is_1(file: Path, database: Database) -> None:
     database.execute("CREATE PUBLICATION shop FOR ALL TABLES")
     file.write_text(file.read_text().replace("sink: {", "sink: {max_age: 5m, "))
+    whole = file.read_text()
+    found = check(file)
+    assert found.exit_code == 0, "no snapshot is configured"
+    assert "warning stream" in found.output and "keeps changes for 0:05:00" in found.output
+    file.write_text(whole + "snapshot: {initial: true}\n")
     found = check(file)
     assert found.exit_code == 1
     assert "keeps changes for 0:05:00" in found.output
     assert "1:00:00 at least" in found.output
-    whole = file.read_text()
-    file.write_text(whole + "snapshot: {max_age: 1m}\n")
+    file.write_text(whole + "snapshot: {initial: true, max_age: 1m}\n")
     assert check(file).exit_code == 0
 
 

@@ -1,5 +1,6 @@
 """Leases in etcd: its URL, a cluster, restarts, a login, TLS, and answers that are lost."""
 
+import base64
 import pickle
 import subprocess
 import threading
@@ -35,6 +36,32 @@ def test_a_url_names_servers_prefix_and_login() -> None:
         EtcdAddress.parse(url).tls
         for url in ("etcd://h/p", "etcds://h/p", "etcd://h/p?tls=true", "etcd://h/p?tls=false")
     ] == [False, True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "kept"),
+    [
+        ("/syntrix/puller/checkpoints/", "syntrix/puller/checkpoints"),
+        ("//syntrix", "syntrix"),
+        ("/%2Fsyntrix", "/syntrix"),
+        ("/syntrix/puller/checkpoints/?leading_slash=true", "/syntrix/puller/checkpoints"),
+        ("/a?leading_slash=false&tls=true", "a"),
+    ],
+)
+def test_a_leading_slash_of_the_keys_is_an_option(path: str, kept: str) -> None:
+    """Without it, positions stay where a URL of earlier versions put them."""
+    assert EtcdAddress.parse(f"etcd://h{path}").prefix == kept
+
+
+def test_keys_with_a_leading_slash_are_where_etcdctl_looks_for_them(etcd: Etcd) -> None:
+    store = EtcdStore(f"{etcd.url}/syntrix/puller/checkpoints/?leading_slash=true")
+    store.put(Lease(name="orders"))
+    with EtcdStore(f"{etcd.url}/any")._gateway() as gateway:
+        key = base64.b64encode(b"/syntrix/puller/checkpoints/orders").decode()
+        assert gateway.read("/v3/kv/range", {"key": key})["count"] == "1"
+    with pytest.raises(SettingsError, match="options that etcd does not have"):
+        EtcdStore(f"{etcd.url}/a?leading_slash=perhaps")
+    store.close()
 
 
 def test_a_prefix_is_apart_from_one_that_begins_alike(prefix: str) -> None:

@@ -15,7 +15,7 @@ from penstock.ops.board import Board
 from penstock.ops.health import Health
 from penstock.ops.history import History
 from penstock.ops.partitions import PartitionStatus
-from penstock.ops.reports import SourceReport
+from penstock.ops.reports import GapReport, SourceReport
 from penstock.ops.requests import Access, OpsRequest
 from penstock.ops.respond import ANSWERS, Asked
 from penstock.ops.status import BackendStatus, SinkStatus, Status
@@ -73,6 +73,40 @@ def test_health_has_version_backends_and_partitions_as_status_has() -> None:
     assert health["version"] == status["version"] == "1.0"
     assert health["backends"] == status["backends"]
     assert health["backends"][0]["partitions"][0]["place"] == "1:0"
+
+
+GAP = GapReport(stale=True)
+
+
+@pytest.mark.parametrize(
+    ("backend", "word"),
+    [
+        (BackendStatus(name="a", connected=True), "healthy"),
+        (
+            BackendStatus(
+                name="a",
+                connected=True,
+                partitions=(PartitionStatus(partition="p", health="lagging"),),
+            ),
+            "lagging",
+        ),
+        (BackendStatus(name="a", connected=True, gaps={"p": GAP}), "stale"),
+        (BackendStatus(name="a", connected=False), "unhealthy"),
+        (BackendStatus(name="a", connected=True, blocked="a publication is missing"), "unhealthy"),
+    ],
+)
+def test_health_has_a_word_for_each_backend_as_a_puller_had(
+    backend: BackendStatus, word: str
+) -> None:
+    found = ask("/health", status=replace(STATUS, backends=(backend,)), at=1_700_000_000.0)
+    assert body(found)["Backends"] == [{"Name": "a", "Status": word, "LastEventTime": None}]
+
+
+def test_health_has_the_time_of_the_last_event_as_a_puller_had() -> None:
+    one = BackendStatus(name="a", connected=True, last_event_seconds=1.25)
+    found = body(ask("/health", status=replace(STATUS, backends=(one,)), at=1_700_000_000.0))
+    assert found["Backends"][0]["LastEventTime"] == "2023-11-14T22:13:18.750Z"
+    assert list(found).index("backends") < list(found).index("Backends")
 
 
 @pytest.mark.parametrize(("ready", "code"), [(True, 200), (False, 503)])

@@ -64,11 +64,13 @@ class Start:
         return positions_of(self.pipeline, "default", "")
 
     def run(self) -> str:
-        """What the log says; "" if nothing."""
+        """What the log warns of; "" if nothing."""
         self.sink.prepare()
         with structlog.testing.capture_logs() as logs:
             resume(self.pipeline.backends[0], self.positions, self.sink)
-        return "; ".join(f"{each['log_level']}: {each['event']}" for each in logs)
+        self.told = [each for each in logs if each["log_level"] == "info"]
+        warned = [each for each in logs if each["log_level"] != "info"]
+        return "; ".join(f"{each['log_level']}: {each['event']}" for each in warned)
 
     def carry(self, *numbers: int) -> Place:
         """Rows of these ids go from the table to the stream; the place of the last."""
@@ -129,6 +131,24 @@ def test_a_first_start_makes_the_slot(start: Start) -> None:
     assert stored.mark["flushed"], "what another slot of this name would not promise"
     assert start.run() == ""
     assert start.stored == stored, "it begins once"
+
+
+def test_the_log_says_what_was_resumed_after(start: Start) -> None:
+    start.run()
+    (line,) = start.told
+    assert line["event"] == "beginning: no position was saved"
+    assert (line["backend"], line["start"], line["places"]) == ("default", "slot", [])
+    place = start.carry(1)
+    start.store(place)
+    start.run()
+    (line,) = start.told
+    assert line["event"] == "resuming after the saved position"
+    assert line["places"] == [str(place)] and line["partitions"] == 1
+    start.forget()
+    start.run()
+    (line,) = start.told
+    assert line["event"] == "resuming after what the sink has"
+    assert line["places"] == [str(place)]
 
 
 def test_behind_a_stored_position_nothing_is_made_or_said(start: Start) -> None:

@@ -21,6 +21,11 @@ def test_a_minute_of_changes_and_a_week_of_chunks_is_refused() -> None:
     assert finding.level == "error" and "1:00:00 at least" in finding.remedy
 
 
+def test_the_same_is_a_warning_where_no_snapshot_is_needed() -> None:
+    (finding,) = kept({"max_age": 10 * MINUTE}).findings(1800, needed=False)
+    assert finding.level == "warning" and finding.code == "snapshots.retention-short"
+
+
 @pytest.mark.parametrize(
     ("changes", "chunks", "level"),
     [

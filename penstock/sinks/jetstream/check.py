@@ -172,10 +172,10 @@ def _sanity(
 ) -> Iterator[Finding]:
     name, config = f"stream {stream.name}", stream.config
     if stream.retention != "limits":
-        level: Level = "ok" if stream.retention == settings.retention else "warning"
         yield finding(
-            level, name, f"has {stream.retention} retention: consumed changes are gone, and a "
-            "later consumer cannot bootstrap", "make a stream with limits retention",
+            "warning", name, f"has {stream.retention} retention: consumed changes are gone (all at "
+            "once while there is no consumer), and a later consumer cannot bootstrap",
+            "make a stream with limits retention, or create all consumers before the first start",
             code="jetstream.stream-retention",
         )  # fmt: skip
     yield from _limits(name, config)

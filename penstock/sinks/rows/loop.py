@@ -34,7 +34,8 @@ _STORED = 1 << 20  # bytes stored that are reported at once: a small part of the
 @dataclass(slots=True)
 class Tally:
     """What one write has come to so far; see `penstock.sinks.Receipt`. `fresh` is what of
-    `position` was not reported yet, `stored` counts how often it moved."""
+    `position` was not reported yet, as `sizes` are of `batches`; `stored` counts how often it
+    moved."""
 
     position: dict[PartitionId, Place] = field(default_factory=dict)
     fresh: dict[PartitionId, Place] = field(default_factory=dict)
@@ -44,6 +45,11 @@ class Tally:
     size: int = 0
     batches: int = 0
     resent: int = 0
+    sizes: list[int] = field(default_factory=list)
+
+    def count_batch(self, changes: int) -> None:
+        self.batches += 1
+        self.sizes.append(changes)
 
     def mark_stored(self, partition: PartitionId, place: Place) -> None:
         """Everything of the partition up to `place` is stored; never back. Said again, it is
@@ -66,9 +72,10 @@ _tables = TableCounts()
 class PublishLatency:
     """How long the changes of one write take from the commit at the source until they are stored,
     and of which tables they are. `fields`: the percentiles of the last measurement, in
-    milliseconds."""
+    milliseconds. `sizes`: of the batches stored, which `take` empties."""
 
-    def __init__(self) -> None:
+    def __init__(self, sizes: list[int]) -> None:
+        self.sizes = sizes
         self.fields: dict[str, float] = {}
         # What is measured of batches: since the last call of `stored`, and before since `measure`.
         self._sent: list[pa.RecordBatch] = []
@@ -117,8 +124,10 @@ class PublishLatency:
         if at_once:
             self.measure()
         found: dict[str, Any] = {}
-        if self._counts:
-            found["histograms"], self._counts = self._counts, {}
+        if self._counts or (at_once and self.sizes):
+            counts = {**self._counts, **observed("published", self.sizes)}
+            found["histograms"], self._counts = counts, {}
+            self.sizes.clear()
         now = time.monotonic()
         if at_once or now - self._taken >= _NAMES:
             self._taken = now
@@ -150,7 +159,7 @@ class WriteLoop(ABC):
         self.gather, self.order = gather, order
         self._progress = progress
         self._reported = _Reported(time.monotonic())
-        self._latency = PublishLatency()
+        self._latency = PublishLatency(self.tally.sizes)
         self._slowest: dict[str, float] = {}  # of the latencies, since the last report
         flow.listen(progress.report)
 

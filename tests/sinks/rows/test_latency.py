@@ -7,7 +7,7 @@ import pytest
 from penstock.process.histograms import histograms
 from penstock.process.table_counts import COUNTED
 from penstock.sinks.rows import loop
-from penstock.sinks.rows.loop import PublishLatency
+from penstock.sinks.rows.loop import PublishLatency, Tally
 
 
 class Clock:
@@ -33,7 +33,7 @@ def committed(at: float, rows: int) -> pa.RecordBatch:
 
 
 def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) -> None:
-    found = PublishLatency()
+    found = PublishLatency([])
     found.measure()
     found.sent(committed(clock.now - 2.0, 3))
     found.stored()
@@ -51,11 +51,22 @@ def test_each_change_is_measured_once_and_from_when_it_was_stored(clock: Clock) 
     assert "histograms" not in found.take()
 
 
+def test_the_sizes_of_stored_batches_are_told_once(clock: Clock) -> None:
+    tally = Tally()
+    found = PublishLatency(tally.sizes)
+    tally.count_batch(3)
+    tally.count_batch(400)
+    measured = histograms(found.take(at_once=True)["histograms"])["published"]
+    assert (measured["buckets"]["10"], measured["buckets"]["1000"]) == (1, 2)
+    assert measured["sum"] == 403 and tally.batches == 2
+    assert found.take(at_once=True) == {}
+
+
 @pytest.mark.parametrize(("later", "rows"), [(0.5, 1), (0, 10_000)])
 def test_it_measures_again_after_half_a_second_or_many_changes(
     later: float, rows: int, clock: Clock
 ) -> None:
-    found = PublishLatency()
+    found = PublishLatency([])
     found.measure()
     clock.now += later
     found.sent(committed(clock.now, rows))

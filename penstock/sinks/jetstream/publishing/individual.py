@@ -301,4 +301,4 @@ class Individual(Publisher):
             # Messages were counted when they were acknowledged; what more is in them, now.
             self._tally.published += messages.changes - len(messages)
             self._tally.size += messages.weight
-            self._tally.batches += 1
+            self._tally.count_batch(messages.changes)

@@ -264,7 +264,7 @@ class StoredPlaces:
             tally.mark_stored(origin.partition, place)
         tally.published += batch.changes
         tally.size += sum(piece.weight for piece in batch.pieces)
-        tally.batches += 1
+        tally.count_batch(batch.changes)
 
     def find_stored(self, api: JetStream, queue: Queue) -> None:
         """Looks for messages of ours after those that were acknowledged, and drops what is stored;
