@@ -41,8 +41,17 @@ _LOGIN_FILES = {
 }
 
 
+_WAYS = {
+    "domain": "JetStream domain, across a leaf node.",
+    "api_prefix": "Prefix of another account's JetStream, in place of $JS.API.",
+    "inbox_prefix": "Prefix of subjects of answers, in place of _INBOX.",
+}
+
+
 def nats_login(command: Callable[..., Any]) -> Callable[..., Any]:
     """Adds how a command without a pipeline file logs in to NATS; it takes them as `**login`."""
+    for name, text in reversed(_WAYS.items()):
+        command = click.option(f"--{name.replace('_', '-')}", help=text)(command)
     kind = click.Path(exists=True, dir_okay=False)
     for name, (variable, text) in reversed(_LOGIN_FILES.items()):
         option = click.option(f"--{name.replace('_', '-')}", envvar=variable, type=kind, help=text)
@@ -52,7 +61,8 @@ def nats_login(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def settings_of(url: str, login: Mapping[str, str | None]) -> NatsSettings:
     seed = {"nkey": Path(login["nkey"]).read_text().strip()} if login["nkey"] else {}
-    return NatsSettings.model_validate({"url": url, **login, **seed})
+    given = {name: value for name, value in login.items() if value is not None}
+    return NatsSettings.model_validate({"url": url, **given, **seed})
 
 
 def overrides(state: Path | None) -> dict[str, str]:

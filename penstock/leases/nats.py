@@ -26,6 +26,7 @@ from penstock.process.closing import closing_on_failure
 _BUCKET = re.compile(r"[A-Za-z0-9_-]+")
 _ESCAPED = re.compile(r"((?:=[0-9A-F]{2})+)")
 _HINT = "write nats://user:password@host:4222/BUCKET, or .../BUCKET?replicas=3"
+_WAYS = ("domain", "api_prefix", "inbox_prefix")
 
 
 class Opened(NamedTuple):
@@ -123,6 +124,7 @@ class NatsStore(BucketStore):
         name, _, query = rest.partition("?")
         options = parse_qs(query)
         replicas = options.pop("replicas", ["1"])[-1]
+        ways = {name: options.pop(name)[-1] for name in _WAYS if name in options}
         if "://" not in servers or options or not replicas.isdecimal():
             raise SettingsError(
                 "the positions URL names no bucket of a NATS server", "leases", hint=_HINT
@@ -131,7 +133,7 @@ class NatsStore(BucketStore):
             raise SettingsError(f"invalid bucket name {name!r}", "leases", hint=_HINT)
         self.name = name
         self._replicas = int(replicas)
-        super().__init__(NatsSettings.model_validate({"url": servers}), url)
+        super().__init__(NatsSettings.model_validate({"url": servers, **ways}), url)
 
     def __repr__(self) -> str:
         return f"NatsStore({self.name!r})"

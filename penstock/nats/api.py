@@ -146,7 +146,7 @@ class JetStream:
 
     def _gets(self, stream: str, which: Iterable[Mapping[str, Any]]) -> list[Stored | None]:
         verb = f"STREAM.MSG.GET.{stream}"
-        asked = [(f"$JS.API.{verb}", orjson.dumps(one), b"") for one in which]
+        asked = [(f"{self._connection.api}.{verb}", orjson.dumps(one), b"") for one in which]
         answers = self._connection.requests(asked)
         found = (self._maybe(verb, answer=answer) for answer in answers)
         return [None if one is None else Stored.of(one["message"]) for one in found]
@@ -159,7 +159,7 @@ class JetStream:
         while True:
             try:
                 answers = self._connection.request_many(
-                    f"$JS.API.DIRECT.GET.{stream}", orjson.dumps(asked)
+                    f"{self._connection.api}.DIRECT.GET.{stream}", orjson.dumps(asked)
                 )
             except SettingsError:  # the account may not ask so
                 self._may_ask_directly = False
@@ -233,7 +233,8 @@ class JetStream:
             raise error_of(error, verb) from None
 
     def _ask(self, verb: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        answer = self._connection.request(f"$JS.API.{verb}", orjson.dumps(body) if body else b"")
+        subject = f"{self._connection.api}.{verb}"
+        answer = self._connection.request(subject, orjson.dumps(body) if body else b"")
         return self._read(verb, answer)
 
     def _read(self, verb: str, answer: Msg) -> Mapping[str, Any]:
@@ -249,6 +250,13 @@ class JetStream:
 
     def _refuse_silence(self) -> NoReturn:
         address, info = self._connection.address, self._connection.info
+        if self._connection.is_elsewhere:
+            raise Unavailable(
+                f"no JetStream answers {address} on {self._connection.api}",
+                "nats.jetstream-silent",
+                hint="is the leaf node connected, does the account import it, and is `domain` or"
+                " `api_prefix` right?",
+            )
         if info.get("jetstream") or info.get("cluster"):
             raise Unavailable(
                 f"JetStream of {address} does not answer now", "nats.jetstream-silent"

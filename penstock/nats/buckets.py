@@ -55,6 +55,9 @@ class Bucket:
         self.name = name
         self.stream = name if prefix else f"KV_{name}"
         self._prefix = prefix or f"$KV.{name}."
+        # As clients of NATS do: leaf nodes and imports pass no plain $KV.
+        elsewhere = not prefix and connection.is_elsewhere
+        self._path = f"{connection.api}." if elsewhere else ""  # before the subject of a write
 
     def create(self, *, history: int = 1, replicas: int = 1, storage: str = "file") -> None:
         """Makes the bucket, unless it exists; one that exists stays as it is."""
@@ -145,7 +148,7 @@ class Bucket:
         self, changes: Sequence[tuple[str, bytes | None, int | None]]
     ) -> list[int | WrongRevision]:
         asked = [
-            (self._subject(key), value or b"", _headers(value, revision))
+            (self._path + self._subject(key), value or b"", _headers(value, revision))
             for key, value, revision in changes
         ]
         answers = self._connection.requests(asked)

@@ -61,6 +61,7 @@ class Connection:
 
     def __init__(self, settings: NatsSettings, name: str = "penstock") -> None:
         self._settings, self._name = settings, name
+        self.api, self.is_elsewhere = settings.api, settings.is_elsewhere  # JetStream's
         self._socket: socket.socket | None = None  # None: closed
         self._arrived = _Arrived()  # over this socket
         self._progress = -1, 0.0  # what `expect` was given last, and when that last changed
@@ -69,7 +70,7 @@ class Connection:
         self.received_at = 0.0  # monotonic time of the last bytes from the server
         # Called while the server keeps us waiting, with the seconds for which it has.
         self.watch: Callable[[float], None] = lambda _: None
-        self.inbox = f"_INBOX.{secrets.token_hex(11)}"  # the same over all sockets
+        self.inbox = f"{settings.inbox_prefix}.{secrets.token_hex(11)}"  # the same over all sockets
         self.info: dict[str, Any] = {}  # the server's last; kept when the socket is lost
         self.address = ""  # of the server that was connected to last
 

@@ -77,7 +77,7 @@ class PullConsumer:
             raise SettingsError(f"there is no stream {stream!r}", "nats", hint=hint)
         self.pending = int(made["num_pending"])  # messages after the last that was returned
         name = made["name"]
-        self._next = f"$JS.API.CONSUMER.MSG.NEXT.{stream}.{name}"
+        self._next = f"{connection.api}.CONSUMER.MSG.NEXT.{stream}.{name}"
         self._reply = f"{connection.inbox}.{name}"
         self._own = self._reply.encode()
         self._sender = f".{stream}.{name}.".encode()

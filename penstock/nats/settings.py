@@ -1,8 +1,11 @@
 """How to reach a NATS server: what every user of the client (sink, leases, tail) shares."""
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from penstock.model.settings import Duration, Secret, Settings
+
+_TOKENS = r"^[^\s.*>]+(\.[^\s.*>]+)*$"  # of subjects
+_API = "$JS.API"
 
 
 class NatsSettings(Settings):
@@ -28,3 +31,25 @@ class NatsSettings(Settings):
     """The path of its key."""
     timeout: Duration = Field(default=5.0, gt=0)
     """Seconds without an answer until the server counts as gone."""
+    domain: str | None = Field(default=None, pattern=r"^[^\s.*>]+$")
+    """The JetStream domain, where it is not that of the server: across a leaf node."""
+    api_prefix: str | None = Field(default=None, pattern=_TOKENS)
+    """In place of `$JS.API`: what the account imports another account's JetStream as."""
+    inbox_prefix: str = Field(default="_INBOX", pattern=_TOKENS)
+    """The first part of the subjects of answers, as the user may subscribe to them."""
+
+    @model_validator(mode="after")
+    def _one_api(self) -> "NatsSettings":
+        if self.domain and self.api_prefix:
+            raise ValueError("domain or api_prefix: a domain is the prefix $JS.DOMAIN.API")
+        return self
+
+    @property
+    def api(self) -> str:
+        """What subjects of JetStream's API begin with."""
+        return self.api_prefix or (f"$JS.{self.domain}.API" if self.domain else _API)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether JetStream is that of another account or domain."""
+        return self.api != _API
