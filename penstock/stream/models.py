@@ -1,6 +1,7 @@
 """Images as instances of a user's class: a dataclass, a msgspec Struct, a pydantic model."""
 
 import dataclasses
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,11 +12,39 @@ from penstock.model.errors import SettingsError
 # An image to an instance; null stays null.
 Convert = Callable[[Mapping[str, Any]], Any]
 
+# Images -> the types of events that have them, where the source sends them.
+_HAVE = {"new": ("insert", "modify"), "old": ("modify", "remove")}
+
+log = logging.getLogger("penstock")
+
 
 def table_of(model: Any) -> str | None:
     """The model's `Meta.table_name`, if it has one."""
     name = getattr(getattr(model, "Meta", None), "table_name", None)
     return name if isinstance(name, str) else None
+
+
+class IncludedImages:
+    """The images that the model's `Meta.stream["include"]` names; those that the source does not
+    send are told of once."""
+
+    def __init__(self, model: Any) -> None:
+        stream = getattr(getattr(model, "Meta", None), "stream", None)
+        include = stream.get("include") if isinstance(stream, Mapping) else None
+        self._model = getattr(model, "__name__", "")
+        self._names = [name for name in _HAVE if name in (include or ())]
+
+    def verify(self, record: Mapping[str, Any]) -> None:
+        for name in tuple(self._names):
+            if record[name] is None and record["meta"]["event"]["type"] in _HAVE[name]:
+                self._names.remove(name)
+                log.warning(
+                    "Meta.stream of %s includes the image %r, which the source does not send: have"
+                    " it send that (DynamoDB: the stream's view type; PostgreSQL: REPLICA IDENTITY;"
+                    " MongoDB: pre-images), or leave it out",
+                    self._model,
+                    name,
+                )
 
 
 def converter(model: Any) -> Convert:

@@ -23,7 +23,7 @@ from penstock.process.backoff import Clock
 from penstock.process.closing import Closes
 from penstock.process.notebook import Drawn
 from penstock.stream.coordinator import BUFFER, Coordinator
-from penstock.stream.models import Convert, converter
+from penstock.stream.models import Convert, IncludedImages, converter
 from penstock.stream.records import batch_of, record_reader, row_reader
 from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
@@ -68,6 +68,7 @@ class Stream(Drawn, Closes):
         self._buffer = buffer  # bytes, of each coordinator
         self._clock, self._now = clock, now
         self._convert: Convert | None = None if model is None else converter(model)
+        self._included = IncludedImages(model)
         self._records = record_reader(feed, on_error)
         self._rows = row_reader(feed, on_error)
         self._read = self._records  # one of the two: what the coordinator makes of pages
@@ -157,6 +158,7 @@ class Stream(Drawn, Closes):
 
     def _modelled(self, record: Mapping[str, Any]) -> dict[str, Any]:
         assert self._convert is not None
+        self._included.verify(record)
         made = dict(record)
         for name in ("new", "old"):
             if made[name] is not None:

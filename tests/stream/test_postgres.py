@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -178,6 +178,28 @@ def test_the_table_is_the_models_or_the_argument(database: Database, chosen: Any
     assert record["new"] == (
         Item(2) if "model" in chosen else {"id": 2, "data": None, "note": None}
     )
+
+
+@dataclass
+class WithImages(Item):
+    class Meta:
+        table_name = "items"
+        stream: ClassVar = {"include": ["new", "old"]}
+
+
+def test_an_image_that_the_source_does_not_send_is_told_once(
+    database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    database.execute(f"{TABLE}; CREATE PUBLICATION p FOR TABLE items")
+    with opened(database, model=WithImages) as stream:
+        database.execute("INSERT INTO items (id) VALUES (1), (2)")
+        assert len(some(stream, 2, through=Unavailable)) == 2
+        assert "includes the image" not in caplog.text, "a new row has no old one"
+        database.execute("UPDATE items SET note = 'x'")
+        database.execute("DELETE FROM items")
+        assert len(some(stream, 4, through=Unavailable)) == 4
+    told = [each for each in caplog.messages if "includes the image" in each]
+    assert len(told) == 1 and "WithImages includes the image 'old'" in told[0]
 
 
 @pytest.mark.parametrize("at", ["trim_horizon", "time"])
