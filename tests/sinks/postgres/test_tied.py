@@ -293,3 +293,29 @@ def test_a_foreign_key_that_cascades_is_noticed_before_it_refuses(
         target.execute(SLOW.format("a_child"))
         database.execute("UPDATE a_child SET p = 2; DELETE FROM z_parent WHERE id = 1")
         come_out(flow, database, target, "z_parent", "a_child")
+
+
+def test_a_transaction_that_is_larger_than_a_commit_comes_out_where_rows_go_with_others(
+    database: Database, target: Database
+) -> None:
+    for each in (database, target):
+        each.execute(DDL.format("ON DELETE CASCADE"))
+    with Flow(database, target, BOTH, on_error="dead-letter", rows=100) as flow:
+        flow.loaded()
+        database.execute(
+            "BEGIN; INSERT INTO z_parent SELECT n FROM generate_series(1, 5000) n;"
+            " INSERT INTO a_child SELECT n, n FROM generate_series(1, 5000) n; COMMIT"
+        )
+        come_out(flow, database, target, "z_parent", "a_child")
+        database.execute(
+            "BEGIN; UPDATE a_child SET p = p + 1 WHERE p < 5000; DELETE FROM z_parent WHERE id = 1;"
+            " DELETE FROM a_child WHERE p > 4000; DELETE FROM z_parent WHERE id > 4000; COMMIT"
+        )
+        come_out(flow, database, target, "z_parent", "a_child")
+        database.execute("DELETE FROM z_parent WHERE id BETWEEN 20 AND 3900")
+        come_out(flow, database, target, "z_parent", "a_child")
+        database.execute(
+            "BEGIN; TRUNCATE z_parent CASCADE; INSERT INTO z_parent VALUES (1);"
+            " INSERT INTO a_child SELECT n, 1 FROM generate_series(1, 5000) n; COMMIT"
+        )
+        come_out(flow, database, target, "z_parent", "a_child")
