@@ -79,7 +79,9 @@ def test_a_commit_waits_for_what_its_tables_need(
     of_one = [[rows_of(f"INSERT {n}1 a", f"UPDATE 11 {n}", commit=n)] for n in (4, 5)]
     refused = [rows_of("INSERT 61 a", "INSERT 62 bad", "INSERT 63 c", "INSERT 64 c", commit=6)]
     commits = [*map(of_both, (1, 2, 3)), *of_one, refused]
-    assert Waits(monkeypatch).of(database, *commits)[1:] == [22, 13, 13, 43]
+    *usual, isolated = Waits(monkeypatch).of(database, *commits)[1:]
+    assert usual == [22, 13, 13]
+    assert isolated <= 44
 
 
 def test_a_commit_of_tied_tables_waits_no_more_often(
