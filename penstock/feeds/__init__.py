@@ -282,6 +282,11 @@ class Feed(Protocol):
         have the tables that there are now. Called twice a minute."""
         return self.schemas()
 
+    def verify_source(self, known: Bookmark) -> None:
+        """Raises Unavailable where this is another source than that of a bookmark, as far as it is
+        said: a gap, for which the operator decides, before anything of it is used. Does I/O."""
+        return
+
     def announce_schemas(self, announced: AnnouncedSchemas) -> None:
         """From now on followings record each schema that the source announces before the changes of
         it, in the thread that reads, before they return these. A pickled copy records nothing."""

@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from penstock.feeds import Feed, HasSources
 from penstock.model.errors import SettingsError
-from penstock.model.position import PartitionId
+from penstock.model.position import Bookmark, PartitionId
 from penstock.model.table_schema import TableSchema
 
 _EVERY = 30.0  # seconds between two questions
@@ -30,15 +30,18 @@ class Catalogues:
 
     def take(
         self,
-        sources: Collection[Source],
+        sources: Mapping[Source, Bookmark],
         feeds: Mapping[str, Feed],
         compare: Callable[[Source, Sequence[TableSchema], LeftOut], None],
     ) -> Iterator[tuple[Source, Exception]]:
         """Asks those that are due, and has answers that are others than the last compared, or leave
-        tables out; yields what failed."""
-        for source in sources:
+        tables out; yields what failed. `sources`: with what is saved of each."""
+        for source, bookmark in sources.items():
             if source not in self._asked and time.monotonic() >= self._due.get(source, 0.0):
-                self._asked[source] = self._pool.submit(_schemas, feeds[source[0]], source[1])
+                before = self.tables.get(source)
+                self._asked[source] = self._pool.submit(
+                    _schemas, feeds[source[0]], source[1], bookmark, before
+                )
         for source in [one for one, future in self._asked.items() if future.done()]:
             self._due[source] = time.monotonic() + _EVERY
             try:
@@ -67,6 +70,10 @@ class Catalogues:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _schemas(feed: Feed, partition: PartitionId) -> tuple[Sequence[TableSchema], LeftOut]:
+def _schemas(
+    feed: Feed, partition: PartitionId, bookmark: Bookmark, before: Sequence[TableSchema] | None
+) -> tuple[Sequence[TableSchema], LeftOut]:
     feed = feed.of(partition) if isinstance(feed, HasSources) else feed
-    return feed.current_schemas(), feed.left_out()
+    if (found := feed.current_schemas()) != before:
+        feed.verify_source(bookmark)
+    return found, feed.left_out()

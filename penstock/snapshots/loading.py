@@ -144,8 +144,10 @@ class TableLoader(PipelinePart):
 
     def _look(self, sink: LoadsTables) -> None:
         initial = self._settings.initial is not False
+        known: dict[Source, Bookmark] = {}
         for backend, feed in self._feeds.items():
             saved = self._state.bookmarks(backend)
+            known |= {(backend, name): bookmark for name, bookmark in saved.items()}
             if saved and time.monotonic() >= self._patient_until:
                 self._verify(sink, backend, saved)
             # Without bookmarks changes are not followed yet: between would be a hole.
@@ -157,7 +159,7 @@ class TableLoader(PipelinePart):
                     self._entered.add((backend, partition))
             if self._feeds[backend].on_gap == "resnapshot":
                 self._mend(sink, backend)
-        self._compare(sink)
+        self._compare(sink, {each: known.get(each, Bookmark()) for each in self._entered})
         self._running = {name: one for name, one in self._running.items() if not one[2].done()}
         loads = sink.unfinished() if self._entered else ()
         self._show(loads)
@@ -171,7 +173,7 @@ class TableLoader(PipelinePart):
                 future = self._pool.submit(self._try, load, feed, on_error, control)
                 self._running[load.name] = load.backend, control, future
 
-    def _compare(self, sink: LoadsTables) -> None:
+    def _compare(self, sink: LoadsTables, sources: Mapping[Source, Bookmark]) -> None:
         """Has tables loaded anew, or wait, that changed at their sources without the log."""
 
         def compare(source: Source, schemas: Sequence[TableSchema], left: LeftOut) -> None:
@@ -181,7 +183,7 @@ class TableLoader(PipelinePart):
                     "a table changed without its log", table=f"{table} of {name}", why=reason
                 )
 
-        failed = dict(self._catalogues.take(self._entered, self._feeds, compare))
+        failed = dict(self._catalogues.take(sources, self._feeds, compare))
         for source, error in failed.items():
             self._warn("all of " + "/".join(source), error)
         for source in self._catalogues.tables.keys() - failed:

@@ -331,6 +331,12 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
                 keep_publication(side.rows, self.settings)
             return with_emptiness(side.rows, schemas_of(side.rows, self.settings))
 
+    def verify_source(self, known: Bookmark) -> None:
+        system = history.known_of(known.mark, None).system
+        with closing(connect_replication(self.settings)) as replication:
+            if system and slots.identify_system(replication).identifier != system:
+                raise Unavailable("the server is another one than before", "postgres")
+
     def schemas_there(self) -> Sequence[TableSchema]:
         with closing(SideConnection(self.settings)) as side:
             oids = not_sent(side.rows, self.settings)

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.feeds import Feed
 from penstock.model.errors import Unavailable
-from penstock.model.position import PartitionId
+from penstock.model.position import Bookmark, PartitionId
 from penstock.model.table_schema import TableSchema
 from penstock.snapshots.catalogues import Catalogues
 from tests.consumer.mirror.recipes import KINDS as KINDS_OF_A_MIRROR
@@ -450,7 +450,7 @@ def test_a_source_that_cannot_be_asked_holds_up_no_other() -> None:
     slow, failing, good = SlowFeed(), SlowFeed(Unavailable("away", "postgres")), SlowFeed()
     failing.may.set(), good.may.set()
     feeds, compared = {"slow": slow, "failing": failing, "good": good}, list[str]()
-    sources = [(name, PartitionId("s")) for name in feeds]
+    sources = {(name, PartitionId("s")): Bookmark() for name in feeds}
     with closing(Catalogues()) as catalogues:
         failed = dict[str, str]()
 

@@ -104,8 +104,10 @@ def test_another_server_is_lost_history_whether_positions_are_there_or_not(
     moves.ran(source)
     if positions == "lost":
         moves.store.unlink()
+    before = moves.target.execute("SELECT * FROM t ORDER BY id")
     with moves.of(other) as flow:
         until(lambda: "the server is another one" in flow.lost)
+    assert moves.target.execute("SELECT * FROM t ORDER BY id") == before
     with moves.of(other, on_gap="resnapshot") as flow:
         until(lambda: flow.gap and not flow.gap["stale"])
         moves.follows(other, flow)

@@ -163,3 +163,27 @@ def test_a_pipeline_leaves_no_table_of_another(
     assert (shared.row(FIRST), shared.row(SECOND)) == before
     assert other._sink.leave("shop", None, {FIRST})
     assert (shared.row(FIRST)[0][0], shared.row(SECOND)) == ("left", before[1])
+
+
+def test_a_server_with_the_names_of_another_replaces_none_of_its_rows(
+    sources: dict[str, Database],
+    database: Database,
+    postgres_of: Callable[[int], Postgres],
+    tmp_path: Path,
+) -> None:
+    """A pipeline file that was copied for another server, and the same destination."""
+    shared = Shared(database, tmp_path, pipelines=False)
+    first = sources[FIRST]
+    with postgres_of(18).database() as other, ExitStack() as stack:
+        other.execute(MADE)
+        other.execute("INSERT INTO t VALUES (1, 'other')")
+        one = stack.enter_context(Kept({FIRST: first}, database, {"t": {}}, tmp_path / "one"))
+        arrived(shared, {FIRST: first}, [one])
+        first.execute("INSERT INTO t VALUES (101, 'more')")
+        arrived(shared, {FIRST: first}, [one])
+        before = shared.row(FIRST)
+        two = stack.enter_context(Kept({FIRST: other}, database, {"t": {}}, tmp_path / "two"))
+        until(lambda: "the server is another one" in two.lost, 60)
+        change({FIRST: first}, 102)
+        arrived(shared, {FIRST: first}, [one])
+        assert shared.row(FIRST) == before, "nothing is loaded from the other"
