@@ -535,6 +535,15 @@ class Pipeline(Deployment):
         return self
 
     @model_validator(mode="after")
+    def _letters_pass_no_statement(self) -> "Pipeline":
+        """Dead letters do not have what `transform` would mask, unless asked for."""
+        settings = self.sink.settings
+        if self.transform and getattr(settings, "letter_source", ...) is None:
+            update = {"settings": settings.model_copy(update={"letter_source": False})}
+            self.__dict__["sink"] = self.sink.model_copy(update=update)
+        return self
+
+    @model_validator(mode="after")
     def _rows(self) -> "Pipeline":
         spark = self.spark
         realtime = spark.trigger == "realtime"

@@ -362,6 +362,10 @@ def test_a_running_pipeline_sets_poison_aside_and_operators_mend_it(
     ]  # fmt: skip
     kept = [letter for letter in letters(nats, stream) if "event_id" in letter]
     assert [each["reason"] for each in kept[-2:]] == ["not-utf8", "not-utf8"]
+    sources = [each for each in kept if each["kind"] == "source"]
+    assert {(each["raw"], each["context"], each["truncated"]) for each in sources} == {
+        ("", "", True)
+    }, "the statements would have masked it"
     done = CliRunner().invoke(main, ["dead-letters", "replay", file, "--all"])
     assert done.exit_code == 1
     assert "around transform" in done.output

@@ -14,6 +14,7 @@ store the same one.
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -89,6 +90,8 @@ class DeadLetters(LetterStore, StoredLetters):
             "Content-Type": "application/json",
             "Nats-Expected-Last-Subject-Sequence": str(last),
         })  # fmt: skip
+        if letter.kind == "source" and self._settings.letter_source is False:
+            letter = replace(letter, raw=b"", context=b"")
         return self._api.publish(subject, headers, letter.body(self._limit))
 
     def _read_mark(self, subject: str) -> tuple[int, Place | None]:

@@ -31,6 +31,9 @@ class JetStreamSettings(NatsSettings, MessageSettings):
     """The stream, which is made if it is missing."""
     subject: str = "cdc.{collection}.{operation}"
     """The subject of a message, with the names of its columns in braces."""
+    letter_source: bool | None = None
+    """Whether the dead letter of a change that cannot be read has the source's bytes of the row.
+    Default: unless there is a `transform`, no statement of which has seen them."""
     events: str = Field(default="PENSTOCK_EVENTS", pattern=r"^[^\s.*>/\\]+$")
     """The stream of news about the pipeline itself: gaps."""
     dictionaries: bool = False

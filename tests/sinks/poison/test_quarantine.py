@@ -4,6 +4,8 @@ import base64
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -11,10 +13,13 @@ import ormsgpack
 import pyarrow as pa
 import pytest
 
+from penstock.config import parse_pipeline
 from penstock.model.change import ERROR
 from penstock.model.errors import Rejected, SettingsError, Unavailable
+from penstock.nats.connection import Connection
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSink
+from penstock.sinks.jetstream.server import JetStreamServer
 from penstock.sinks.jetstream.session import borrowed
 from penstock.sinks.poison.dead_letter import Letter, row_of
 from penstock.sinks.poison.quarantine import now
@@ -92,6 +97,44 @@ class Aside:
 @pytest.fixture
 def aside(nats: Nats, stream: str) -> Aside:
     return Aside(nats.url, stream)
+
+
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_a_letter_has_nothing_of_the_source_where_that_is_not_wanted(
+    sink_of: Callable[..., JetStreamSink],
+    spoilt: Callable[..., pa.RecordBatch],
+    aside: Aside,
+    images: str,
+) -> None:
+    """Neither one of a change nor one of a snapshot's row, which `set_aside` stores."""
+    sink = sink_of(letter_source=False)
+    sink.write([spoilt(3, {1}, images)], ignore)
+    (letter,) = aside.letters()
+    assert (letter.raw, letter.context, letter.raw_bytes, letter.truncated) == (
+        b"", b"", len(RAW), True,
+    )  # fmt: skip
+    assert letter.error == "column v is not UTF-8"
+    with closing(Connection(sink.settings)) as connection:
+        connection.open()
+        row = replace(letter, raw=RAW, context=RAW, partition="a/row", event_id="a:row")
+        JetStreamServer(sink.settings).set_aside(connection, [row])
+    assert [each.raw for each in aside.letters()] == [b"", b""]
+
+
+def test_a_transform_decides_whether_letters_have_the_source_unless_that_is_asked_for() -> None:
+    def letter_source(sink: str, more: str = "") -> Any:
+        text = (
+            "backends: [{type: memory}]\nsink: {type: jetstream, url: nats://h"
+            + sink
+            + "}\n"
+            + more
+        )
+        return getattr(parse_pipeline(text, environment={}).sink.settings, "letter_source", "")
+
+    transform = "transform: [{sql: SELECT * FROM changes}]"
+    assert letter_source("") is None
+    assert letter_source("", transform) is False
+    assert letter_source(", letter_source: true", transform) is True
 
 
 @pytest.mark.parametrize("images", ["json", "msgpack"])
