@@ -275,6 +275,7 @@ class Suspensions(RecordStore):
 
     def _refresh(self) -> None:
         """Reads the records after the last that was seen: one question if there is none."""
+        asked_at = time.monotonic()
         last = self._api.last(self._name, self._subject)
         if last is None or last.sequence < self._seen:  # emptied, or made again
             self._records.clear()
@@ -288,4 +289,4 @@ class Suspensions(RecordStore):
             except Malformed:
                 continue  # not a record of ours
             self._records[record.table] = found.sequence, record
-        self._read_at = time.monotonic()
+        self._read_at = asked_at

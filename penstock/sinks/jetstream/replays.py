@@ -7,6 +7,7 @@ goes on undisturbed.
 """
 
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,7 +23,7 @@ from penstock.sinks.jetstream.publishing.publisher import MSG_ID
 from penstock.sinks.jetstream.session import Session, borrowed
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.message import EVENT_ID, MARK, POSITION, REPLAYED, Messages
-from penstock.sinks.poison.quarantine import RecordStore, now, summary
+from penstock.sinks.poison.quarantine import FRESH, RecordStore, now, summary
 from penstock.sinks.poison.stored_letters import find_letter, find_suspended
 from penstock.sinks.poison.suspension import BY_HAND, Event, Suspension, SuspensionState, Table
 
@@ -74,7 +75,9 @@ class Replays(KeepsLetters):
 
         schema, _, collection = table.rpartition(".")
         with self._suspensions() as suspensions:
-            return summary(suspensions.change(Table(backend, schema, collection), step))
+            found = suspensions.change(Table(backend, schema, collection), step)
+        time.sleep(FRESH)  # from now on each writer knows
+        return summary(found)
 
     def resume_table(self, backend: str | None, table: str) -> Mapping[str, Any]:
         def ask(record: Suspension) -> Suspension:

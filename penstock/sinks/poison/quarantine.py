@@ -28,7 +28,8 @@ from penstock.tables.sift import sift
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
-_FRESH = 1.0  # seconds that a record is believed before it is read again
+# Seconds that a record is believed before it is read again: who suspends a table waits as long.
+FRESH = 1.0
 
 
 class PartWriter(Protocol[T_co]):
@@ -104,9 +105,8 @@ class Quarantine(Generic[T]):
         the policy is `stop`, SettingsError.
         """
         self._session = session
-        if not self._refreshed:
-            session.suspensions.all(within=0)
-            self._refreshed = True
+        session.suspensions.all(within=FRESH if self._refreshed else 0)
+        self._refreshed = True
         if len(part.runs) == 1:
             return self._written_run(part)
         if self._is_usual(part):
@@ -252,7 +252,7 @@ class Quarantine(Generic[T]):
         suspensions, first = self._session.suspensions, place_of(batch, 0)
         for table, record in suspensions.all().items():
             if rows := faults.rows_of(batch, record) if _concerns(record, first) else []:
-                fresh = suspensions.all(within=_FRESH).get(table, Suspension.of(table))
+                fresh = suspensions.all(within=FRESH).get(table, Suspension.of(table))
                 found = self._count_hidden(batch, rows, fresh)
                 hidden |= found.keys()
                 marks |= {row: mark for row, mark in found.items() if mark is not None}

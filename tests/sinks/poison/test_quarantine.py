@@ -3,7 +3,7 @@
 import base64
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -395,3 +395,25 @@ def test_a_relation_that_cannot_be_decoded_suspends_its_table_until_it_can(
     sink.write([batch_of(2, 3, collection="cafe")], ignore)  # renamed, with the same number
     assert aside.places() == ["!0", "0", "1", "0", "1"]
     assert aside.record().state == "following"
+
+
+def test_what_comes_after_the_answer_that_a_table_is_suspended_is_not_published(
+    delivery: str, sink_of: Callable[..., JetStreamSink], aside: Aside
+) -> None:
+    """Also in a write that goes on for long, of a process that knows nothing of the other."""
+    operator = sink_of(delivery=delivery)
+    operator.prepare()
+
+    def changes() -> Iterator[pa.RecordBatch]:
+        yield from (batch_of(2, start=start) for start in range(0, 20, 2))
+        until(lambda: "0" in aside.places(), 60)
+        assert operator.suspend_table("default", "public.items")["state"] == "suspended"
+        yield batch_of(1, commit=2, start=90)
+        yield batch_of(1, commit=3, start=91, collection="others")
+
+    sink_of(delivery=delivery, batch={"max_size": 2, "max_wait": 0}).write(changes(), ignore)
+    stored = aside.places()
+    assert stored[0] == "0"
+    assert "90" not in stored
+    assert stored[-1] == "91"
+    assert aside.record().skipped >= 1
