@@ -318,7 +318,7 @@ def changed(silent: Silent, flow: Flow, *, is_done: bool = False) -> None:
     if not is_done:
         silent.change()
     silent.change_again()
-    until(lambda: flow.check() or not any(map(silent.differs, silent.cases)), 60, problem=lambda: (
+    until(lambda: flow.check() or not any(map(silent.differs, silent.cases)), 180, problem=lambda: (
         silent.wrong(), [each for each in silent.states() if each[1] != "live"]
     ))  # fmt: skip
     flow.loaded()
