@@ -326,6 +326,11 @@ class Feed(Protocol):
         I/O."""
         return saved._replace(place=place)
 
+    def passed(self, bookmark: Bookmark) -> Place | None:
+        """Up to where all is durable, also where the source had nothing for us: every change comes
+        after it, or is of the same cursor. No I/O."""
+        return bookmark.place
+
     def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
         """What is lost after a bookmark, which following accepts and the source then refuses with
         this error; None: nothing, as far as is known, and it is tried again. Does I/O; raises

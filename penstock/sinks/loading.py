@@ -101,10 +101,10 @@ class TableLoad(Protocol):
         anew meanwhile."""
 
     def settle(
-        self, on_error: OnError, progress: Progress = ignore, stored: Place | None = None
+        self, on_error: OnError, progress: Progress = ignore, passed: Place | None = None
     ) -> None:
-        """Applies the changes that were kept; then the table is live. `stored`: up to where all
-        changes of the partition are; None where that is unknown."""
+        """Applies the changes that were kept; then the table is live. `passed`: up to where all
+        changes of the partition are in the sink, see `Feed.passed`; None where that is unknown."""
 
     def wait(self, error: PenstockError) -> None:
         """Stores why it cannot go on until somebody acts; it is tried again now and then."""

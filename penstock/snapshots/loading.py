@@ -231,7 +231,7 @@ class TableLoader(PipelinePart):
             if not load.has_rows:
                 self._load(load, feed, on_error, control)
             bookmark = self._state.bookmarks(load.backend).get(load.partition, Bookmark())
-            load.settle(on_error, self._state, bookmark.place or Place("", 0))
+            load.settle(on_error, self._state, feed.passed(bookmark) or Place("", 0))
         except Exception as error:
             found = PenstockError.of(error, "loading")
             if control.is_cancelled or not self._state.is_ours:

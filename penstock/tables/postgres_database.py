@@ -64,7 +64,8 @@ WHERE t.tgrelid = to_regclass(%s) AND t.tgenabled IN ('O', 'A')
   AND (c.contype = 'f' OR NOT t.tgisinternal)
 """
 _REFERENCES = """
-SELECT cn.nspname || '.' || c.relname, pn.nspname || '.' || p.relname, k.confdeltype = 'c'
+SELECT cn.nspname || '.' || c.relname, pn.nspname || '.' || p.relname, k.confdeltype = 'c',
+    k.condeferred
 FROM pg_catalog.pg_constraint k
 JOIN pg_catalog.pg_class c ON c.oid = k.conrelid
 JOIN pg_catalog.pg_namespace cn ON cn.oid = c.relnamespace
@@ -207,8 +208,10 @@ class PostgresDatabase(TableDatabase):
             return References()
         found = cursor.execute(_REFERENCES).fetchall()
         return References(
-            frozenset((child, parent) for child, parent, _ in found),
-            frozenset((child, parent) for child, parent, cascades in found if cascades),
+            frozenset((child, parent) for child, parent, *_ in found),
+            frozenset((child, parent) for child, parent, cascades, _ in found if cascades),
+            frozenset((child, parent) for child, parent, _, is_deferred in found if is_deferred)
+            - {(child, parent) for child, parent, _, is_deferred in found if not is_deferred},
         )
 
     def execute_one(self, cursor: Any, statement: sql.Composed) -> None:

@@ -22,15 +22,16 @@ class TiesChanged(Unavailable):
 @dataclass(frozen=True, slots=True)
 class References:
     """Pairs of a table and one that it refers to, by their full names; `cascading`: those of which
-    a row goes with the row that it refers to."""
+    a row goes with the row that it refers to; `deferred`: those that only a COMMIT checks."""
 
     pairs: _Pairs = frozenset()
     cascading: _Pairs = frozenset()
+    deferred: _Pairs = frozenset()
 
     def among(self, tables: Iterable[str]) -> "References":
         """Those that tie these tables, also across others."""
         own = frozenset[str]().union(*map(self.tied, tables))
-        ties = (self.pairs, self.cascading)
+        ties = (self.pairs, self.cascading, self.deferred)
         return References(*[frozenset(filter(own.issuperset, each)) for each in ties])
 
     def tied(self, table: str) -> frozenset[str]:
@@ -45,13 +46,15 @@ class References:
         """Those that it depends on, but those that depend on it."""
         return _reached(table, self.pairs) - _reached(table, _turned(self.pairs))
 
-    def is_in_circle(self, table: str) -> bool:
-        """Whether it and another one depend on each other."""
-        return bool(_reached(table, self.pairs) & self.children(table))
+    def circle(self, table: str) -> frozenset[str]:
+        """Others that it and they depend on each other."""
+        return _reached(table, self.pairs) & self.children(table)
 
-    def rank(self, table: str) -> tuple[int, str]:
-        """Sorts each table after those that it depends on; by name, in a circle."""
-        return len(_reached(table, self.pairs)), table
+    def rank(self, table: str) -> tuple[int, int, str]:
+        """Sorts each table after those that it depends on; in a circle that a deferred key opens
+        after that as well, and by name in others."""
+        opened = self.pairs - self.deferred
+        return len(_reached(table, self.pairs)), len(_reached(table, opened)), table
 
 
 @lru_cache(4096)

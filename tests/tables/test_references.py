@@ -46,4 +46,10 @@ def test_each_comes_after_those_that_it_refers_to() -> None:
 )
 def test_in_a_circle_none_is_first(table: str, parents: set[str], children: set[str]) -> None:
     assert (SHOP.parents(table), SHOP.children(table)) == (parents, children)
-    assert SHOP.is_in_circle(table) == (table in ("staff", "team"))
+    assert bool(SHOP.circle(table)) == (table in ("staff", "team"))
+
+
+def test_a_deferred_key_opens_a_circle() -> None:
+    for late, first in (("staff", "team"), ("team", "staff")):
+        opened = References(SHOP.pairs, deferred=frozenset({(late, first)}))
+        assert sorted(["task", "team", "staff"], key=opened.rank) == [late, first, "task"]

@@ -50,6 +50,7 @@ from penstock.process.closing import closing_on_failure
 from penstock.tables.inventory import InventoriedTable, inventory
 from penstock.wire.eras import EraDecoder, is_of_another
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from penstock.wire.pgoutput.lsn import format_lsn
 
 
 class PostgresFeed(SettingsFeed[PostgresSettings]):
@@ -306,6 +307,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         # The slot has all that follows, if it was told nothing beyond the place.
         flushed = history.position_of(known, place) or 1
         return Bookmark(place, replace(known, flushed=flushed, is_behind=True).to_json())
+
+    def passed(self, bookmark: Bookmark) -> Place:
+        known = history.known_of(bookmark.mark, bookmark.place)
+        end = Place(known.era + format_lsn(known.flushed), 0)
+        return max(bookmark.place or end, end)
 
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)

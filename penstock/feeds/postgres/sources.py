@@ -139,6 +139,9 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def returned(self, saved: Bookmark, place: Place | None) -> Bookmark:
         return next(iter(self._feeds.values())).returned(saved, place)
 
+    def passed(self, bookmark: Bookmark) -> Place:
+        return next(iter(self._feeds.values())).passed(bookmark)
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         for each in self._feeds.values():
             each.announce_schemas(announced)

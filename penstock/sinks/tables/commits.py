@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -32,24 +32,28 @@ class Chunk:
 @dataclass(frozen=True, slots=True)
 class Work:
     """Chunks that are committed together, `since` when (monotonic seconds); `pending`: the workers
-    that have not committed what was handed over with them, see `Tracker`."""
+    that have not committed what was handed over with them, see `Tracker`. `partition`: theirs;
+    `goes_on`: the cursor of its last transaction, where more of it may come."""
 
     chunks: Sequence[Chunk]
     rows: int
     since: float
     pending: set[int]
+    partition: str = ""
+    goes_on: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedCommit:
-    """Work that is written together, by table."""
+    """Work that is written together, by table. `open`: by partition, see `Work.goes_on`."""
 
     works: Sequence[Work]
     tables: Mapping[SourceTable, Sequence[Stretch]]
+    open: Mapping[str, str]
 
     def halves(self) -> Sequence["PreparedCommit"]:
         """The same in two commits of whole transactions of the sources; one, where it is of one."""
-        return [PreparedCommit((), half) for half in halved(self.tables)]
+        return [replace(self, works=(), tables=half) for half in halved(self.tables)]
 
 
 class Commits:

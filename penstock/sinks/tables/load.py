@@ -29,8 +29,11 @@ from penstock.sinks.tables.tied import may_depend
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import LedgerRow, TableRecord
 from penstock.tables.lines import NOTHING, LineChange
+from penstock.tables.references import References
 from penstock.tables.staged import StagedRows
 from penstock.tables.states import TableEvent, TableState
+
+_ALL = 1 << 31  # held changes
 
 
 class LedgerLoad:
@@ -188,41 +191,49 @@ class LedgerLoad:
             return is_whole
 
     def settle(
-        self, on_error: OnError, progress: Progress = ignore, stored: Place | None = None
+        self, on_error: OnError, progress: Progress = ignore, passed: Place | None = None
     ) -> None:
         applier, most = Applier(self._database, on_error), self._settings.commit.rows
         with applier, self._beginning_anew():
             has_more = True
             while has_more:
-                has_more, early = self._settle_some(applier, progress, most, stored)
+                has_more, early, is_cut = self._settle_some(applier, progress, most, passed)
                 if early is not None:
-                    if early.operation != "READ" or not has_more:
+                    if not (has_more and (is_cut or early.operation == "READ")):
                         raise Unavailable(f"{self.name} waits for tables tied with it", "tables")
-                    most *= 2  # rows of a load refer to others of it in any order
+                    most *= 2  # rows of a load, or a transaction, refer to others in any order
 
     def _settle_some(
-        self, applier: Applier, progress: Progress, most: int, stored: Place | None
-    ) -> tuple[bool, LineChange | None]:
-        """Applies some of the changes that were held; whether there may be more, and the first that
-        depends on what may come."""
+        self, applier: Applier, progress: Progress, most: int, passed: Place | None
+    ) -> tuple[bool, LineChange | None, bool]:
+        """Applies some of the changes that were held; whether there may be more, the first that
+        depends on what may come, and whether they were a part of a transaction."""
         applied, letters = Counter[str](), Counter[str]()
         early: LineChange | None = None
         with applier.transaction("applying held changes") as cursor:
             ledger = self._database.ledger(cursor)
-            row = self._lock(ledger)
-            if row.is_live or not row.has_rows:
-                return False, None
-            settled = row.become(TableEvent.SETTLED)
             references = self._database.references(cursor)
+            circle = ledger.unsettled(references.circle(self._table.target))
+            row = self._lock(ledger, circle)
+            if row.is_live or not row.has_rows:
+                return False, None, False
+            if circle:
+                self._settle_circle(cursor, applier, references, circle)
+                return False, None, False
+            settled = row.become(TableEvent.SETTLED)
 
             def may_come(change: LineChange) -> bool:
-                # A load reads rows ahead of the changes of other tables that are stored.
-                is_row = change.operation == "READ"
-                if is_row and stored is not None and stored.cursor < change.cursor:
-                    return True
-                return may_depend(ledger, references, self._table, change)
+                # A load reads rows ahead of the changes of other tables that are stored; and the
+                # transaction of a change may go on.
+                is_ahead = passed is not None and (
+                    passed.cursor < change.cursor
+                    or (change.operation != "READ" and passed.cursor == change.cursor)
+                )
+                return is_cut or is_ahead or may_depend(ledger, references, self._table, change)
 
             held, has_more = ledger.take_held(row, most)
+            cursors = {one.cursor for _, changes in held for one in changes}
+            is_cut = has_more and len(cursors) == 1
             for relation, changes in held:
                 done = Applied(rest=changes)
                 if early is None:
@@ -243,7 +254,35 @@ class LedgerLoad:
         if applied or letters:
             table = {**self._table.named, "applied": applied, "letters": letters.total()}
             progress.report({"tables": [table], "dead_letters": dict(letters)})
-        return has_more, early
+        return has_more, early, is_cut
+
+    def _settle_circle(
+        self, cursor: Any, applier: Applier, references: References, circle: Sequence[TableRecord]
+    ) -> None:
+        """Applies all changes that were held of tables that refer to each other."""
+        ledger = self._database.ledger(cursor)
+        tables = {self._row.id: self._table} | {
+            each.row.id: SourceTable(mapped=mapped, sid=each.sid, id=each.row.id)
+            for each in circle if (mapped := self._mapped.get((each.backend, each.table)))
+        }  # fmt: skip
+        rows = ledger.lock(tables)
+        held = {id: ledger.take_held(row, _ALL)[0] for id, row in rows.items()}
+        parts = {
+            tables[id]: [Stretch(*each) for each in some] for id, some in held.items() if some
+        }  # fmt: skip
+        names = " and ".join(sorted(each.name for each in tables.values()))
+        if not all(row.has_rows for row in rows.values()) or not applier.apply_together(
+            cursor, parts, {tables[id]: row for id, row in rows.items()}, references,
+            isolates="deferred",
+        ):  # fmt: skip
+            raise Unavailable(
+                f"{names} refer to each other: their rows do not come out yet",
+                "tables",
+                hint="one of the foreign keys has to be DEFERRABLE INITIALLY DEFERRED, and what"
+                " rows refer to has to come; or set `sink.replica_role`, which leaves them out",
+            )
+        for row in rows.values():
+            ledger.save(row.become(TableEvent.SETTLED))
 
     def wait(self, error: PenstockError) -> None:
         with self._locked("storing why a table waits") as (ledger, row):
@@ -275,8 +314,9 @@ class LedgerLoad:
             ledger = self._database.ledger(cursor)
             yield ledger, self._lock(ledger)
 
-    def _lock(self, ledger: TargetLedger) -> LedgerRow:
-        if not (found := ledger.lock([self._row.id])):
+    def _lock(self, ledger: TargetLedger, others: Sequence[TableRecord] = ()) -> LedgerRow:
+        found = ledger.lock([self._row.id, *(each.row.id for each in others)])
+        if self._row.id not in found:
             raise SettingsError(f"the ledger has no row of {self.name} any more", "tables")
         return found[self._row.id]
 

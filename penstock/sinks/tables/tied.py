@@ -42,7 +42,7 @@ def passes(parts: Parts, references: References) -> Iterator[tuple[SourceTable, 
         table, stretch, one = item
         key = stretch.relation.key
         is_moved = one.operation == "UPDATE" and key != () and one.old_key(key) != one.key
-        is_alone = is_moved or references.is_in_circle(table.target)
+        is_alone = is_moved or references.circle(table.target)
         return _removes(one), f"{table.id} {is_moved}" if is_alone else ""
 
     items = [(table, each, one) for table, some in parts.items() for each in some

@@ -103,7 +103,7 @@ class Worker:
                 table: [self._stretch(table, *each) for each in _joined(same)]
                 for table, same in chunks.items()
             }
-            self.commits.put(PreparedCommit(works, tables))
+            self.commits.put(PreparedCommit(works, tables, {w.partition: w.goes_on for w in works}))
 
     def _stretch(
         self, table: SourceTable, relation: SourceRelation, changes: Sequence[LineChange]
@@ -177,7 +177,8 @@ class Worker:
             rows = ledger.lock({table.id for table in commit.tables})
             writing = Writing(
                 applier=self._applier, database=self._database, cursor=cursor, ledger=ledger,
-                references=self.references, isolates=isolates, refused=refused, works={},
+                references=self.references, isolates=isolates, refused=refused,
+                open=commit.open, works={},
             )  # fmt: skip
             tied: dict[object, dict[SourceTable, Sequence[Stretch]]] = {}
             for table, stretches in commit.tables.items():

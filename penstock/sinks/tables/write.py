@@ -161,7 +161,7 @@ class TableWrite:
             self._size += part.weight or 0
             self._divide(partition, part.batch, gathered.since)
         if batch.schema.metadata == WHOLE:
-            self._flush(partition)
+            self._flush(partition, is_whole=True)
 
     def _learn(self, partition: PartitionId, batch: pa.RecordBatch) -> None:
         """The first change of a relation in a page says what its lines are of."""
@@ -182,12 +182,12 @@ class TableWrite:
         cursors = rows.column("cursor")
         last = cursors[len(rows) - 1]
         if tail is not None and tail.batches[-1].column("cursor")[0] != cursors[0]:
-            self._flush(partition)
+            self._flush(partition, is_whole=True)
             tail = None
         first = pc.index(cursors, last).as_py()  # where its last transaction begins
         if first:
             whole = [*(tail.batches if tail else ()), rows.slice(0, first)]
-            self._hand(partition, whole, tail.since if tail else now)
+            self._hand(partition, whole, tail.since if tail else now, is_whole=True)
             self._tails.pop(partition, None)
             tail = None
         if tail is None:
@@ -205,16 +205,18 @@ class TableWrite:
             if now - tail.since >= _PATIENCE:
                 self._flush(partition)
 
-    def _flush(self, partition: PartitionId) -> None:
+    def _flush(self, partition: PartitionId, *, is_whole: bool = False) -> None:
         if (tail := self._tails.pop(partition, None)) is not None:
-            self._hand(partition, tail.batches, tail.since)
+            self._hand(partition, tail.batches, tail.since, is_whole=is_whole)
 
     def _hand(
-        self, partition: PartitionId, batches: Sequence[pa.RecordBatch], since: float
-    ) -> None:
+        self, partition: PartitionId, batches: Sequence[pa.RecordBatch], since: float, *,
+        is_whole: bool,
+    ) -> None:  # fmt: skip
         """Gives changes, in their order, to the workers of their tables."""
         references = self._ties()
         last = batches[-1]
+        goes_on = "" if is_whole else last.column("cursor")[0].as_py()
         works: dict[int, list[Chunk]] = {}
         for batch in batches:
             for chunk in self._chunks(partition, batch):
@@ -223,7 +225,7 @@ class TableWrite:
         pending = self._tracker.open(partition, place_of(last, len(last) - 1), works)
         for number, chunks in works.items():
             rows = sum(len(chunk.batch) for chunk in chunks)
-            self._worker(number).commits.add(Work(chunks, rows, since, pending))
+            self._worker(number).commits.add(Work(chunks, rows, since, pending, partition, goes_on))
 
     def _ties(self) -> References:
         """The foreign keys between targets. Raises TiesChanged."""

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -56,7 +56,8 @@ class TableWork:
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """Applies changes of `works`. All of their tables wait where the commit is `refused`."""
+    """Applies changes of `works`. All of their tables wait where the commit is `refused`. `open`:
+    by partition, the cursor of a transaction of which more may come."""
 
     applier: Applier
     database: TableDatabase
@@ -65,6 +66,7 @@ class Writing:
     references: References
     isolates: Isolates
     refused: PenstockError | None
+    open: Mapping[str, str]
     works: dict[SourceTable, TableWork]
 
     def apply(self, parts: Parts) -> None:
@@ -116,7 +118,8 @@ class Writing:
             now = self.database.references(self.cursor).among([table.target])
             if now != self.references.among([table.target]):
                 raise TiesChanged("foreign keys of the targets have changed", "tables")
-            return defers or may_depend(self.ledger, self.references, table, change)
+            is_open = self.open.get(table.sid) == change.cursor
+            return defers or is_open or may_depend(self.ledger, self.references, table, change)
 
         if work.is_live:
             try:

@@ -319,3 +319,65 @@ def test_a_transaction_that_is_larger_than_a_commit_comes_out_where_rows_go_with
             " INSERT INTO a_child SELECT n, 1 FROM generate_series(1, 5000) n; COMMIT"
         )
         come_out(flow, database, target, "z_parent", "a_child")
+
+
+DEFERRED = "DEFERRABLE INITIALLY DEFERRED"
+
+
+def test_a_transaction_that_is_larger_than_a_commit_comes_out_in_any_order_of_its_own(
+    database: Database, target: Database
+) -> None:
+    for each in (database, target):
+        each.execute(DDL.format(DEFERRED))
+        each.execute(
+            f"CREATE TABLE staff (id int PRIMARY KEY, boss int REFERENCES staff {DEFERRED})"
+        )
+    tables = ("z_parent", "a_child", "staff")
+    with Flow(database, target, {**BOTH, "staff": None}, on_error="dead-letter", rows=100) as flow:
+        flow.loaded()
+        database.execute(
+            "BEGIN; INSERT INTO a_child SELECT n, n FROM generate_series(1, 900) n;"
+            " INSERT INTO staff SELECT n, n % 900 + 1 FROM generate_series(1, 900) n;"
+            " INSERT INTO z_parent SELECT n FROM generate_series(1, 900) n; COMMIT"
+        )
+        come_out(flow, database, target, *tables)
+        database.execute(
+            "BEGIN; DELETE FROM z_parent WHERE id > 300; DELETE FROM staff WHERE id < 900;"
+            " DELETE FROM a_child WHERE p > 300; DELETE FROM staff; COMMIT"
+        )
+        come_out(flow, database, target, *tables)
+
+
+def test_rows_without_what_they_refer_to_are_set_aside_though_the_source_is_idle(
+    database: Database, target: Database
+) -> None:
+    database.execute(f"{PARENTS}; CREATE TABLE a_child (id int PRIMARY KEY, p int, big text)")
+    target.execute(DDL.format(""))
+    database.execute("INSERT INTO z_parent VALUES (1); INSERT INTO a_child VALUES (1, 1), (2, 7)")
+    with Flow(database, target, BOTH, on_error="dead-letter") as flow:
+        flow.loaded()
+        assert target.execute("SELECT id FROM a_child") == [(1,)]
+        assert len(letters(target)) == 1
+
+
+def test_rows_that_refer_to_each_other_across_tables_are_loaded_together(
+    database: Database, target: Database
+) -> None:
+    for each in (database, target):
+        each.execute(
+            "CREATE TABLE teams (id int PRIMARY KEY, lead int); CREATE TABLE staff"
+            " (id int PRIMARY KEY, team int REFERENCES teams, big text); ALTER TABLE teams"
+            f" ADD FOREIGN KEY (lead) REFERENCES staff {DEFERRED}"
+        )
+    database.execute(
+        "BEGIN; INSERT INTO teams SELECT n, n FROM generate_series(1, 500) n;"
+        " INSERT INTO staff SELECT n, n FROM generate_series(1, 500) n; COMMIT"
+    )
+    tables: dict[str, Any] = {"teams": None, "staff": None}
+    with Flow(database, target, tables, on_error="dead-letter", rows=100) as flow:
+        come_out(flow, database, target, *tables)
+        database.execute(
+            "BEGIN; INSERT INTO teams SELECT n, n FROM generate_series(501, 900) n;"
+            " INSERT INTO staff SELECT n, n FROM generate_series(501, 900) n; COMMIT"
+        )
+        come_out(flow, database, target, *tables)

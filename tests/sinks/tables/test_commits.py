@@ -29,7 +29,7 @@ def test_a_whole_commit_is_prepared_beside_one_that_is_written_and_a_small_one_a
     with ThreadPoolExecutor(1) as pool:
         found = commits.due()
         assert found == [first]
-        commits.put(PreparedCommit(found, {}))
+        commits.put(PreparedCommit(found, {}, {}))
         written = commits.take()
         assert written is not None
         due = pool.submit(commits.due)
@@ -37,14 +37,14 @@ def test_a_whole_commit_is_prepared_beside_one_that_is_written_and_a_small_one_a
         assert is_waiting(due)
         commits.add(rest)
         assert due.result(60) == [small], "both are more than a commit"
-        commits.put(PreparedCommit([small], {}))
+        commits.put(PreparedCommit([small], {}, {}))
         due = pool.submit(commits.due)
         assert is_waiting(due), "one commit is prepared at most"
         commits.done(written)
         assert (first.pending, small.pending) == (set(), {3})
         assert commits.take() is not None
         assert is_waiting(due), "it is small, and one is being written"
-        commits.done(PreparedCommit([small], {}))
+        commits.done(PreparedCommit([small], {}, {}))
         assert due.result(60) == [rest]
 
 
@@ -58,7 +58,7 @@ def test_what_is_written_makes_room_and_a_failure_ends_all_waits() -> None:
         assert is_waiting(drained)
         found = commits.due()
         assert found is not None
-        commits.put(PreparedCommit(found, {}))
+        commits.put(PreparedCommit(found, {}, {}))
         assert is_waiting(added), "it is not written"
         written = commits.take()
         assert written is not None
