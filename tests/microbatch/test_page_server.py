@@ -30,7 +30,7 @@ from penstock.microbatch.ticket import (
     ticket_row,
     tickets,
 )
-from penstock.model.errors import LeaseLost, Malformed, PositionLost, Unavailable
+from penstock.model.errors import LeaseLost, Malformed, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.process.connections import Server
@@ -295,9 +295,9 @@ def test_pages_without_a_change_for_the_sink_are_done_when_those_before_them_are
 def test_what_reading_failed_with_reaches_the_task() -> None:
     class Gone(StagedFeed):
         def follow(self, *args: object, **more: object) -> Following:
-            raise PositionLost("the slot is gone", hint="look at it")
+            raise SettingsError("the slot is of another server", "memory", hint="look at it")
 
-    with serving(feed=Gone(StagedSettings())) as served, pytest.raises(PositionLost) as caught:
+    with serving(feed=Gone(StagedSettings())) as served, pytest.raises(SettingsError) as caught:
         count(PageClient(served.ticket(until=END)))
     assert caught.value.hint == "look at it"
 

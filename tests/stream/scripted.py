@@ -96,6 +96,9 @@ class ScriptedFeed(Feed):
             first += len(page)
         return found
 
+    def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost:
+        return HistoryLost(Gap(cause="trimmed", after="", policy=self._on_gap))
+
     def begin(self, at: At = None) -> Bookmarks:
         if isinstance(at, Mapping):
             return at

@@ -77,8 +77,11 @@ _OWN: tuple[tuple[type[Exception], type[PenstockError], str], ...] = (
     (boto.ConfigParseError, SettingsError, "correct ~/.aws/config"),
     (boto.ParamValidationError, SettingsError, "correct `table` or `stream`"),
     (boto.SSOError, Unavailable, _RENEWED),
-    (boto.LoginRefreshRequired, Unavailable, _RENEWED),
-    (boto.LoginTokenLoadError, Unavailable, _RENEWED),
+    *(
+        (getattr(boto, name), Unavailable, _RENEWED)
+        for name in ("LoginRefreshRequired", "LoginTokenLoadError")
+        if hasattr(boto, name)  # the oldest botocore that we take lacks them
+    ),
     (boto.ConnectionError, Unavailable, _LATER),
     (boto.HTTPClientError, Unavailable, _LATER),
     (boto.MetadataRetrievalError, Unavailable, _LATER),

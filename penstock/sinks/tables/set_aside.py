@@ -56,7 +56,7 @@ class TableLetters:
     def __init__(self, settings: TableSinkSettings) -> None:
         self.settings, self._database = settings, settings.database()
         self._connections: TableDatabase | HeldConnection = self._database
-        self._made_by: Any = None  # the connection that made the ledger
+        self._made_by: Any = None  # the held connection that made the ledger
 
     def dead_letters(self) -> Iterator[Mapping[str, Any]]:
         with self._ledger() as (ledger, _):
@@ -163,5 +163,6 @@ class TableLetters:
             ledger = self._database.ledger(cursor)
             if self._made_by is not cursor.connection:
                 ledger.make()
-                self._made_by = cursor.connection
+                if self._connections is not self._database:  # it is held
+                    self._made_by = cursor.connection
             yield ledger, cursor

@@ -34,7 +34,8 @@ def test_a_resumable_code_loses_nothing(
     server.fail(command, code, times=2)
     server.history.insert(2)
     assert there.read(2) == ["1", "2"]
-    assert len(there.errors) == 2
+    # With 391 the driver logs in again, and asks once more by itself.
+    assert len(there.errors) == (1 if code == 391 else 2)
 
 
 @pytest.mark.skipif(bool(REAL), reason="needs a server of its own")
