@@ -214,8 +214,7 @@ class Applier(HeldConnection):
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
         own = [one for one in found if not self._is_of_others(one[1])]
-        has_all = policy == "dead-letter" and not any(waits(*one) for one in found)
-        if not known and has_all and 0 < len(own) < len(found):
+        if not known and policy == "dead-letter" and 0 < len(own) < len(found):
             raise _Divided(own)
         letters: Counter[str] = Counter()
         skipped, lettered = Counter[str](), list[LineChange]()

@@ -214,6 +214,10 @@ def test_rows_that_refer_to_one_another_come_beside_a_change_that_is_refused(
         " ADD code text GENERATED ALWAYS AS (id::text) STORED UNIQUE",
         "ALTER TABLE items ADD FOREIGN KEY (name) REFERENCES items (code)",
     ]
-    write(statements, rows_of("INSERT 1 2", "INSERT 3 1", "INSERT 2 1"))
-    assert database.execute("SELECT id, name FROM items ORDER BY id") == [(1, "2"), (2, "1")]
+    # The next transaction says that the first one is over.
+    after = rows_of("INSERT 4 2", commit=2)
+    write(statements, rows_of("INSERT 1 2", "INSERT 3 1", "INSERT 2 1"), after)
+    assert database.execute("SELECT id, name FROM items ORDER BY id") == [
+        (1, "2"), (2, "1"), (4, "2"),
+    ]  # fmt: skip
     assert len(letters(database)) == 1
