@@ -73,6 +73,10 @@ class TableDatabase(ABC):
         """Whether a value has no room in its column."""
         return False
 
+    def is_of_type(self, error: object) -> bool:
+        """Whether the type of its column does not have a value."""
+        return False
+
     def check_deferred(self, cursor: Any) -> None:  # noqa: B027 - a database may have none
         """Has constraints and triggers that wait for the end of the transaction checked now."""
 

@@ -37,6 +37,7 @@ _CONFLICTS = ("23505", "23P01")  # another row is in the way
 _LOCKED = "55P03"  # others wait meanwhile: it is not tried again at once
 _TWICE = "21000"  # two rows of one statement have one key
 _TOO_LARGE = ("22001", "22003")
+_NO_VALUE = "22P02"  # as a label that an enum lacks
 
 _NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE", "TRUNCATE")
 _LEDGER = """
@@ -179,6 +180,10 @@ class PostgresDatabase(TableDatabase):
 
     def is_too_large(self, error: object) -> bool:
         return isinstance(error, psycopg.Error) and error.sqlstate in _TOO_LARGE
+
+    def is_of_type(self, error: object) -> bool:
+        is_no_value = isinstance(error, psycopg.Error) and error.sqlstate == _NO_VALUE
+        return is_no_value or self.is_too_large(error)
 
     def staged(
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,

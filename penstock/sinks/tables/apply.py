@@ -71,6 +71,7 @@ class Applier(HeldConnection):
         waits; it waits as well where changes do not fit the target. Raises Unavailable,
         Rejected (to stop), BeginAnew."""
         refused: Refused = ()
+        is_again = False
         while True:
             is_staged = table.id in self._staged
             try:
@@ -82,7 +83,11 @@ class Applier(HeldConnection):
                     return self._sifted(
                         cursor, table, plan, stretch.relation, cache(may_come), known=refused,
                         is_between=plan.changes[0].cursor < row.last_point, isolates=isolates,
+                        is_again=is_again,
                     )  # fmt: skip
+            except _Altered:
+                self._staged.pop(table.id, None)
+                is_again = True
             except _Divided as error:
                 self._staged.pop(table.id, None)
                 refused = error.refused
@@ -190,6 +195,7 @@ class Applier(HeldConnection):
         is_between: bool,
         isolates: Isolates,
         known: Refused,
+        is_again: bool,
     ) -> Applied:
         policy, changes = self._on_error, plan.changes
 
@@ -210,6 +216,11 @@ class Applier(HeldConnection):
         rest = [one for one in changes if _place(one) not in apart] if known else changes
         _, found = sift(rest, write, _middle, stops=stops)
         self._refuse_outgrown(cursor, table, plan, found)
+        of_types = (some for some, error in found if self._database.is_of_type(error.__cause__))
+        if not is_again and (some := next(of_types, None)):
+            with suppress(Rejected):
+                write(some)
+                raise _Altered
         refused = sorted([*known, *found], key=lambda one: _place(one[0][0]))
         if len(refused) == len(changes) and (error := refused[0][1]).code == "tables.recurring":
             return Applied(rest=changes, error=error)  # no change came through: it is of none
@@ -278,6 +289,10 @@ class Applier(HeldConnection):
         cause = error.__cause__
         is_theirs = isinstance(cause, Exception) and self._database.is_conflict(cause)
         return is_theirs or isinstance(error, Dangling)
+
+
+class _Altered(Exception):
+    """The target holds a value that it had refused a moment before."""
 
 
 class _Divided(Exception):

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from penstock.config.load import build_pipeline
+from penstock.model.errors import SettingsError
+from penstock.sinks.tables.fitness import outgrown
 from penstock.tables.drift import rounds
 from tests.servers import Database, Postgres
 from tests.sinks.postgres.flow import Flow
@@ -177,3 +179,29 @@ def test_what_was_too_large_at_first_is_a_letter_still(
         until(lambda: flow.check() or target.execute(VALUES) == [(1, "abc")], 60)
         assert flow.states() == [("live", "")]
     assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(1,)]
+
+
+def test_a_target_that_is_altered_while_it_refuses_values_gets_them(
+    database: Database, target: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the refusal and what is looked up to judge it."""
+    altered: list[object] = []
+
+    def altering(*args: Any, **kwargs: Any) -> Iterator[SettingsError]:
+        if not altered:
+            altered.extend(target.execute("ALTER TYPE mood ADD VALUE 'glad'") or ["done"])
+        return outgrown(*args, **kwargs)
+
+    monkeypatch.setattr("penstock.sinks.tables.apply.outgrown", altering)
+    database.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, v mood)")
+    target.execute("CREATE TYPE mood AS ENUM ('sad', 'ok')")
+    tables = {"t": {"create": True, "schema_changes": "ignore"}}
+    with Flow(database, target, tables, on_error="dead-letter") as flow:
+        flow.loaded()
+        database.execute("ALTER TYPE mood ADD VALUE 'glad'")
+        database.execute("INSERT INTO t VALUES (1, 'glad'), (2, 'sad'), (3, 'glad')")
+        until(lambda: flow.check() or target.execute(VALUES) == database.execute(VALUES), 60,
+              problem=lambda: (flow.states(), target.execute(VALUES)))  # fmt: skip
+    assert altered
+    assert target.execute("SELECT count(*) FROM penstock.dead_letter") == [(0,)]
