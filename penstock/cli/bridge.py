@@ -8,7 +8,6 @@ from urllib.parse import quote, unquote, urlsplit
 
 import click
 
-from penstock.cli.bridge_series import BRIDGE
 from penstock.cli.options import log_format
 from penstock.cli.run import serve
 from penstock.config import Pipeline, build_pipeline
@@ -70,7 +69,7 @@ def command(*, as_json: bool, is_compressed: bool, log_format: Format | None, **
         compression="zstd" if is_compressed else "none",
         **given,
     )
-    serve(pipeline, log_format=log_format, more=BRIDGE)
+    serve(pipeline, log_format=log_format, bridge="all")
 
 
 def bridge_pipeline(

@@ -114,4 +114,5 @@ def _latency(status: Status) -> float:
     return max((sink.latency_p50_ms or 0.0 for sink in status.sinks), default=0.0)
 
 
+SERIES = Additions(metrics=bridge_series)
 BRIDGE = Additions(metrics=bridge_series, status=bridge_status, line=bridge_line)

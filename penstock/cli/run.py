@@ -4,16 +4,15 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 import click
 import structlog
 
-from penstock.cli.bridge_series import bridge_series
 from penstock.cli.options import file_argument, log_format, overrides, state_option
 from penstock.config import Pipeline, load_pipeline, secrets_of
 from penstock.model.errors import Unavailable
 from penstock.ops.logs import Format, configure
-from penstock.ops.metrics import Additions
 
 # Set in the environment of a service that has started itself again.
 _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
@@ -34,18 +33,22 @@ def command(
     positions are saved, and acknowledged at the source.
     """
     pipeline = load_pipeline(file, overrides=overrides(state))
-    more = Additions(metrics=bridge_series) if bridge_metrics else None
-    serve(pipeline, log_format=log_format, more=more)
+    serve(pipeline, log_format=log_format, bridge="series" if bridge_metrics else "")
 
 
-def serve(pipeline: Pipeline, *, log_format: Format | None, more: Additions | None) -> None:
-    """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies."""
+def serve(
+    pipeline: Pipeline, *, log_format: Format | None, bridge: Literal["", "series", "all"]
+) -> None:
+    """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies.
+    `bridge`: which of the CDC bridge's additions are served."""
     configure(log_format, secrets=secrets_of(pipeline))
-    # Spark is imported late: a mistake in the file is reported without waiting for it.
+    # Spark and Prometheus are imported late: a mistake in the file is reported without them.
+    from penstock.cli.bridge_series import BRIDGE, SERIES
     from penstock.cli.check import findings
     from penstock.service.service import Service
     from penstock.spark.queries.supervised import EngineLost
 
+    more = {"": None, "series": SERIES, "all": BRIDGE}[bridge]
     service = Service(pipeline, findings=findings, more=more)
     try:
         raise SystemExit(service.run())

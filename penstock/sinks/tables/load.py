@@ -8,7 +8,7 @@ not, and moves a row to another key, the load begins anew.
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -25,11 +25,11 @@ from penstock.sinks.tables.row_writer import TableRowWriter
 from penstock.sinks.tables.settings import MappedTable, TableSinkSettings
 from penstock.sinks.tables.source_table import BeginAnew, SourceTable, Stretch, relation_of
 from penstock.sinks.tables.table_map import TableMap
-from penstock.sinks.tables.tied import may_depend
+from penstock.sinks.tables.tied import Parts, halved, may_depend
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_rows import LedgerRow, TableRecord
 from penstock.tables.lines import NOTHING, LineChange
-from penstock.tables.references import References
+from penstock.tables.references import Dangling, References
 from penstock.tables.staged import StagedRows
 from penstock.tables.states import TableEvent, TableState
 
@@ -213,7 +213,10 @@ class LedgerLoad:
         with applier.transaction("applying held changes") as cursor:
             ledger = self._database.ledger(cursor)
             references = self._database.references(cursor)
-            circle = ledger.unsettled(references.circle(self._table.target))
+            circle = [
+                each for each in ledger.unsettled(references.circle(self._table.target))
+                if (each.backend, each.sid) == (self.backend, self.partition)
+            ]  # fmt: skip
             row = self._lock(ledger, circle)
             if row.is_live or not row.has_rows:
                 return False, None, False
@@ -259,7 +262,8 @@ class LedgerLoad:
     def _settle_circle(
         self, cursor: Any, applier: Applier, references: References, circle: Sequence[TableRecord]
     ) -> None:
-        """Applies all changes that were held of tables that refer to each other."""
+        """Applies all changes that were held of a source's tables that refer to each other: those
+        that do not come out together, in halves of their transactions."""
         ledger = self._database.ledger(cursor)
         tables = {self._row.id: self._table} | {
             each.row.id: SourceTable(mapped=mapped, sid=each.sid, id=each.row.id)
@@ -267,22 +271,33 @@ class LedgerLoad:
         }  # fmt: skip
         rows = ledger.lock(tables)
         held = {id: ledger.take_held(row, _ALL)[0] for id, row in rows.items()}
+        own = rows[self._row.id]
+        if any(one.cursor < own.last_point for _, some in held[own.id] for one in some):
+            raise BeginAnew  # its rows are of several points
+        by_table = {tables[id]: row for id, row in rows.items()}
+
+        def come_out(parts: Parts) -> bool:
+            if applier.apply_together(cursor, parts, by_table, references):
+                return True
+            halves = halved(parts)
+            return len(halves) > 1 and all(map(come_out, halves))
+
         parts = {
             tables[id]: [Stretch(*each) for each in some] for id, some in held.items() if some
         }  # fmt: skip
+        if all(row.has_rows for row in rows.values()) and come_out(parts):
+            with suppress(Dangling), self._database.translated("applying held changes"):
+                self._database.check_deferred(cursor)
+                for row in rows.values():
+                    ledger.save(row.become(TableEvent.SETTLED))
+                return
         names = " and ".join(sorted(each.name for each in tables.values()))
-        if not all(row.has_rows for row in rows.values()) or not applier.apply_together(
-            cursor, parts, {tables[id]: row for id, row in rows.items()}, references,
-            isolates="deferred",
-        ):  # fmt: skip
-            raise Unavailable(
-                f"{names} refer to each other: their rows do not come out yet",
-                "tables",
-                hint="one of the foreign keys has to be DEFERRABLE INITIALLY DEFERRED, and what"
-                " rows refer to has to come; or set `sink.replica_role`, which leaves them out",
-            )
-        for row in rows.values():
-            ledger.save(row.become(TableEvent.SETTLED))
+        raise Unavailable(
+            f"{names} refer to each other: their rows do not come out yet",
+            "tables",
+            hint="one of the foreign keys has to be DEFERRABLE INITIALLY DEFERRED, and what"
+            " rows refer to has to come; or set `sink.replica_role`, which leaves them out",
+        )
 
     def wait(self, error: PenstockError) -> None:
         with self._locked("storing why a table waits") as (ledger, row):

@@ -4,6 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from penstock.model.errors import PenstockError
@@ -69,6 +70,10 @@ class Writing:
     open: Mapping[str, str]
     works: dict[SourceTable, TableWork]
 
+    @cached_property
+    def _references_now(self) -> References:
+        return self.database.references(self.cursor)
+
     def apply(self, parts: Parts) -> None:
         """Applies changes of tables that are tied: together; where that is refused, one half of
         their transactions after the other; and those of one transaction in their order, what
@@ -115,7 +120,7 @@ class Writing:
         work, done = self.works[table], Applied(rest=stretch.changes, error=self.refused)
 
         def may_come(change: LineChange) -> bool:
-            now = self.database.references(self.cursor).among([table.target])
+            now = self._references_now.among([table.target])
             if now != self.references.among([table.target]):
                 raise TiesChanged("foreign keys of the targets have changed", "tables")
             is_open = self.open.get(table.sid) == change.cursor

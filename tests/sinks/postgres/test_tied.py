@@ -381,3 +381,29 @@ def test_rows_that_refer_to_each_other_across_tables_are_loaded_together(
             " INSERT INTO staff SELECT n, n FROM generate_series(501, 900) n; COMMIT"
         )
         come_out(flow, database, target, *tables)
+
+
+CIRCLE = (
+    "CREATE TABLE teams (id int PRIMARY KEY, lead int); CREATE TABLE staff"
+    " (id int PRIMARY KEY, team int REFERENCES teams, big text); ALTER TABLE teams"
+    f" ADD FOREIGN KEY (lead) REFERENCES staff {DEFERRED}"
+)
+
+
+def test_rows_of_a_circle_that_were_read_at_several_points_are_loaded_anew(
+    database: Database, target: Database
+) -> None:
+    """As where a load was interrupted. Staff whose team is not there wait for it."""
+    database.execute("CREATE TABLE teams (id int PRIMARY KEY, lead int)")
+    database.execute("CREATE TABLE staff (id int PRIMARY KEY, team int, big text)")
+    target.execute(CIRCLE)
+    database.execute("INSERT INTO staff VALUES (1, 1), (2, 7); INSERT INTO teams VALUES (1, 1)")
+    tables: dict[str, Any] = {"teams": None, "staff": None}
+    with Flow(database, target, tables, on_error="dead-letter") as flow:
+        held = "SELECT held > 0 FROM penstock.ledger WHERE \"table\" = 'staff' AND state = 'loaded'"
+        until(lambda: flow.check() or target.execute(held) == [(True,)], 60, problem=flow.states)
+        target.execute(
+            "UPDATE penstock.ledger SET last_point = 'FFFFFFFF/FFFFFFFF' WHERE \"table\" = 'staff'"
+        )
+        database.execute("INSERT INTO teams VALUES (7, 2)")
+        come_out(flow, database, target, *tables)
