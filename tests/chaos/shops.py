@@ -49,11 +49,37 @@ _JOURNALED = "".join(
     f"CREATE TRIGGER emptied AFTER TRUNCATE ON {table} FOR EACH STATEMENT EXECUTE FUNCTION keep();"
     for table in ("events", "prices")
 )
+# The targets are somebody's: a role with limits owns them, and they have what it wanted of them.
 TARGETS = """
-CREATE TABLE items (sid text, id int, name text, large text, PRIMARY KEY (sid, id));
-CREATE TABLE events (LIKE items INCLUDING ALL);
-CREATE TABLE notes (sid text, note text);
+CREATE TABLE items (
+    sid text, id int GENERATED ALWAYS AS IDENTITY, name text, large text,
+    doubled int GENERATED ALWAYS AS (id * 2) STORED, mine text DEFAULT 'mine',
+    PRIMARY KEY (sid, id),
+    EXCLUDE USING btree (id WITH =, sid WITH =) DEFERRABLE INITIALLY DEFERRED);
+CREATE TABLE events (
+    sid text, id int, name text, large text, PRIMARY KEY (sid, id),
+    number int GENERATED ALWAYS AS IDENTITY);
+CREATE TABLE notes (sid text, note text CHECK (note <> 'no'));
+CREATE FUNCTION late() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.id < -9 THEN RAISE EXCEPTION 'no: %', NEW.id USING ERRCODE = 'AB001'; END IF;
+  RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER late AFTER INSERT OR UPDATE ON items
+    DEFERRABLE INITIALLY DEFERRED FOR EACH ROW EXECUTE FUNCTION late();
+ALTER TABLE items ENABLE ROW LEVEL SECURITY;
+CREATE POLICY none ON items USING (false);
+CREATE ROLE somebody LOGIN;
+GRANT CREATE ON DATABASE {database} TO somebody;
+ALTER SCHEMA public OWNER TO somebody;
+ALTER TABLE items OWNER TO somebody;
+ALTER TABLE events OWNER TO somebody;
+ALTER TABLE notes OWNER TO somebody;
 """
+LIMITS = {
+    "statement_timeout": "2s", "transaction_timeout": "2s", "lock_timeout": "20ms",
+    "idle_in_transaction_session_timeout": "1s", "default_transaction_isolation": "serializable",
+    "row_security": "on", "synchronous_commit": "off", "search_path": "nowhere",
+    "client_encoding": "LATIN1", "DateStyle": "German", "default_transaction_read_only": "on",
+}  # fmt: skip
 _FIRST, _LAST = datetime(1900, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 _TICK = timedelta(microseconds=1)
 
@@ -297,7 +323,10 @@ def shops(folder: Path, seed: int, large: int) -> Iterator[tuple[World, TableAud
         server = stack.enter_context(Postgres(settings=SOURCE))
         target_server = stack.enter_context(Postgres(settings=SERVER))
         target = stack.enter_context(target_server.database())
-        target.execute(TARGETS)
+        target.execute(TARGETS.format(database=target.name))
+        for name, value in LIMITS.items():
+            with suppress(psycopg.errors.UndefinedObject):  # of later versions
+                target.execute(f"ALTER ROLE somebody SET {name} = '{value}'")
         links = {
             "postgres": Proxy(server.host, server.port),
             "target": Proxy(target_server.host, target_server.port),
@@ -334,7 +363,9 @@ def shops(folder: Path, seed: int, large: int) -> Iterator[tuple[World, TableAud
             }],
             "sink": {
                 "type": "postgres",
-                "connection": behind("target", target.url, target_server.port),
+                "connection": behind(
+                    "target", target.url.replace("postgres@", "somebody@"), target_server.port
+                ),
                 "commit": {"rows": 2000, "wait": "50ms"},
                 "map": [{"backend": "shops", "tables": {
                     "items": None, "notes": None, "events": {"type": "append"},

@@ -1,7 +1,9 @@
 """Destinations of which a copy is kept and put back: as from a backup, a file that was copied, and
 a standby that lacked something and was promoted."""
 
+import shutil
 import sqlite3
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,6 +47,33 @@ class Server:
                     f"INSERT INTO {name} OVERRIDING SYSTEM VALUE TABLE kept."
                     + name.rpartition(".")[2]
                 )
+
+
+class Folder(Server):
+    """A server's folder is copied while it is stopped, and put back."""
+
+    def __init__(self, server: Postgres) -> None:
+        self._server, self._kept = server, server.folder / "kept"
+        super().__init__(Database(name="postgres", url=server.url))
+
+    def keep(self) -> None:
+        self._swap(self._server.data, self._kept)
+
+    def put_back(self) -> None:
+        self._swap(self._kept, self._server.data)
+
+    def _swap(self, of: Path, to: Path) -> None:
+        self._server.stop()
+        shutil.rmtree(to, ignore_errors=True)
+        # With its owner: PostgreSQL runs as another user.
+        subprocess.run(["cp", "-a", str(of), str(to)], check=True)
+        self._server.start()
+
+
+@contextmanager
+def folder_of(version: int) -> Iterator[Folder]:
+    with Postgres(version=version, settings=FAST) as server:
+        yield Folder(server)
 
 
 class File:

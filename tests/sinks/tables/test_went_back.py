@@ -10,7 +10,7 @@ import pytest
 from penstock.sinks.tables import write
 from penstock.snapshots import loading
 from tests.servers import Database, Postgres
-from tests.sinks.tables.destinations import MADE, File, Server, standby_of
+from tests.sinks.tables.destinations import MADE, File, Server, folder_of, standby_of
 from tests.sinks.tables.kept import Kept
 from tests.waiting import until
 
@@ -29,10 +29,12 @@ def source(postgres: Postgres) -> Iterator[Database]:
 def destination(
     request: pytest.FixtureRequest, postgres: Postgres, tmp_path: Path
 ) -> Iterator[Server | File]:
-    """With `indirect` also a "standby" that is promoted."""
+    """With `indirect` also a "standby" that is promoted, and a "folder" that is put back."""
     with ExitStack() as stack:
         if request.param == "file":
             yield File(tmp_path / "target.db")
+        elif request.param == "folder":
+            yield stack.enter_context(folder_of(18))
         elif request.param == "standby":
             yield stack.enter_context(standby_of(18))
         else:
@@ -40,6 +42,9 @@ def destination(
 
 
 PROMOTED = pytest.mark.parametrize("destination", ["server", "file", "standby"], indirect=True)
+PUT_BACK = pytest.mark.parametrize(
+    "destination", ["server", "file", "standby", "folder"], indirect=True
+)
 
 
 FlowOf = Callable[..., Kept]
@@ -84,7 +89,7 @@ def equal(source: Database, destination: Server | File) -> bool:
     return source.execute(rows) == destination.execute(rows)
 
 
-@PROMOTED
+@PUT_BACK
 def test_what_went_back_while_it_runs_is_found_before_anything_is_written(
     source: Database, destination: Server | File, flow_of: FlowOf
 ) -> None:
@@ -160,7 +165,7 @@ def test_what_was_acknowledged_is_a_gap(
         until(lambda: has(destination, 101, 200, 201))
 
 
-@PROMOTED
+@PUT_BACK
 def test_a_gap_is_mended_by_loading_anew(
     source: Database, destination: Server | File, flow_of: FlowOf
 ) -> None:
