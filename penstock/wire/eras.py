@@ -21,8 +21,8 @@ from penstock.model.position import Mark, Place
 
 _ERA = re.compile(r"e(\d{4})-")
 _LAST_ERA = 9999
-# What a mark has of its source: a PostgreSQL server, a MongoDB cluster, a container.
-_SOURCES = ("system", "cluster", "rid")
+# What a mark has of its source: a PostgreSQL server, a MongoDB cluster and database, a container.
+_SOURCES = ("system", "cluster", "database", "rid")
 
 
 def era_of(cursor: str) -> str:

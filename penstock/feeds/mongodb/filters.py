@@ -6,7 +6,7 @@ filters, and passed over by what the server calls it, never by counting.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import bson
@@ -16,16 +16,17 @@ from penstock.feeds.mongodb.losses import era_of_bookmark
 from penstock.feeds.mongodb.settings import ALL, MongoSettings
 from penstock.model.position import Bookmark, Mark, Place
 from penstock.wire.changestream.events import RAW, ChangeEvent, cursor_time, element
-from penstock.wire.changestream.tokens import token_from_mark
+from penstock.wire.changestream.tokens import history_of, token_from_mark
 from penstock.wire.eras import era_of, next_era
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
     """Only `listed` collections; or all but those `left_out`. With `every` database:
-    DATABASE.COLLECTION."""
+    DATABASE.COLLECTION; else of this `database` (`NAME/`)."""
 
     every: bool = False
+    database: str = ""
     listed: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
 
@@ -33,6 +34,7 @@ class Filter:
     def of(cls, settings: MongoSettings) -> "Filter":
         return cls(
             every=settings.database == ALL,
+            database=settings.only,
             listed=tuple(sorted(settings.collections)),
             left_out=tuple(sorted(settings.exclude_collections)),
         )
@@ -43,8 +45,8 @@ class Filter:
         return {name: list(names) for name, names in named.items() if names}
 
     def from_json(self, found: Mapping[str, Any]) -> "Filter":
-        return Filter(
-            every=self.every,
+        return replace(
+            self,
             listed=tuple(found.get("collections", ())),
             left_out=tuple(found.get("exclude_collections", ())),
         )
@@ -131,7 +133,8 @@ class Replay:
 
     def mark(self) -> dict[str, Any]:
         stored = [each._asdict() | {"filter": each.filter.to_json()} for each in self.stored]
-        return {"filter": self.now.to_json()} | ({"replay": stored} if stored else {})
+        found = {"filter": self.now.to_json()} | history_of("", "", self.now.database)
+        return found | ({"replay": stored} if stored else {})
 
     def match(self) -> dict[str, Any]:
         return either([self.now, *(each.filter for each in self.stored)])

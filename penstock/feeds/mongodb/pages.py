@@ -146,7 +146,7 @@ class StreamPages:
         self.partition = partition
         self._settings = settings
         self._era = beginning.era
-        self._context = beginning.cluster.encode()
+        self._context = f"{beginning.cluster}\n{settings.only}".encode()
         # Fragments of an event whose others are in the next reply.
         self._held = b""
         # A stretch that is read again since the filter was another one: places go on after it.

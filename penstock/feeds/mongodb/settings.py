@@ -143,6 +143,11 @@ class MongoSettings(BackendSettings):
             self.refuse_deltas()
         return self
 
+    @property
+    def only(self) -> str:
+        """The one database that is followed, as marks have it: `NAME/`; "" for all of them."""
+        return "" if self.database == ALL else f"{self.database}/"
+
     def takes(self, database: str, collection: str) -> bool:
         """Whether a collection of a database that is followed is."""
         name = f"{database}.{collection}" if self.database == ALL else collection

@@ -64,7 +64,7 @@ class ChangeStreamDecoder:
             )
         era = era_of(page.first.cursor)
         placer = Placer.before(page.first, era)
-        ending = mark_ending(era, page.context.decode())
+        ending = mark_ending(era, *page.context.decode().split("\n"))
         rows = [self._placed(event, placer, era, ending, page.payload) for event in run.events]
         for expected, row in (page.first, rows[0]), (page.last, rows[-1]):
             if expected != Place(row.cursor, row.ordinal):

@@ -1,7 +1,8 @@
 """Resume tokens as marks: a token is a document of the server's, kept whole and never compared.
 
 A mark is `{"token": {...}}`, `{"time": [seconds, counter]}` before the first token is known, and
-`era` beside either where it is not the first, and `cluster` where the server's is known.
+`era` beside either where it is not the first, `cluster` where the server's is known, and `database`
+(`NAME/`) where only one is followed: cluster times are of all databases.
 """
 
 from base64 import b64decode, b64encode
@@ -25,9 +26,9 @@ def mark_of(token: bytes, era: str, cluster: str = "") -> dict[str, Any]:
     return {"token": fields, **history_of(era, cluster)}
 
 
-def mark_ending(era: str, cluster: str) -> str:
+def mark_ending(era: str, cluster: str, database: str = "") -> str:
     """What `mark_text` ends with in all marks of one history."""
-    found = history_of(era, cluster)
+    found = history_of(era, cluster, database)
     return "," + orjson.dumps(found).decode()[1:] if found else "}"
 
 
@@ -41,9 +42,9 @@ def mark_text(token: bytes, ending: str) -> str | None:
     return orjson.dumps(mark_of(token, "")).decode()[:-1] + ending
 
 
-def history_of(era: str, cluster: str) -> dict[str, str]:
+def history_of(era: str, cluster: str, database: str = "") -> dict[str, str]:
     """What a mark has of the history that it is of, beside its token or time."""
-    named = {"era": era, "cluster": cluster}
+    named = {"era": era, "cluster": cluster, "database": database}
     return {name: text for name, text in named.items() if text}
 
 

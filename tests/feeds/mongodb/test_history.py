@@ -433,11 +433,13 @@ def test_a_mark_without_a_cluster_is_accepted_once_and_completed(
     assert bookmark.mark is not None
     cluster = f"rs0/{server.history.id}"
     assert bookmark.mark["cluster"] == cluster
+    assert bookmark.mark["database"] == f"{feed_of(server).settings.database}/"
     old = {name: value for name, value in bookmark.mark.items() if name != "cluster"}
     again = reading(feed_of(server), bookmark._replace(mark=old))
     server.history.insert(2)
     again.read(1)
     assert json.loads(again.rows[0]["mark"])["cluster"] == cluster
+    assert json.loads(again.rows[0]["mark"])["database"] == bookmark.mark["database"]
     assert (again.bookmark().mark or {})["cluster"] == cluster
 
 

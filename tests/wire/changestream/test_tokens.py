@@ -9,6 +9,7 @@ from bson.binary import Binary
 from penstock.model.errors import Malformed
 from penstock.wire.changestream.tokens import (
     hash_of,
+    history_of,
     mark_ending,
     mark_of,
     mark_text,
@@ -26,14 +27,15 @@ TOKENS = [
 @pytest.mark.parametrize("token", TOKENS)
 @pytest.mark.parametrize("era", ["", "e0001-"])
 @pytest.mark.parametrize("cluster", ["", "rs0/6b05", 'a"b\\/'])
+@pytest.mark.parametrize("database", ["", "shop/"])
 def test_a_mark_gives_back_the_whole_token(
-    token: dict[str, object], era: str, cluster: str
+    token: dict[str, object], era: str, cluster: str, database: str
 ) -> None:
     raw = bson.encode(token)
-    mark = mark_of(raw, era, cluster)
+    mark = mark_of(raw, era, cluster) | history_of(era, cluster, database)
     assert bson.encode(token_from_mark(json.loads(json.dumps(mark)))) == raw
     assert (mark.get("era", ""), mark.get("cluster", "")) == (era, cluster)
-    text = mark_text(raw, mark_ending(era, cluster))
+    text = mark_text(raw, mark_ending(era, cluster, database))
     assert text is not None
     assert json.loads(text) == mark
 

@@ -18,6 +18,9 @@ SinkOf = Callable[..., JetStreamSink]
 MARKS = {
     "postgres": [{"system": "71", "timeline": 1}, {"system": "72", "timeline": 1}],
     "mongodb": [{"token": {"_data": "8"}, "cluster": f"rs0/{id}"} for id in "ab"],
+    "databases of a cluster": [
+        {"token": {"_data": "8"}, "cluster": "rs0/a", "database": name} for name in ("a/", "ab/")
+    ],
     "cosmos": [{"rid": "a=", "range": ["", "FF"]}, {"rid": "b=", "range": ["", "FF"]}],
 }  # fmt: skip
 
