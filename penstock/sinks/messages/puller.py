@@ -1,9 +1,11 @@
 """`layout: puller`: the flat event of a fan-out service between MongoDB and its consumers.
 
-For consumers that exist already. docs/reference/messages.md has every field.
+For consumers that exist already: the names and values are those that Go's `encoding/json` writes
+and reads of a struct without tags. docs/reference/messages.md has every field.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -21,6 +23,7 @@ class Puller(Layout):
     """Several changes are an array of events. What became of a collection or database is not
     published: no event of a puller says it."""
 
+    version = 2
     omits = ("DROP", "RENAME", "DROP_DATABASE", "INVALIDATE")
 
     fields = (
@@ -31,21 +34,21 @@ class Puller(Layout):
     def body(self, change: Mapping[str, Any]) -> Any:
         operation, document = change["operation"], change["document_id"]
         return {
-            "event_id": change["event_id"],
-            "tenant": change["tenant"],
-            "collection": change["collection"],
-            "type": "UPDATE" if operation == "REPLACE" else operation,
-            "document_id": document,
-            "full_document": change["data"],
-            "cluster_time": _time(change["cursor"]) if is_document(change) else None,
-            "txn_number": _number(change["transaction"]),
-            "resume_token": _token(change["mark"]),
-            "timestamp": change["committed_ms"],
+            "EventID": change["event_id"],
+            "TenantID": change["tenant"],
+            "Collection": change["collection"],
+            "DocumentID": document,
+            "Type": "UPDATE" if operation == "REPLACE" else operation,
+            "FullDocument": change["data"],
+            "ClusterTime": _time(change["cursor"]) if is_document(change) else None,
+            "TxnNumber": _number(change["transaction"]),
+            "ResumeToken": _token(change["mark"]),
+            "Timestamp": change["committed_ms"],
             # What the hash partition is the hash of.
-            "partition_key": None
+            "PartitionKey": None
             if document is None
             else f"{change['collection'] or ''}/{document}",
-            "partition_id": change["hash_partition"],
+            "PartitionID": change["hash_partition"],
         }
 
     def changes(self, body: Any) -> Sequence[Mapping[str, Any]]:
@@ -55,7 +58,7 @@ class Puller(Layout):
 @lru_cache(maxsize=1)
 def _time(cursor: str) -> Mapping[str, int] | None:
     match = _TIME.fullmatch(cursor)
-    return {"t": int(match[1], 16), "i": int(match[2], 16)} if match else None
+    return {"T": int(match[1], 16), "I": int(match[2], 16)} if match else None
 
 
 def _number(transaction: str | None) -> Any:
@@ -64,23 +67,30 @@ def _number(transaction: str | None) -> Any:
     return orjson.Fragment(number) if slash and number.isdecimal() else None
 
 
-def _token(mark: str | None) -> Any:
+def _token(mark: str | None) -> str | None:
+    """The token's BSON, as a `bson.Raw` is in JSON."""
     found = None if mark is None else orjson.loads(mark)
-    return found.get("token") if isinstance(found, dict) else None
+    if not isinstance(found, dict) or not isinstance(found.get("token"), dict):
+        return None
+    import bson  # which only MongoDB's extra has
+
+    from penstock.wire.changestream.tokens import token_from_mark
+
+    return b64encode(bson.encode(token_from_mark(found))).decode()
 
 
 def _change(event: Mapping[str, Any]) -> Mapping[str, Any]:
     return {
         **dict.fromkeys(FIELDS),
-        "event_id": event["event_id"],
-        "backend": event["event_id"].partition(":")[0],
-        "tenant": event["tenant"],
-        "collection": event["collection"],
-        "operation": event["type"],
-        "document_id": event["document_id"],
-        "data": event["full_document"],
+        "event_id": event["EventID"],
+        "backend": event["EventID"].partition(":")[0],
+        "tenant": event["TenantID"],
+        "collection": event["Collection"],
+        "operation": event["Type"],
+        "document_id": event["DocumentID"],
+        "data": event["FullDocument"],
         "unchanged": [],
-        "committed_at": of_milliseconds(event["timestamp"]),
+        "committed_at": of_milliseconds(event["Timestamp"]),
     }
 
 

@@ -1,7 +1,9 @@
 """The layouts for consumers that exist already: Debezium's envelope, and CloudEvents."""
 
+from base64 import b64encode
 from typing import Any
 
+import bson
 import orjson
 import ormsgpack
 import pytest
@@ -133,11 +135,11 @@ def test_a_document_as_a_puller_has_it() -> None:
     )  # fmt: skip
     assert bodies(batch, "puller") == [
         {
-            "event_id": "shop:6921A5B3/00000002:9f86d081884c7d65", "tenant": "acme",
-            "collection": "users", "type": "UPDATE", "document_id": "alice",
-            "full_document": {"name": "A"}, "cluster_time": {"t": 0x6921A5B3, "i": 2},
-            "txn_number": 17, "resume_token": token, "timestamp": 1795255323000,
-            "partition_key": "users/alice", "partition_id": 4,
+            "EventID": "shop:6921A5B3/00000002:9f86d081884c7d65", "TenantID": "acme",
+            "Collection": "users", "DocumentID": "alice", "Type": "UPDATE",
+            "FullDocument": {"name": "A"}, "ClusterTime": {"T": 0x6921A5B3, "I": 2},
+            "TxnNumber": 17, "ResumeToken": b64encode(bson.encode(token)).decode(),
+            "Timestamp": 1795255323000, "PartitionKey": "users/alice", "PartitionID": 4,
         }
     ]  # fmt: skip
 
@@ -146,13 +148,13 @@ def test_what_a_source_does_not_have_is_null_for_a_puller() -> None:
     (event,) = bodies(batch_of(1, committed_at=None, after=None, document_id=None), "puller")
     absent = [name for name, value in event.items() if value is None]
     assert absent == [
-        "tenant", "document_id", "full_document", "cluster_time", "txn_number", "resume_token",
-        "timestamp", "partition_key",
+        "TenantID", "DocumentID", "FullDocument", "ClusterTime", "TxnNumber", "ResumeToken",
+        "Timestamp", "PartitionKey",
     ]  # fmt: skip
-    assert event["partition_id"] == 0
+    assert event["PartitionID"] == 0
 
 
 def test_sources_with_and_without_cluster_times_may_share_a_batch() -> None:
     batch = batch_of(4, relation_id=[1, None, 1, None], namespace=["public", "shop"] * 2)
-    time = {"t": 0, "i": 1}
-    assert [event["cluster_time"] for event in bodies(batch, "puller")] == [None, time] * 2
+    time = {"T": 0, "I": 1}
+    assert [event["ClusterTime"] for event in bodies(batch, "puller")] == [None, time] * 2
