@@ -149,7 +149,7 @@ def _measured(
                 fresh(), load=load, extra=extra, version=options["version"],
                 beside=options["beside"], **times,
             )  # fmt: skip
-        rows = 1000 + load.rate * (options["seconds"] + options["warm_up"])
+        rows = 1000 + load.rate * (options["seconds"] + options["warm_up"]) + 2 * load.size
         with open_source(options["source"], rows) as source:
             return latency_source(fresh(), source, load=load, extra=extra, **times)
 

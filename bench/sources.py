@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from .dynamodb import DynamoDB
 from .memory import Memory
-from .mongodb import MongoDB
+from .mongodb import MongoDB, SecantusDB
 
 
 class Source(Protocol):
@@ -64,6 +64,7 @@ class PacedWriter:
 
 _OPENED: Mapping[str, Callable[[int], AbstractContextManager[Source]]] = {
     "mongodb": MongoDB,
+    "secantusdb": SecantusDB,
     "dynamodb": DynamoDB,
     "memory": Memory,
 }

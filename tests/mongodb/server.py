@@ -247,7 +247,11 @@ class ScriptedMongod:
             return self._count(command)
         assert command["cursor"] == {"batchSize": 0}, "others are not scripted"
         number = next(self._numbers)
-        opened = self._cursors[number] = ChangeStreamCursor(
+        opened = self._cursors[number] = self._opened(command)
+        return _cursor(command, number, "firstBatch", [], opened.token)
+
+    def _opened(self, command: _Document) -> ChangeStreamCursor:
+        return ChangeStreamCursor(
             self.history,
             command["$db"],
             command["pipeline"],
@@ -256,7 +260,6 @@ class ScriptedMongod:
             split_over=self.split_over,
             late=self.late,
         )
-        return _cursor(command, number, "firstBatch", [], opened.token)
 
     def _count(self, command: _Document) -> _Document:
         """What the driver's `count_documents({})` sends."""

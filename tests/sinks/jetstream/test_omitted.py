@@ -40,7 +40,7 @@ def test_a_puller_gets_documents_only_and_the_position_passes_the_rest(
         assert receipt.position == {PartitionId(partition): last}
         bodies = [orjson.loads(message.data) for message in read(nats.url, stream)]
         events = [one for body in bodies for one in (body if isinstance(body, list) else [body])]
-        assert [event["type"] for event in events] == ["INSERT", "UPDATE", "DELETE"]
+        assert [event["Type"] for event in events] == ["INSERT", "UPDATE", "DELETE"]
 
 
 def test_nothing_but_what_is_omitted_is_passed_too(sink_of: Any) -> None:

@@ -101,4 +101,3 @@ def test_what_is_null_leaves_the_fields_of_a_struct_as_they_are() -> None:
     for event in events(batch, "change"):
         assert not {"FullDocument", "ClusterTime", "ResumeToken", "Timestamp"} & set(event)
         assert event["Type"] == "DELETE"
-
