@@ -22,7 +22,6 @@ from hypothesis import HealthCheck, settings
 
 from penstock.model.errors import Unavailable
 from penstock.sinks.jetstream.session import _idle, _lock
-from tests.dynamodb.local import DynamodbLocal
 from tests.mongo import Shop, mongodb, shop_on
 from tests.servers import Database, EmbeddedServer, Etcd, Nats, Postgres, etcd_program, postgres_bin
 from tests.wire.cells import examples
@@ -137,17 +136,6 @@ def shop(mongo: str) -> Iterator[Shop]:
     """A fresh database of MongoDB: `.url`, `.name`, `.db`, `.feed(**settings)`."""
     with shop_on(mongo) as fresh:
         yield fresh
-
-
-@pytest.fixture(scope="session")
-def dynamodb_local() -> Iterator[DynamodbLocal]:
-    """A DynamoDB Local."""
-    try:
-        server = DynamodbLocal()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
-        yield server
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
 """A DynamoDB Streams server that follows a script: HTTP and JSON as the service speaks them, for
-boto3 and anything else, with what neither moto nor DynamoDB Local can be made to do.
+boto3 and anything else, with what other servers cannot be made to do.
 
     with StreamsServer() as server:
         stream = server.stream("users")
@@ -13,6 +13,10 @@ boto3 and anything else, with what neither moto nor DynamoDB Local can be made t
         server.ages = True                    # records are kept for a day, by the server's clock
         server.advance(16 * 60)               # every iterator has expired
         server.counts["GetRecords"]           # calls so far
+
+Tables that are made, written to and changed by boto3 have streams, too (`tables`):
+
+        server.rolls = 4 * 3600               # the shard that is written to ends, and has a child
 """
 
 import itertools
@@ -21,8 +25,8 @@ from email.utils import formatdate
 from typing import Any
 
 from penstock.feeds.dynamodb import DynamodbSettings
-from tests.dynamodb.service import StreamsService
 from tests.dynamodb.streams import Refused
+from tests.dynamodb.tables import TablesService
 from tests.servers.http import HttpHandler, HttpStandIn
 
 _accounts = itertools.count()
@@ -45,14 +49,14 @@ class _Handler(HttpHandler):
         return formatdate(self.stand_in.now if timestamp is None else timestamp, usegmt=True)
 
 
-class StreamsServer(HttpStandIn, StreamsService):
+class StreamsServer(HttpStandIn, TablesService):
     """See above."""
 
     handler = _Handler
 
     def __init__(self) -> None:
         HttpStandIn.__init__(self)
-        StreamsService.__init__(self)
+        TablesService.__init__(self)
         self.access_key = f"key{next(_accounts)}"  # an account of its own: its limits, too
 
 

@@ -117,25 +117,33 @@ class StreamsService:
                         self._failures.remove(failure)
                     raise failure.error
             self._limit(operation, shard if operation == "GetRecords" else "")
-            if self.ages:
-                for stream in self.streams.values():
-                    stream.age()
+            self._pass_time()
             if operation == "GetRecords":
                 return self._records(request, place)
-            found = {
-                "ListStreams": self._list,
-                "DescribeStream": self._describe,
-                "GetShardIterator": self._iterator,
-                "DescribeTable": self._describe_table,
-                "Scan": self._scan,
-            }[operation](request)
-            return json.dumps(found).encode()
+            return json.dumps(self._operation(operation)(request)).encode()
+
+    def _operation(self, name: str) -> Callable[[dict[str, Any]], dict[str, Any]]:
+        return {
+            "ListStreams": self._list,
+            "DescribeStream": self._describe,
+            "GetShardIterator": self._iterator,
+            "DescribeTable": self._describe_table,
+            "Scan": self._scan,
+        }[name]
+
+    def _pass_time(self) -> None:
+        """What time does to streams, before an answer."""
+        if self.ages:
+            for stream in self.streams.values():
+                stream.age()
 
     def _describe_table(self, request: dict[str, Any]) -> dict[str, Any]:
         """botocore's service model (dynamodb, 2012-08-10), as far as penstock reads it."""
         name = request["TableName"]
         found = max((each for each in self.streams.values() if each.table == name),
-                    key=lambda each: each.label)  # fmt: skip
+                    key=lambda each: each.label, default=None)  # fmt: skip
+        if found is None:
+            raise Refused("ResourceNotFoundException", f"Table: {name} not found")
         enabled = {"StreamEnabled": True, "StreamViewType": found.view}
         table = {
             "TableName": name,
@@ -148,16 +156,27 @@ class StreamsService:
 
     def _scan(self, request: dict[str, Any]) -> dict[str, Any]:
         """Items of a segment, by a hash of the key: `LastEvaluatedKey` where there may be more."""
-        last = request.get("ExclusiveStartKey", {}).get("id", {}).get("S", "")
+        name, segments = request["TableName"], request.get("TotalSegments", 1)
+        last, most = request.get("ExclusiveStartKey"), request.get("Limit", 1000)
+        items = sorted(self._items_of(name).items())
+        if last is not None:
+            items = items[1 + [self._key_of(name, item) for _, item in items].index(last) :]
         found = [
-            {"id": {"S": key}, **item}
-            for key, item in sorted(self.items.items())
-            if key > last and crc32(key.encode()) % request["TotalSegments"] == request["Segment"]
+            item
+            for key, item in items
+            if crc32(key.encode()) % segments == request.get("Segment", 0)
         ]
-        page = found[: request["Limit"]]
-        more = {"LastEvaluatedKey": {"id": page[-1]["id"]}} if len(page) == request["Limit"] else {}
-        used = {"TableName": request["TableName"], "CapacityUnits": 1.0}
-        return {"Items": page, "Count": len(page), "ConsumedCapacity": used, **more}
+        page = found[:most]
+        more = {"LastEvaluatedKey": self._key_of(name, page[-1])} if len(page) == most else {}
+        used = {"TableName": name, "CapacityUnits": 1.0}
+        items_of_page = {} if request.get("Select") == "COUNT" else {"Items": page}
+        return {**items_of_page, "Count": len(page), "ConsumedCapacity": used, **more}
+
+    def _items_of(self, table: str) -> dict[str, dict[str, Any]]:
+        return {key: {"id": {"S": key}, **item} for key, item in self.items.items()}
+
+    def _key_of(self, table: str, item: dict[str, Any]) -> dict[str, Any]:
+        return {"id": item["id"]}
 
     def _limit(self, operation: str, shard: str) -> None:
         most = self.limits.get(operation)

@@ -1,7 +1,8 @@
 """The streams, shards and records of the scripted server: what it holds, without HTTP.
 
 "Model" names the documentation of the service model in botocore 1.44.5 (dynamodbstreams,
-2012-08-10), "guide" the DynamoDB developer guide, and "Local" what DynamoDB Local 2.6 does.
+2012-08-10), "guide" the DynamoDB developer guide, and "Local" what DynamoDB Local 2.6 does, as
+was seen before its licence took it out of the tests.
 """
 
 from __future__ import annotations

@@ -181,7 +181,7 @@ def test_the_first_bookmark_of_a_replaced_stream_whose_shard_is_gone(table: Tabl
 
 
 def test_trim_horizon_begins_although_a_listed_root_cannot_be_read(table: Table) -> None:
-    """DynamoDB Local lists a shard, and does not read it, from 24 to 29 hours after its end."""
+    """As between 24 and 29 hours after a shard ended on one server (`Shard.gone`)."""
     table.put(table.shard, "old")
     table.child(table.shard, "b")
     table.shard.gone = True

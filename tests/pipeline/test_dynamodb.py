@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.model.errors import Unavailable
-from tests.dynamodb.local import DynamodbLocal, Table
+from tests.dynamodb.endpoints import OTHERS, Endpoint, table_on
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Stream
 from tests.pipeline.running import Run, count, eventually, messages, send, tree
@@ -129,15 +128,13 @@ def test_splits_under_load_are_exact_under_kill_9(tmp_path: Path, nats: Nats, st
         assert not run.log.count("level=error"), run.log
 
 
-# The splits under kills run through the whole pipeline, and the iterator reads DynamoDB Local.
+# The splits under kills run through the whole pipeline, and the iterator reads the same servers.
 @pytest.mark.thorough
-def test_dynamodb_local_is_delivered_exactly_once(tmp_path: Path, nats: Nats, stream: str) -> None:
-    try:
-        local = DynamodbLocal()
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with local:
-        table = Table(local.url)
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_server_that_others_wrote_is_delivered_exactly_once(
+    kind: type[Endpoint], tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    with kind() as server, table_on(server) as table:
         document = pipeline(nats, stream, None, **table.given)
         run = Run(tmp_path, document)
         try:

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import Changes, Observer, PartitionContext, Processor
 from penstock.leases.memory import MemoryStore
-from tests.dynamodb.local import Table
+from tests.dynamodb.endpoints import table_on
 from tests.mongo import Shop
 from tests.servers import Database, Moto
 from tests.waiting import until
@@ -147,8 +147,7 @@ def test_mongodb_is_processed(shop: Shop) -> None:
 
 
 def test_dynamodb_is_processed() -> None:
-    with Moto() as server:
-        table = Table(server.url, "NEW_AND_OLD_IMAGES")
-        settings = {**table.given, "table": "users", "reads": 1000, "poll": 0.01}
+    with Moto() as server, table_on(server) as table:
+        settings: dict[str, Any] = {**table.given, "reads": 1000, "poll": 0.01}
         settings["start"] = "trim_horizon"
         continues("dynamodb", settings, "id", lambda n: table.put(str(n)))

@@ -1,4 +1,4 @@
-"""The iterator on servers that others wrote: DynamoDB Local and moto, which is kept in memory."""
+"""The iterator on servers that others wrote (`dynamodb/endpoints.py`), and on the scripted one."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -9,41 +9,31 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.model.errors import InvalidStream, Unavailable
+from penstock.model.errors import InvalidStream
 from penstock.stream import Stream
-from tests.dynamodb.local import DynamodbLocal, Table
+from tests.dynamodb.endpoints import OTHERS, Endpoint, Table, table_on
+from tests.dynamodb.server import StreamsServer
 from tests.servers import Moto
 from tests.stream.taking import ids, saved, some
 
 pytestmark = [pytest.mark.live]
 
 
-@pytest.fixture(scope="module", params=[DynamodbLocal, Moto])
-def server(request: pytest.FixtureRequest) -> Iterator[DynamodbLocal | Moto]:
-    with ExitStack() as stack:
-        try:
-            made = stack.enter_context(request.param())
-        except Unavailable as error:
-            pytest.skip(str(error))
+@pytest.fixture(scope="module", params=[*OTHERS, StreamsServer])
+def server(request: pytest.FixtureRequest) -> Iterator[Endpoint]:
+    with request.param() as made:
         yield made
 
 
 @pytest.fixture
-def table_of(server: DynamodbLocal | Moto) -> Iterator[Callable[..., Table]]:
-    """`table_of(view)`: moto has one database for all, so that its table is deleted again."""
-    tables: list[Table] = []
-
-    def make(view: str = "NEW_AND_OLD_IMAGES") -> Table:
-        tables.append(Table(server.url, view))
-        return tables[-1]
-
-    yield make
-    for table in tables:
-        table.client.delete_table(TableName=table.name)
+def table_of(server: Endpoint) -> Iterator[Callable[..., Table]]:
+    """`table_of(view)`."""
+    with ExitStack() as stack:
+        yield lambda *view: stack.enter_context(table_on(server, *view))
 
 
-def opened(table: Table, at: Any = "trim_horizon", name: str = "users") -> Stream:
-    given = {**table.given, "table": name, "reads": 1000, "poll": 0.01}
+def opened(table: Table, at: Any = "trim_horizon", name: str = "") -> Stream:
+    given = {**table.given, "table": name or table.name, "reads": 1000, "poll": 0.01}
     return penstock.stream("dynamodb", at=at, **given)
 
 
@@ -77,7 +67,7 @@ def test_records_have_images_with_pythons_values(table_of: Callable[..., Table])
     assert changed["old"] == inserted["new"]
     assert (removed["new"], removed["old"]) == (None, {"id": "a", "n": 7})
     for record in (inserted, changed, removed):
-        # DynamoDB Local cuts times to the minute.
+        # A server may cut times to the minute.
         assert abs(record["meta"]["created_at"] - before) < timedelta(minutes=5)
         assert record["meta"]["sequence_number"].isdecimal()
 
@@ -112,7 +102,7 @@ def test_resume_from_every_token_gives_exactly_the_rest(table_of: Callable[..., 
 
 
 def test_latest_is_pinned_and_moves_go_everywhere(
-    server: DynamodbLocal | Moto, table_of: Callable[..., Table]
+    server: Endpoint, table_of: Callable[..., Table]
 ) -> None:
     table = table_of()
     table.fill(5)
@@ -121,7 +111,7 @@ def test_latest_is_pinned_and_moves_go_everywhere(
     table.fill(3, start=5)
     now = datetime.now(UTC)
     # moto takes AT_TIMESTAMP, and fails at the first read with it.
-    times = [now - timedelta(hours=1)] if isinstance(server, DynamodbLocal) else []
+    times = [now - timedelta(hours=1)] if not isinstance(server, Moto) else []
     with opened(table, token) as stream:
         assert ids(some(stream, 3)) == names(5, 8)
         for position in ("trim_horizon", "TRIM_HORIZON", *times):

@@ -1,9 +1,9 @@
-"""A mirror of a table of DynamoDB Local: a snapshot while items change, then the changes."""
+"""A mirror of a table of DynamoDB: a snapshot while items change, then the changes."""
 
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from penstock.sinks.jetstream import JetStreamSink
 from penstock.snapshots.records import Records
 from tests.consumer.mirror.world import STREAM, Pump, World, converges, sqlite_rows
 from tests.dynamodb.consumers import fast
-from tests.dynamodb.local import DynamodbLocal, Table
+from tests.dynamodb.endpoints import OTHERS, WHOLE, Endpoint, Table, table_on
 from tests.reading.made import options_of
 from tests.servers import Nats
 from tests.waiting import until
@@ -71,9 +71,11 @@ class ItemWorld(World):
 
     def same(self, target: str) -> None:
         """Asserts that the mirror has the table's items."""
-        with closing(iter(self.feed.collection("users").rows(None))) as rows:
+        with closing(iter(self.feed.collection(self.table.name).rows(None))) as rows:
             mine = {f'"{identity}"': _as_json(item) for identity, item in rows}
-        theirs = {row["id"]: orjson.loads(row["document"]) for row in sqlite_rows(target, "users")}
+        theirs = {
+            row["id"]: orjson.loads(row["document"]) for row in sqlite_rows(target, self.table.name)
+        }
         assert theirs.keys() == mine.keys()
         assert theirs == mine
 
@@ -110,19 +112,23 @@ def _as_json(item: Any) -> Any:
 
 @pytest.fixture
 def world_of_items(
-    dynamodb_local: DynamodbLocal, own_nats: Callable[..., Nats], tmp_path: Path
+    request: pytest.FixtureRequest, own_nats: Callable[..., Nats], tmp_path: Path
 ) -> Iterator[Callable[..., ItemWorld]]:
-    made: list[ItemWorld] = []
+    """On a server of the class that is the parameter."""
+    kind: type[Endpoint] = request.param
+    with ExitStack() as stack:
+        server = stack.enter_context(kind())
 
-    def make(on_gap: str = "fail", **snapshot: Any) -> ItemWorld:
-        made.append(ItemWorld(Table(dynamodb_local.url), own_nats(), tmp_path, on_gap, **snapshot))
-        return made[-1]
+        def make(on_gap: str = "fail", **snapshot: Any) -> ItemWorld:
+            table = stack.enter_context(table_on(server))
+            made = ItemWorld(table, own_nats(), tmp_path, on_gap, **snapshot)
+            stack.callback(made.close)
+            return made
 
-    yield make
-    for each in made:
-        each.close()
+        yield make
 
 
+@pytest.mark.parametrize("world_of_items", OTHERS, indirect=True)
 def test_writes_while_it_is_read_converge(
     world_of_items: Callable[..., ItemWorld], tmp_path: Path
 ) -> None:
@@ -141,28 +147,30 @@ def test_writes_while_it_is_read_converge(
                 world.table.put(key, v={"N": str(counted[0])})
             counted[0] += 1
 
-    converges(world, target, "users", write, lambda: counted[0])
+    converges(world, target, world.table.name, write, lambda: counted[0])
     world.same(target)
 
 
+@pytest.mark.parametrize("world_of_items", OTHERS, indirect=True)
 def test_items_then_their_changes(world_of_items: Callable[..., ItemWorld], tmp_path: Path) -> None:
     world, target = world_of_items(), f"sqlite:///{tmp_path}/m.db"
     world.table.put("a", n={"N": "1.50"}, m={"M": {"l": {"L": [{"NULL": True}]}}})
     world.table.put("b", n={"N": "2"})
     world.start()
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     world.same(target)
     world.table.put("a", n={"N": "3"})
     world.table.delete("b")
     world.table.put("document", document={"S": "x"})
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     world.same(target)
 
 
+@pytest.mark.parametrize("world_of_items", WHOLE, indirect=True)
 def test_items_that_changed_while_the_stream_was_disabled_are_mended_by_a_snapshot(
     world_of_items: Callable[..., ItemWorld], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A stream that is enabled again is another one (tests/dynamodb/test_local.py): what was
+    """A stream that is enabled again is another one (tests/dynamodb/test_tables.py): what was
     written in between is in neither."""
     monkeypatch.setattr("penstock.service.snapshots._LOOK", 0.0)
     world, target = world_of_items("resnapshot", chunk_rows=5), f"sqlite:///{tmp_path}/m.db"
@@ -171,9 +179,9 @@ def test_items_that_changed_while_the_stream_was_disabled_are_mended_by_a_snapsh
     world.stop_pump()
     world.pump = AllShards(world)
     world.pump.start()
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     world.table.put("r1", v={"N": "1"})  # a change of before the gap
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     world.same(target)
     world.table.enable(False)
     world.table.put("r1", v={"N": "2"})
@@ -191,9 +199,9 @@ def test_items_that_changed_while_the_stream_was_disabled_are_mended_by_a_snapsh
     assert [gap["cause"] for gap in row["gaps"]] == ["stream_replaced"]
     world.table.put("r2", v={"N": "3"})  # a change of after it
     world.table.delete("r3")
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     world.same(target)
     taken = Records(world.connection, "shop").all()
     assert [each.state for each in taken] == ["done", "done"], "the mirror needs no other"
-    world.mirror(target, tables=["users"])
+    world.mirror(target, tables=[world.table.name])
     assert len(Records(world.connection, "shop").all()) == 2

@@ -122,6 +122,18 @@ def test_without_times_in_botocore_a_shard_is_scanned(
     assert asked(server) == []
 
 
+def test_a_record_whose_time_was_cut_to_the_minute_may_be_of_the_start(
+    server: StreamsServer, stream: Stream, shard: Shard
+) -> None:
+    """As DynamoDB Local cuts them: of the start's own minute there is rather one too many."""
+    server.at_timestamp = False
+    minute = server.now // 60 * 60
+    for age in (180, 120, 60):
+        stream.put(shard, str(age), at=minute - age)
+    since = server.now - 120  # 30 seconds after the minute of the second one
+    assert read(Walking(server, stream, shard, ShardBeginning(since=since, asked=since))) == 2
+
+
 @pytest.mark.slow
 def test_a_scan_ends_at_its_deadline_and_the_next_following_goes_on_with_it(
     server: StreamsServer, stream: Stream, shard: Shard

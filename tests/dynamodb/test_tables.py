@@ -1,40 +1,36 @@
-"""The feed on DynamoDB Local. Values, tokens, and moto, too, are in `tests/stream`."""
+"""A table whose stream is disabled, enabled and altered. Values are in `tests/stream`."""
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from penstock.feeds import HistoryLost
 from penstock.feeds.dynamodb import DynamodbFeed, DynamodbSettings
-from penstock.model.errors import Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId
-from tests.dynamodb.local import DynamodbLocal, Table
+from tests.dynamodb.endpoints import WHOLE, Table, table_on
+
+
+@pytest.fixture(params=WHOLE)
+def table_of(request: pytest.FixtureRequest) -> Iterator[Callable[..., Table]]:
+    """`table_of(view)`."""
+    with ExitStack() as stack:
+        server = stack.enter_context(request.param())
+        yield lambda *view: stack.enter_context(table_on(server, *view))
 
 
 @pytest.fixture
-def table(dynamodb_local: DynamodbLocal) -> Table:
-    return Table(dynamodb_local.url)
+def table(table_of: Callable[..., Table]) -> Table:
+    return table_of()
 
 
 def feed_of(table: Table, **given: Any) -> DynamodbFeed:
     fields = {**table.given, "reads": 1000, "poll": 0.01, **given}
     return DynamodbFeed(DynamodbSettings.model_validate(fields))
-
-
-def read(
-    feed: DynamodbFeed, partition: PartitionId, bookmark: Bookmark, count: int
-) -> list[dict[str, Any]]:
-    following = feed.follow(partition, bookmark)
-    pages: list[Page] = []
-    deadline = time.monotonic() + 60
-    while sum(page.count for page in pages) < count:
-        assert time.monotonic() < deadline
-        pages += following.read(0.1)
-    return rows(feed, pages)
 
 
 def rows(feed: DynamodbFeed, pages: Sequence[Page]) -> list[dict[str, Any]]:
@@ -91,8 +87,8 @@ def apply(table: Table, remedy: str) -> None:
         table.client.update_table(TableName=found[1], StreamSpecification=given)
 
 
-def test_the_remedies_of_the_check_mend_what_it_found(dynamodb_local: DynamodbLocal) -> None:
-    table = Table(dynamodb_local.url, "KEYS_ONLY")
+def test_the_remedies_of_the_check_mend_what_it_found(table_of: Callable[..., Table]) -> None:
+    table = table_of("KEYS_ONLY")
     feed = feed_of(table)
     [warning] = [each for each in feed.check() if each.level != "ok"]
     assert "KEYS_ONLY" in warning.message
@@ -103,26 +99,3 @@ def test_the_remedies_of_the_check_mend_what_it_found(dynamodb_local: DynamodbLo
     assert "DISABLED" in error.message
     apply(table, error.remedy)
     assert {each.level for each in feed.check()} == {"ok"}
-
-
-@pytest.mark.fault
-def test_a_server_that_is_killed_goes_on_where_it_was() -> None:
-    try:
-        server = DynamodbLocal(keeps=True)
-    except Unavailable as error:
-        pytest.skip(str(error))
-    with server:
-        table = Table(server.url)
-        feed = feed_of(table)
-        partition = only(feed)
-        table.fill(20)
-        following = feed.follow(partition)
-        pages = list(following.read(5.0))
-        assert sum(page.count for page in pages) == 20
-        server.kill()
-        with pytest.raises(Unavailable):
-            following.read(1.0)
-        server.start()
-        table.fill(20, start=20)
-        rest = read(feed, partition, following.bookmark(pages[-1].last), 20)
-        assert [row["document_id"] for row in rest] == [f"r{n}" for n in range(20, 40)]
