@@ -73,7 +73,10 @@ class LinesFeed(Feed):
         if isinstance(at, Mapping):
             return at
         if isinstance(at, datetime):
-            raise SettingsError("a file does not say when its lines were written")
+            raise SettingsError(
+                "a file does not say when its lines were written",
+                hint='begin at "now" or at the "beginning"',
+            )
         return {
             each.partition: Bookmark(
                 mark={"offset": self.file(each.partition).stat().st_size if at == "now" else 0}

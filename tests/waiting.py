@@ -4,17 +4,11 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from penstock.testing.claims import Clock
+
+__all__ = ["Clock", "until"]
+
 Found = TypeVar("Found")
-
-
-class Clock:
-    """Time that a test advances."""
-
-    def __init__(self, now: float = 100.0) -> None:
-        self.now = now
-
-    def __call__(self) -> float:
-        return self.now
 
 
 def until(

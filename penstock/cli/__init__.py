@@ -40,6 +40,7 @@ _COMMANDS = {
     "retry": "Have what stands still begin anew now.",
     "shutdown": "Stop a pipeline that runs on this machine.",
     "dictionaries": "Train and show what single changes are compressed with.",
+    "prove": "Try on a service of your own what the tests try on theirs.",
     "demo": "The whole way on embedded servers, and a verdict.",
 }
 # Those that share a module, and are called in it as they are here.

@@ -117,6 +117,10 @@ class JetStream:
         """Deletes all messages under `subject` (may have wildcards); none is no error."""
         self._maybe(f"STREAM.PURGE.{stream}", {"filter": subject})
 
+    def delete(self, stream: str) -> None:
+        """Deletes the stream, if it is there."""
+        self._maybe(f"STREAM.DELETE.{stream}")
+
     def names(self, subject: str) -> list[str]:
         """Streams that have subjects in common with `subject`."""
         return list(self._call("STREAM.NAMES", {"subject": subject}).get("streams") or ())

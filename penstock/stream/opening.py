@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,6 +16,8 @@ from penstock.process.plugins import plugin
 from penstock.stream.coordinator import BUFFER
 from penstock.stream.models import table_of
 from penstock.stream.stream import Stream
+
+Given = TypeVar("Given", bound=Settings)
 
 log = logging.getLogger("penstock")
 
@@ -67,12 +69,16 @@ def feed_of(kind: str | Feed, settings: Mapping[str, Any], table: str | None = N
     fields = dict(settings)
     if table is not None and not fields.get("stream"):  # an ARN names its table
         fields |= _table(found.settings, kind, table)
+    return found.feed(settings_of(found.settings, fields))
+
+
+def settings_of(model: type[Given], fields: Mapping[str, Any]) -> Given:
+    """Raises SettingsError, which repeats no value."""
     try:
-        made = found.settings.model_validate(fields)
+        return model.model_validate(fields)
     except ValidationError as error:
         texts = [value for value in fields.values() if isinstance(value, str)]
-        raise refused(error, found.settings, texts) from None
-    return found.feed(made)
+        raise refused(error, model, texts) from None
 
 
 def _table(settings: type[Settings], kind: str, table: str) -> dict[str, Any]:

@@ -14,9 +14,7 @@ from penstock.microbatch.planned import PlannedReading
 from penstock.model.errors import LeaseLost, Unavailable
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.reading.gaps import GapLog
-from penstock.reading.passed_gaps import CONFIRMED
 from penstock.reading.positions import Positions
-from penstock.reading.reader import PartitionReader, Step
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.roster import Roster
 from tests.feeds.staged import StagedFeed, StagedSettings
@@ -52,13 +50,6 @@ class FaultyStore(MemoryStore):
         self.calls += 1
         if self.away:
             raise Unavailable("the store does not answer")
-
-
-def confirmed(reader: PartitionReader, clock: Clock, timeout: float = 0.0) -> Step:
-    """The next step, but for those that wait for a second answer."""
-    while (step := reader.step(timeout)) == Step((), CONFIRMED):
-        clock.now += CONFIRMED
-    return step
 
 
 def feed_of(**settings: Any) -> StagedFeed:

@@ -16,8 +16,9 @@ from penstock.process.backoff import delays
 from penstock.reading.gaps import GapLog
 from penstock.reading.passed_gaps import BLOCKED, CONFIRMED
 from penstock.reading.reader import PartitionReader, Step
+from penstock.testing.feeds import confirmed
 from tests.feeds.staged import StagedFeed, StagedFollowing, StagedSettings
-from tests.reading.made import P0, confirmed, feed_of, place
+from tests.reading.made import P0, feed_of, place
 from tests.waiting import Clock
 
 

@@ -6,60 +6,19 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import nats as nats_py
-import orjson
-import ormsgpack
 import pyarrow as pa
 from nats.js.api import StreamConfig
 
-from penstock.model.change import Images, event_id, schema
-from penstock.model.position import Place
 from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
-
-COMMITTED = datetime(2026, 11, 21, 10, 2, 3, 4, UTC)
-CAPTURED = datetime(2026, 11, 21, 10, 2, 4, 0, UTC)
-
-
-def batch_of(
-    count: int,
-    commit: int = 1,
-    *,
-    start: int = 0,
-    images: Images = "json",
-    backend: str = "default",
-    partition: str = "shop",
-    **columns: Any,
-) -> pa.RecordBatch:
-    """Changes with ordinals from `start` in one transaction; a column given by name has that value
-    in every row, or a list of one for each."""
-    places = [Place(f"00000000/{commit:08X}", start + n) for n in range(count)]
-    pack = ormsgpack.packb if images == "msgpack" else lambda v: orjson.dumps(v).decode()
-    values: dict[str, Any] = {
-        "backend": backend, "partition": partition, "cursor": [place.cursor for place in places],
-        "ordinal": [place.ordinal for place in places],
-        "event_id": [event_id(backend, place) for place in places], "operation": "INSERT",
-        "tenant": None, "database": "shop", "namespace": "public", "collection": "items",
-        "relation_id": 16385, "schema_version": None,
-        "document_id": [f'["{place.ordinal}"]' for place in places],
-        "key": [pack({"id": place.ordinal}) for place in places], "before": None,
-        "after": [pack({"id": place.ordinal, "name": f"n{place}"}) for place in places],
-        "unchanged": [[]] * count, "transaction": str(commit), "committed_at": COMMITTED,
-        "captured_at": CAPTURED, "delta": None, "mark": None, "route": None, **columns,
-    }  # fmt: skip
-    listed = {k: v if isinstance(v, list) else [v] * count for k, v in values.items()}
-    return pa.RecordBatch.from_pydict(listed, schema=schema(images))
-
-
-def ids_of(*batches: pa.RecordBatch) -> list[str]:
-    return [one for batch in batches for one in batch.column("event_id").to_pylist()]
+from penstock.testing.sinks import batch_of
 
 
 def encoded(

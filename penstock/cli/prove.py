@@ -1,0 +1,59 @@
+"""`penstock prove`: the contract on a service of the user's own."""
+
+import json
+
+import click
+
+from penstock.cli.options import nats_login
+from penstock.testing.proof import Outcome, Proof, prove
+from penstock.testing.services import service_of
+
+_COLORS = {"holds": "green", "differs": "red", "not tried": "yellow"}
+
+
+@click.command("prove")
+@click.argument("url", envvar="PENSTOCK_PROVE_URL")
+@click.option("--yes", is_flag=True, help="Do not ask where it costs money.")
+@click.option("--json", "as_json", is_flag=True, help="The report as JSON; progress on stderr.")
+@nats_login
+def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
+    """Try on your own service what penstock's tests try on theirs, in ten minutes at most.
+
+    In a scratch database, table, container or stream, which is always removed: changes and their
+    order, resuming, lost history, snapshots, a reader that is killed. The report has versions, and
+    nothing of yours: send it back. Exit code 0: all holds; 1: something differs.
+
+    \b
+    penstock prove postgresql://user:password@host/database
+    penstock prove nats://user:password@host
+
+    PENSTOCK_PROVE_URL may have the URL, so that it is not in the list of processes.
+    """
+    service = service_of(url, **given)
+    click.echo(f"makes {service.makes}; removes all of it", err=as_json)
+    if service.price and not yes:
+        click.confirm(f"{service.price} Go on?", abort=True, err=True)
+    proof = prove(service, lambda outcome: _show(outcome, as_json=as_json))
+    if as_json:
+        click.echo(json.dumps(proof.to_json(), indent=2))
+    else:
+        _summary(proof)
+    if not proof.holds:
+        raise SystemExit(1)
+
+
+def _show(outcome: Outcome, *, as_json: bool) -> None:
+    click.secho(f"{outcome.result:10}", nl=False, fg=_COLORS[outcome.result], err=as_json)
+    time = f"{outcome.seconds:6.1f} s" if outcome.result != "not tried" else " " * 8
+    click.echo(f"{time}  {outcome.claim}", err=as_json)
+    if outcome.detail:
+        click.echo(f"{' ' * 20}{outcome.detail}", err=as_json)
+
+
+def _summary(proof: Proof) -> None:
+    results = [each.result for each in proof.claims]
+    counts = ", ".join(f"{results.count(each)} {each}" for each in dict.fromkeys(results))
+    drivers = ", ".join(f"{name} {version}" for name, version in proof.drivers.items())
+    click.echo(f"{counts} in {proof.seconds:.0f} s")
+    click.echo(f"on {proof.service} {proof.version}")
+    click.echo(f"by penstock {proof.penstock}, {drivers}, Python {proof.python}, {proof.system}")

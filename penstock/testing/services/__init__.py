@@ -1,0 +1,100 @@
+"""Services that `penstock prove` tries: what is made at one of a user's own, and always removed."""
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from urllib.parse import unquote
+from uuid import uuid4
+
+from penstock.feeds import Feed
+from penstock.model.errors import SettingsError
+from penstock.model.position import Bookmark, PartitionId
+from penstock.process.plugins import driver
+from penstock.testing import living
+from penstock.testing.claims import Trial
+from penstock.testing.feeds import following, read, take
+from penstock.testing.living import Stage
+
+# Scheme of a URL -> the module of the service.
+_MODULES = {
+    "postgresql": "postgres", "postgres": "postgres", "nats": "nats", "tls": "nats",
+}  # fmt: skip
+
+
+class TriedService:
+    """A service of a user's own. Constructing one does no I/O. Inherit from it."""
+
+    kind: str
+    drivers: Sequence[str]
+    """Distributions whose versions matter."""
+    needs: str
+    """What its login must be allowed to do."""
+    price: str = ""
+    """What it costs, in a sentence; "" for nothing."""
+
+    def __init__(self) -> None:
+        self.name = f"penstock_prove_{secrets.token_hex(4)}"
+
+    @property
+    def makes(self) -> str:
+        """What is made and removed, for people."""
+        raise NotImplementedError
+
+    @property
+    def secrets(self) -> Sequence[str]:
+        """What must not be printed."""
+        raise NotImplementedError
+
+    def make(self) -> None:
+        """Makes it. Raises SettingsError, Unavailable, or the driver's errors."""
+
+    def version(self) -> str:
+        """The service's, as it says it."""
+        raise NotImplementedError
+
+    def trials(self) -> Iterator[Trial]:
+        """Each is to be called before the next is asked for."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Removes all that was made, also where making it was interrupted. Idempotent."""
+
+
+class SourceService(TriedService, Stage):
+    """A service with changes."""
+
+    def trials(self) -> Iterator[Trial]:
+        return living.trials_of(self)
+
+    def read_some(self, feed: Feed) -> tuple[PartitionId, Bookmark]:
+        """Makes some changes and reads them: a partition, and a bookmark in it."""
+        begun = feed.begin("now")
+        self.insert([uuid4().hex for _ in range(8)])
+        pages = read(feed, begun, 8, self.patience)
+        name = pages[0].partition
+        number = sum(page.count for page in pages if page.partition == name)
+        with following(feed, name, begun[name], self.patience) as found:
+            last = take([found], number, self.patience)[-1].last
+            bookmark = found.bookmark(last)
+        assert bookmark is not None
+        return name, bookmark
+
+
+def service_of(url: str, **given: Any) -> TriedService:
+    """The service of a URL. `given`: what its URL cannot have, of which it takes what it knows.
+    Raises SettingsError, which repeats nothing of it."""
+    scheme = url.partition(":")[0]
+    if (module := _MODULES.get(scheme)) is None:
+        raise SettingsError(
+            "no service that is known has such a URL", "cli.prove-url",
+            hint="write postgresql://..., nats://..., mongodb://..., dynamodb://REGION or cosmos://...",
+        )  # fmt: skip
+    build: Callable[..., TriedService] = driver(f"{__name__}.{module}").build
+    return build(url, {name: value for name, value in given.items() if value})
+
+
+def password_of(url: str) -> list[str]:
+    """Passwords and tokens that a URL has, as they are there and as they are meant."""
+    login = url.partition("://")[2].rpartition("@")[0]
+    texts = [login.partition(":")[2], login if ":" not in login else ""]
+    return [each for text in texts for each in (text, unquote(text)) if each]

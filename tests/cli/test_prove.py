@@ -1,0 +1,205 @@
+"""`penstock prove` as a user calls it: what holds, what differs, and that nothing is left."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from penstock.cli.options import settings_of
+from penstock.model.errors import SettingsError
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.testing import proof
+from penstock.testing.services import service_of
+from tests.servers import Nats, Postgres
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.process]
+
+PASSWORD = "s3cret-of-mine"
+# As an extension that audits does: each row of a table is written once more.
+AUDITS = """
+CREATE FUNCTION copied() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF NEW.text = 'row' THEN INSERT INTO one VALUES (NEW.id || '-copy', 'copy'); END IF; RETURN NEW;
+END $$;
+CREATE FUNCTION audit() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN
+  IF to_regclass('one') IS NOT NULL AND NOT EXISTS (SELECT FROM pg_trigger WHERE tgname = 'copied')
+  THEN CREATE TRIGGER copied AFTER INSERT ON one FOR EACH ROW EXECUTE FUNCTION copied(); END IF;
+END $$;
+CREATE EVENT TRIGGER audit ON ddl_command_end WHEN TAG IN ('CREATE TABLE')
+  EXECUTE FUNCTION audit();
+"""
+
+
+def command(url: str, *arguments: str) -> "subprocess.Popen[str]":
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock", "prove", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PENSTOCK_PROVE_URL": url},
+    )
+
+
+def proven(url: str, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """The exit code, the report, and the progress."""
+    process = command(url, "--json", *arguments)
+    out, err = process.communicate(timeout=600)
+    assert PASSWORD not in out + err
+    return process.returncode, json.loads(out) if out else {}, err
+
+
+def results(report: dict[str, Any]) -> dict[str, str]:
+    return {each["claim"]: each["result"] for each in report["claims"]}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Postgres]:
+    with Postgres(settings={"fsync": False, "max_replication_slots": 6}) as made:
+        yield made
+
+
+def with_password(url: str) -> str:
+    """Which the server does not ask for."""
+    return url.replace("postgres@", f"postgres:{PASSWORD}@", 1)
+
+
+def left_at(server: Postgres) -> list[Any]:
+    return [
+        *server.execute("SELECT datname FROM pg_database WHERE datname LIKE 'penstock_prove%'"),
+        *server.execute("SELECT slot_name FROM pg_replication_slots"),
+    ]
+
+
+def test_a_postgresql_keeps_the_contract_and_nothing_is_left(server: Postgres) -> None:
+    code, report, progress = proven(with_password(server.url))
+    found = results(report)
+    assert {claim for claim, result in found.items() if result == "not tried"} == {
+        "changes go on after a split or a move"
+    }
+    assert set(found.values()) == {"holds", "not tried"}, report
+    assert found["a reader that is killed goes on without a gap or a repetition"] == "holds"
+    assert found["rows of a snapshot and the changes after it are the table"] == "holds"
+    assert (code, report["holds"], report["left"]) == (0, True, "")
+    assert report["version"].startswith("16.")
+    assert report["drivers"]["psycopg"]
+    assert "resuming after every place gives exactly the rest" in progress
+    assert left_at(server) == []
+
+
+def test_a_server_that_breaks_a_claim_is_reported_and_nothing_is_left(server: Postgres) -> None:
+    template = server.url_of("template1")
+    with psycopg.connect(template, autocommit=True) as connection:
+        connection.execute(AUDITS.encode())
+    try:
+        code, report, progress = proven(server.url)
+    finally:
+        with psycopg.connect(template, autocommit=True) as connection:
+            connection.execute("DROP EVENT TRIGGER audit; DROP FUNCTION audit, copied")
+    found = {each["claim"]: each for each in report["claims"]}
+    assert (code, report["holds"]) == (1, False)
+    differs = found["each document has its changes in their order"]
+    assert differs["result"] == "differs"
+    assert "-copy" in differs["detail"]
+    assert found["places strictly increase"]["result"] == "holds", "the others are tried"
+    assert "differs" in progress
+    assert left_at(server) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_after_an_interruption(server: Postgres, number: int) -> None:
+    """While a child process follows a slot."""
+    process = command(server.url)
+    active = "SELECT 1 FROM pg_replication_slots WHERE active AND slot_name LIKE '%_4'"
+    until(lambda: server.execute(active) or process.poll() is not None)
+    process.send_signal(number)
+    out, _ = process.communicate(timeout=120)
+    assert "holds" in out
+    assert process.returncode == 1
+    assert left_at(server) == []
+
+
+def test_nothing_is_left_where_the_time_is_over(server: Postgres) -> None:
+    shown: list[proof.Outcome] = []
+    found = proof.prove(service_of(server.url), shown.append, seconds=2.0)
+    assert found.claims == shown
+    assert found.claims[-1].result == "not tried"
+    assert "time of 2 s is over" in found.claims[-1].detail
+    assert {each.result for each in shown} <= {"holds", "not tried"}
+    assert left_at(server) == []
+
+
+def test_what_could_not_be_removed_is_named(
+    server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = service_of(server.url)
+    remove = service.remove
+    with monkeypatch.context() as patched:
+        patched.setattr(service, "_url", server.url.replace("postgres@", "nobody@"))
+        patched.setattr(service, "version", str)
+        patched.setattr(service, "make", lambda: service._execute)  # type: ignore[attr-defined]
+        found = proof.prove(service, lambda _: None, seconds=0.2)
+    assert not found.holds
+    assert service.makes in found.left
+    remove()
+
+
+def test_a_role_that_may_not_make_a_database_is_told_what_is_needed(server: Postgres) -> None:
+    server.execute("CREATE ROLE reader LOGIN")
+    code, report, text = proven(server.url.replace("postgres@", f"reader:{PASSWORD}@", 1))
+    assert (code, report) == (2, {})
+    assert "permission denied" in text
+    assert "CREATEDB" in text
+
+
+@pytest.mark.parametrize("url", ["mysql://root@h/x", "nonsense"])
+def test_another_url_is_refused_without_repeating_it(url: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        service_of(url)
+    assert url not in str(refused.value)
+
+
+def streams(url: str) -> list[str]:
+    connection = Connection(settings_of(url, dict.fromkeys(("nkey",))))
+    connection.open()
+    try:
+        return JetStream(connection).names(">")
+    finally:
+        connection.close()
+
+
+def test_a_nats_server_keeps_the_contract_and_nothing_is_left() -> None:
+    user = {"user": "me", "password": PASSWORD}
+    with Nats(config={"authorization": user}) as server:
+        url = server.url.replace("//", f"//me:{PASSWORD}@")
+        code, report, _ = proven(url)
+        assert set(results(report).values()) == {"holds"}, report
+        assert len(report["claims"]) > 40
+        assert (code, report["service"], report["left"]) == (0, "NATS", "")
+        assert report["version"].startswith("2.")
+        assert streams(url) == []
+
+
+def test_a_nats_server_that_breaks_claims_is_reported_and_nothing_is_left() -> None:
+    """It lets few streams be made."""
+    account = {"jetstream": {"max_streams": 5}, "users": [{"user": "me", "password": PASSWORD}]}
+    with Nats(config={"accounts": {"A": account}}) as server:
+        url = server.url.replace("//", f"//me:{PASSWORD}@")
+        code, report, _ = proven(url)
+        assert code == 1
+        assert {"holds", "differs"} == set(results(report).values())
+        assert "maximum number of streams" in str(report["claims"])
+        assert streams(url) == []
+
+
+def test_a_nats_server_without_jetstream_is_refused() -> None:
+    with Nats(config={"jetstream": False}) as server:
+        code, _, text = proven(server.url)
+    assert code == 2
+    assert "JetStream" in text

@@ -1,0 +1,29 @@
+"""What the pages for authors of feeds, sinks and stores test the examples with, run as theirs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import DOCS, blocks
+
+pytestmark = pytest.mark.process
+
+
+@pytest.mark.parametrize("page", ["write-a-feed", "write-a-sink", "write-a-store"])
+def test_the_example_keeps_the_contract_as_the_page_tests_it(page: str, tmp_path: Path) -> None:
+    text = (DOCS / "how-to" / f"{page}.md").read_text()
+    (block,) = [each for each in blocks(text, "python") if "penstock.testing" in each]
+    (tmp_path / "test_mine.py").write_text(block)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--rootdir", tmp_path, tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert " passed" in done.stdout
