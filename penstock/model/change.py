@@ -111,10 +111,12 @@ def schema(images: Images = "json") -> pa.Schema:
     `event_id` is unique in its backend and the same on every replay; its form is the feed's.
 
     `delta` is what an update changed, from sources that say so: an image `{"updated": {path:
-    value}, "removed": [path], "truncated": [{"field": path, "new_size": number}]}`. `mark` is JSON
-    text of the feed's mark for a bookmark exactly at this change; where the place alone is enough
-    to resume it has at most of which history the place is, or is null. `route` is the change's hash
-    partition; decoders leave it null.
+    value}, "removed": [path], "truncated": [{"field": path, "new_size": number}]}`, and of paths
+    whose text may mean several places `"paths": {path: [name or index]}`.
+
+    `mark` is JSON text of the feed's mark for a bookmark exactly at this change; where the place
+    alone is enough to resume it has at most of which history the place is, or is null. `route` is
+    the change's hash partition; decoders leave it null.
 
     Images `text`, which only PostgreSQL's decoder makes, are lines of COPY's text format without
     their end: `before` and `after` have all columns of the relation in its order, `key` those of

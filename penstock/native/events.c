@@ -193,6 +193,8 @@ static int delta(struct walk *w, struct element *part, int64_t *span) {
             inside = in;
             if (bson_is(name, "truncatedArrays") && (type != ARRAY || bson_enter(&inside, &names) || left(&names)))
                 return STRANGE;
+            if (bson_is(name, "disambiguatedPaths") && (type != DOCUMENT || bson_enter(&inside, &names) || left(&names)))
+                return STRANGE;
             if ((failed = ignore(w, type, &in))) return failed;
             continue;
         }

@@ -3,8 +3,10 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+from uuid import NAMESPACE_OID, uuid5
 
 import bson
+from bson.binary import Binary
 
 from tests.mongodb.history import (
     Entry,
@@ -17,6 +19,9 @@ from tests.mongodb.history import (
     time_of_token,
     whole,
 )
+
+# Kinds of events that only expanded streams have.
+EXPANDED = ("create", "createIndexes", "dropIndexes", "modify", "shardCollection")
 
 
 class Refused(Exception):
@@ -52,6 +57,7 @@ class ChangeStreamCursor:
         self._history, self._applied, self._pause = history, applied, pause
         stream = pipeline[0]["$changeStream"]
         self._database = "" if stream.get("allChangesForCluster") else database
+        self._expands = bool(stream.get("showExpandedEvents"))
         self._match = next((each["$match"] for each in pipeline if "$match" in each), {})
         splits = any("$changeStreamSplitLargeEvent" in each for each in pipeline)
         self._split_over = split_over if splits else 2**31
@@ -144,8 +150,9 @@ class ChangeStreamCursor:
             if self._after:
                 self._find(entry, number, event)
                 continue
-            if self._is_wanted(event):
-                found += self._split(event, entry, number)
+            shown = self._shown(event)
+            if shown is not None and self._is_wanted(shown):
+                found += self._split(shown, entry, number)
         if self._after and not entry.events and entry.time > time_of_token(self._after):
             self._not_found()
         return found
@@ -165,6 +172,22 @@ class ChangeStreamCursor:
             "Executor error during getMore :: caused by :: cannot resume stream; the resume token"
             f' was not found. {{_data: "{self._after}"}}',
         )
+
+    def _shown(self, event: Event) -> Event | None:
+        """As `showExpandedEvents` has it, whose tokens are those of other streams: src/mongo/db/
+        pipeline/change_stream_event_transform.cpp. Events of views (`view`) have no UUID."""
+        event, is_view = dict(event), event.pop("view", False)
+        if self._expands:
+            name = str(event.get("ns"))
+            uuid = Binary.from_uuid(uuid5(NAMESPACE_OID, name))
+            return event if is_view else {**event, "collectionUUID": uuid}
+        if is_view or event["operationType"] in EXPANDED:
+            return None
+        said = event.get("updateDescription")
+        if said:
+            kept = {each: said[each] for each in said if each != "disambiguatedPaths"}
+            return {**event, "updateDescription": kept}
+        return event
 
     def _is_wanted(self, event: Event) -> bool:
         named = event.get("ns", {}).get("db", "")

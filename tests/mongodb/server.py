@@ -69,6 +69,7 @@ class ScriptedMongod:
         src/mongo/s/query/exec/blocking_results_merger.cpp; the token is the lowest of all shards',
         `AsyncResultsMerger::getHighWaterMark`."""
         self.split_over = 16 * 2**20
+        self.version = (8, 0, 4)
         self.documents: dict[str, list[_Document]] = {}
         """Namespace -> what `find` returns."""
         self.kinds: dict[str, str] = {}
@@ -238,7 +239,7 @@ class ScriptedMongod:
         }
 
     def _build_info(self, _: _Document) -> _Document:
-        return {"version": "8.0.4", "versionArray": [8, 0, 4, 0]}
+        return {"version": ".".join(map(str, self.version)), "versionArray": [*self.version, 0]}
 
     def _aggregate(self, command: _Document) -> _Document:
         """Opens the stream, whatever its token: see `ChangeStreamCursor._assert_history`; or counts

@@ -23,10 +23,12 @@ from penstock.feeds.mongodb.settings import ALL, POSITIONS, MongoSettings
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.position import Mark
 from penstock.process.closing import closing_on_failure
+from penstock.wire.changestream.changes import OPERATIONS
 from penstock.wire.changestream.events import RAW, Reply, read_cursor
 from penstock.wire.changestream.tokens import token_from_mark
 
 _SPLITS = (6, 0, 9)  # the first version that splits large events
+_EXPANDS = (6, 1)  # the first one whose expanded events have `disambiguatedPaths`
 _CLOSING = 2.0  # seconds
 _LONGEST = 600.0  # seconds
 _ACCEPTING = 15.0  # seconds
@@ -40,9 +42,11 @@ _IMAGES = {
 UNANSWERED = "a shard has not answered"
 
 
-def stages(settings: MongoSettings, mark: Mark | None, *, split: bool) -> list[dict[str, Any]]:
+def stages(
+    settings: MongoSettings, mark: Mark | None, *, split: bool, expand: bool = False
+) -> list[dict[str, Any]]:
     """The pipeline of a change stream: where it begins (`mark`: None begins now), and what the
-    server filters. `split`: it can split large events."""
+    server filters. `split`: it can split large events; `expand`: it knows expanded events."""
     stream: dict[str, Any] = {}
     if settings.full_document != "off":
         stream["fullDocument"] = _IMAGES[settings.full_document]
@@ -50,9 +54,16 @@ def stages(settings: MongoSettings, mark: Mark | None, *, split: bool) -> list[d
         stream["fullDocumentBeforeChange"] = _IMAGES[settings.before]
     if settings.database == ALL:
         stream["allChangesForCluster"] = True
+    if expand:
+        stream["showExpandedEvents"] = True
     found = [{"$changeStream": stream | ({} if mark is None else _from(mark))}]
     # Saved positions are never followed: each would be a change, and be saved.
     wanted = {**Replay.of(settings, mark).match(), "ns.coll": {"$ne": POSITIONS}}
+    if expand:
+        # Not the other kinds, nor the drop of a view, which alone has no UUID of a collection. The
+        # token of an event is the same either way.
+        wanted["operationType"] = {"$in": list(OPERATIONS)}
+        wanted["$nor"] = [{"operationType": "drop", "collectionUUID": None}]
     found.append({"$match": wanted})
     if split:
         found.append({"$changeStreamSplitLargeEvent": {}})  # must be the last one
@@ -126,7 +137,9 @@ class ChangeStream:
     def _open(self, mark: Mark | None) -> None:
         with translating(self._subject, self._limits.tolerance):
             version = tuple(asked(self.client, "buildInfo")["versionArray"])
-        pipeline = stages(self._settings, mark, split=version >= _SPLITS)
+        pipeline = stages(
+            self._settings, mark, split=version >= _SPLITS, expand=version >= _EXPANDS
+        )
         self.reply = self._command(
             {"aggregate": 1, "pipeline": pipeline, "cursor": {"batchSize": 0}}
         )

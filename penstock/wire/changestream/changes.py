@@ -128,13 +128,14 @@ class Reader:
             for each in description.get("truncatedArrays") or ()
         ]
         updated = plain(description.get("updatedFields") or {})
-        return self.pack(
-            {
-                "updated": flat(updated) if self.flatten else updated,
-                "removed": list(description.get("removedFields") or ()),
-                "truncated": truncated,
-            }
-        )
+        delta = {
+            "updated": flat(updated) if self.flatten else updated,
+            "removed": list(description.get("removedFields") or ()),
+            "truncated": truncated,
+        }
+        # Only of paths whose text may mean several things, and from servers that say it.
+        paths = description.get("disambiguatedPaths")
+        return self.pack(delta | {"paths": plain(paths)} if paths else delta)
 
     def _known(self, event: Mapping[str, Any]) -> bytes | None:
         """What is known of an event that is not about a document."""

@@ -1,8 +1,10 @@
 """Cursors of a real server: how long a getMore may take, which server answers, what ends them."""
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pymongo.errors import NetworkTimeout
@@ -14,7 +16,7 @@ from penstock.feeds.mongodb.stream import Limits, stages
 from penstock.leases import Lease
 from penstock.leases.mongodb import MongoStore
 from penstock.model.errors import Unavailable
-from tests.mongodb.cursors import matches
+from tests.mongodb.cursors import EXPANDED, matches
 from tests.mongodb.history import History, inserted
 from tests.mongodb.reading import Read, feed_of, settings_of
 from tests.mongodb.server import ScriptedMongod
@@ -183,6 +185,58 @@ def test_events_of_no_collection_are_followed(server: ScriptedMongod, more: dict
     (wanted,) = [each["$match"] for each in pipeline if "$match" in each]
     assert matches({"operationType": "dropDatabase", "ns": {"db": "shop"}}, wanted)
     assert matches({"operationType": "invalidate"}, wanted)
+
+
+# Expanded events: src/mongo/db/pipeline/change_stream_event_transform.cpp.
+
+
+def updated(id_: int, field: str, *paths: str) -> dict[str, Any]:
+    """The field's path may mean several places; it is these names."""
+    event = {**inserted(id_), "operationType": "update"}
+    said = {"updatedFields": {field: 7}, "removedFields": [], "truncatedArrays": []}
+    event["updateDescription"] = {**said, "disambiguatedPaths": {field: [*paths]} if paths else {}}
+    return event
+
+
+@pytest.mark.parametrize("version", [(6, 0, 4), (6, 1, 0), (8, 0, 4)])
+def test_a_name_with_a_dot_is_told_from_a_path_where_the_server_tells_it(
+    server: ScriptedMongod, reading: Read, version: tuple[int, int, int]
+) -> None:
+    """And the kinds of events that come with it, also of views, are none of ours."""
+    server.version = version
+    there = reading(feed_of(server))
+    server.history.write(updated(1, "a.b", "a.b"), updated(2, "a.b"))
+    for kind in EXPANDED:
+        server.history.write({"operationType": kind, "ns": {"db": "shop", "coll": "users"}})
+    for kind in ("create", "modify", "drop"):
+        server.history.write(
+            {"operationType": kind, "ns": {"db": "shop", "coll": "v"}, "view": True}
+        )
+    server.history.write({"operationType": "drop", "ns": {"db": "shop", "coll": "old"}})
+    server.history.insert(3)
+    there.until(lambda: len(there.rows) >= 4)
+    assert [row["operation"] for row in there.rows] == ["UPDATE", "UPDATE", "DROP", "INSERT"]
+    deltas = [json.loads(row["delta"]) for row in there.rows[:2]]
+    plain = {"updated": {"a.b": 7}, "removed": [], "truncated": []}
+    tells = {"paths": {"a.b": ["a.b"]}} if version > (6, 0, 9) else {}
+    assert deltas == [plain | tells, plain]
+
+
+def test_a_position_of_a_server_before_is_resumed_with_expanded_events(
+    server: ScriptedMongod, reading: Read
+) -> None:
+    """Of an event that both have: its token is the same."""
+    server.version = (6, 0, 4)
+    there = reading(feed_of(server))
+    server.history.write({"operationType": "drop", "ns": {"db": "shop", "coll": "old"}})
+    there.until(lambda: there.rows)
+    bookmark = there.bookmark()
+    there.close()
+    server.version = (7, 0, 1)
+    again = reading(feed_of(server), bookmark)
+    server.history.insert(1)
+    assert again.read(1) == ["1"]
+    assert again.causes == []
 
 
 # An event that the server splits.

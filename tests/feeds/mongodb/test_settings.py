@@ -128,6 +128,14 @@ def test_of_all_databases_those_of_the_listed_collections_may_be_dropped() -> No
     assert {"operationType": "dropDatabase"} in wanted(collections=["x"])["$or"]
 
 
+def test_expanded_events_are_asked_for_where_the_server_knows_them() -> None:
+    found = stages(settings(), None, split=True, expand=True)
+    assert found[0]["$changeStream"]["showExpandedEvents"] is True
+    kinds = found[1]["$match"]["operationType"]["$in"]
+    assert "invalidate" in kinds
+    assert "createIndexes" not in kinds
+
+
 def test_splitting_is_the_last_stage() -> None:
     found = stages(settings(collections=["users"]), None, split=True)
     assert [next(iter(stage)) for stage in found] == [

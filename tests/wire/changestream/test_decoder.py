@@ -88,6 +88,28 @@ def test_an_update_says_what_it_changed() -> None:
     assert row["after"] == '{"_id":1}'
 
 
+@pytest.mark.parametrize("images", ["json", "msgpack"])
+def test_paths_that_may_mean_several_places_are_lists_too(images: Images) -> None:
+    said = {
+        "updatedFields": {"a.b": 10, "c.0": 1},
+        "removedFields": ["d.e"],
+        "disambiguatedPaths": {
+            "a.b": ["a.b"],
+            "c.0": ["c", "0"],
+            "d.e": ["d", "e"],
+            "f.1.0": ["f", 1, "0"],
+        },
+    }
+    (row,) = decoded(page(event(1, "update", updateDescription=said)), images=images)
+    load = json.loads if images == "json" else ormsgpack.unpackb
+    assert load(row["delta"]) == {
+        "updated": {"a.b": 10, "c.0": 1},
+        "removed": ["d.e"],
+        "truncated": [],
+        "paths": said["disambiguatedPaths"],
+    }
+
+
 def test_an_update_whose_document_is_gone_has_no_document() -> None:
     found = event(1, "update", updateDescription={"updatedFields": {"a": 1}}, fullDocument=None)
     (row,) = decoded(page(found))

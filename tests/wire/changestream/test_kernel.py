@@ -200,11 +200,15 @@ def test_many_names_are_no_limit() -> None:
         event(2, "update", updateDescription={
             "updatedFields": {"a": DatetimeMS(1)}, "removedFields": ["b"], "truncatedArrays": [],
         }),
+        event(2, "update", collectionUUID=SESSION["id"], updateDescription={
+            "updatedFields": {"a.b": 1}, "removedFields": [], "truncatedArrays": [],
+            "disambiguatedPaths": {},
+        }),
         event(3, "delete", lsid=SESSION, txnNumber=Int64(7)),
         event(4, "delete", documentKey={"region": "eu", "n": 5, "_id": SESSION["id"]}),
         event(4, "replace", fullDocument={"_id": 4}, fullDocumentBeforeChange={"_id": 4}),
     ],
-    ids=["insert", "update", "delete", "sharded", "replace"],
+    ids=["insert", "update", "expanded", "delete", "sharded", "replace"],
 )  # fmt: skip
 def test_python_reads_no_ordinary_event(found: dict[str, Any], images: Images) -> None:
     native, python = decoders(images)
