@@ -35,12 +35,18 @@ Change = tuple[str, ...]
 _POLICIES: tuple[GapPolicy, ...] = get_args(GapPolicy)
 
 
+def refusal() -> PositionLost:
+    """As most sources refuse a position that they may have lost."""
+    return PositionLost("refused", "testing.refused")
+
+
 @dataclass(eq=False, kw_only=True)
 class StagedFeed:
     """A feed of small pages and `count` changes, some thirty, that were made at its source after it
     began at `begun`; none is acknowledged. `remembers`: the source knows what was. `starts_bare`: a
     partition that is followed without a bookmark begins with the first of them. `patience`: seconds
-    that changes may take to come."""
+    that changes may take to come. `refusal`: as the source refuses a position that it may have
+    lost."""
 
     feed: Feed
     begun: Bookmarks
@@ -48,6 +54,7 @@ class StagedFeed:
     remembers: bool = False
     starts_bare: bool = True
     patience: float = 60.0
+    refusal: Callable[[], PositionLost] = refusal
 
     @cached_property
     def everything(self) -> Sequence[Page]:
@@ -70,10 +77,6 @@ class StagedFeed:
         for name in self.roots:
             if pages := [page for page in self.everything if page.partition == name]:
                 yield name, pages
-
-    def refusal(self) -> PositionLost:
-        """As the source refuses a position that it may have lost."""
-        return PositionLost("refused", "testing.refused")
 
 
 @contextmanager
@@ -474,6 +477,7 @@ def a_refusal_for_a_while_is_no_gap_where_nothing_is_lost(staged: StagedFeed) ->
     _, pages = next(staged.partitions)
     marks = bookmarks(staged.feed, pages)
     done = max(1, len(marks) // 2)
+    staged.refusal()  # where it is not to be had, nothing is tried
     for policy in _POLICIES:
 
         def refusing(clock: Clock, policy: GapPolicy = policy) -> _RefusingFor:

@@ -5,13 +5,14 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
 from penstock.feeds import Feed, SnapshotWait, TakesSnapshots
+from penstock.model.errors import PositionLost
 from penstock.model.page import Page
 from penstock.model.position import Place
 from penstock.stream.tokens import token_of
@@ -52,6 +53,10 @@ class Stage(Protocol):
     def id_of(self, image: Document) -> str:
         """Of a document, in an image of a change."""
         return str(image["id"])
+
+    def refusal(self) -> PositionLost:
+        """See `StagedFeed`; raises NotTried."""
+        return feeds.refusal()
 
     def lost(self) -> AbstractContextManager[LostHistory]:
         """Makes history lost; raises NotTried."""
@@ -212,7 +217,7 @@ def each_document_has_its_changes_in_their_order(
     same(found, expected, "operations")
 
 
-def trials_of(stage: Stage) -> Iterator[Trial]:
+def trials_of(stage: Stage) -> Generator[Trial]:
     """All claims of a feed, one after the other; each is to be called before the next is asked
     for."""
     with stage.feed() as feed:
@@ -221,6 +226,7 @@ def trials_of(stage: Stage) -> Iterator[Trial]:
         staged = StagedFeed(
             feed=feed, begun=begun, count=len(written), remembers=stage.remembers,
             starts_bare=stage.starts_bare, patience=stage.patience,
+            refusal=stage.refusal,
         )  # fmt: skip
         first = each_document_has_its_changes_in_their_order
         yield Trial(partial(first, stage, staged, written), first)

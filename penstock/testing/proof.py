@@ -5,7 +5,7 @@ import platform
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -96,9 +96,9 @@ def _try_all(
         with _ending_after(seconds):
             _make(service)
             proof.version = blot(service.version(), service.secrets)
-            trials = service.trials()
-            while (trial := _next(trials)) is not None:
-                told(_outcome(trial, service.secrets))
+            with closing(service.trials()) as trials:
+                while (trial := _next(trials, is_first=not proof.claims)) is not None:
+                    told(_outcome(trial, service.secrets))
     except _TimeIsOver:
         text = f"the time of {seconds:.0f} s is over"
         told(Outcome(claim="all claims are tried", result="not tried", detail=text))
@@ -117,11 +117,14 @@ def _make(service: TriedService) -> None:
         ) from None  # fmt: skip
 
 
-def _next(trials: Iterator[Trial]) -> Trial | None:
-    """The next one; where it cannot be made ready, one that says so."""
+def _next(trials: Iterator[Trial], *, is_first: bool) -> Trial | None:
+    """The next one; where it cannot be made ready, one that says so. Raises SettingsError where
+    nothing can be tried at all."""
     try:
         return next(trials, None)
     except Exception as error:
+        if is_first and isinstance(error, SettingsError):
+            raise
         return Trial(partial(_raise, error), the_next_claims_can_be_made_ready)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import psycopg
+import pymongo
 import pytest
 
 from penstock.cli.options import settings_of
@@ -17,10 +18,13 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.testing import proof
 from penstock.testing.services import service_of
-from tests.servers import Nats, Postgres
+from tests.mongo import REAL, mongodb
+from tests.servers import Nats, Postgres, Secantus
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.process]
+
+made = pytest.mark.skipif(bool(REAL), reason="a stand-in is made so; the server is a real one")
 
 PASSWORD = "s3cret-of-mine"
 # As an extension that audits does: each row of a table is written once more.
@@ -163,6 +167,51 @@ def test_another_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(SettingsError) as refused:
         service_of(url)
     assert url not in str(refused.value)
+
+
+def test_a_mongodb_keeps_the_contract_and_nothing_is_left(mongo: str) -> None:
+    with pymongo.MongoClient[Any](mongo) as client:
+        before = set(client.list_database_names())
+        code, report, _ = proven(mongo)
+        found = results(report)
+        assert set(found.values()) == {"holds", "not tried"}, report
+        assert found["rows of a snapshot and the changes after it are the table"] == "holds"
+        assert found["a reader that is killed goes on without a gap or a repetition"] == "holds"
+        assert (code, report["left"]) == (0, "")
+        assert set(client.list_database_names()) == before
+
+
+@made
+def test_a_mongodb_that_loses_history_is_reported_and_nothing_is_left() -> None:
+    """ChangeStreamHistoryLost, some times."""
+    refused = {"failCommands": ["getMore"], "errorCode": 286}
+    with mongodb() as url, pymongo.MongoClient[Any](url) as client:
+        client.admin.command("configureFailPoint", "failCommand", mode={"times": 3}, data=refused)
+        code, report, _ = proven(url)
+        found = {each["claim"]: each for each in report["claims"]}
+        assert code == 1
+        lost = found["each document has its changes in their order"]
+        assert lost["result"] == "differs"
+        assert "HistoryLost" in lost["detail"]
+        assert found["places strictly increase"]["result"] == "differs"
+        assert found["a page pickles"]["result"] == "holds"
+        assert [name for name in client.list_database_names() if "prove" in name] == []
+
+
+@made
+def test_a_mongodb_without_a_replica_set_is_refused_and_nothing_is_left() -> None:
+    with mongodb(standalone=True) as url:
+        code, report, text = proven(url)
+        assert (code, report) == (2, {}), text
+        assert "replica set" in text
+        with pymongo.MongoClient[Any](url) as client:
+            assert [name for name in client.list_database_names() if "prove" in name] == []
+
+
+def test_a_mongodb_that_does_not_let_one_in_is_refused_without_the_password() -> None:
+    with Secantus(options={"auth": True}) as server:
+        code, report, _ = proven(server.url.replace("//", f"//me:{PASSWORD}@", 1))
+    assert (code, report) == (2, {})
 
 
 def streams(url: str) -> list[str]:

@@ -128,12 +128,11 @@ def _on_cosmos(server: CosmosServer, *, every: bool) -> StagedFeed:
     return StagedFeed(feed=feed, begun=begun, count=_CHANGES // 3 * 3, starts_bare=False)
 
 
-class _StagedMongo(StagedFeed):
-    def refusal(self) -> PositionLost:
-        """ChangeStreamHistoryLost, which the oplog has to confirm."""
-        error = PositionLost("refused")
-        error.__cause__ = OperationFailure("refused", 286)
-        return error
+def _history_lost() -> PositionLost:
+    """ChangeStreamHistoryLost, which the oplog has to confirm."""
+    error = PositionLost("refused")
+    error.__cause__ = OperationFailure("refused", 286)
+    return error
 
 
 def _on_mongodb(shop: Shop) -> StagedFeed:
@@ -153,7 +152,9 @@ def _on_mongodb(shop: Shop) -> StagedFeed:
     shop.db["three"].drop()
     two.delete_many({})
     two.insert_many([{"_id": number} for number in (7, 8, 9)])
-    return _StagedMongo(feed=made, begun=begun, count=_CHANGES, starts_bare=False)
+    return StagedFeed(
+        feed=made, begun=begun, count=_CHANGES, starts_bare=False, refusal=_history_lost
+    )
 
 
 @pytest.mark.parametrize("claim", feeds.CLAIMS, ids=lambda claim: claim.__name__)

@@ -1,7 +1,7 @@
 """Services that `penstock prove` tries: what is made at one of a user's own, and always removed."""
 
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
@@ -17,7 +17,12 @@ from penstock.testing.living import Stage
 
 # Scheme of a URL -> the module of the service.
 _MODULES = {
-    "postgresql": "postgres", "postgres": "postgres", "nats": "nats", "tls": "nats",
+    "postgresql": "postgres",
+    "postgres": "postgres",
+    "nats": "nats",
+    "tls": "nats",
+    "mongodb": "mongodb",
+    "mongodb+srv": "mongodb",
 }  # fmt: skip
 
 
@@ -52,7 +57,7 @@ class TriedService:
         """The service's, as it says it."""
         raise NotImplementedError
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Generator[Trial]:
         """Each is to be called before the next is asked for."""
         raise NotImplementedError
 
@@ -63,7 +68,7 @@ class TriedService:
 class SourceService(TriedService, Stage):
     """A service with changes."""
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Generator[Trial]:
         return living.trials_of(self)
 
     def read_some(self, feed: Feed) -> tuple[PartitionId, Bookmark]:

@@ -1,7 +1,7 @@
 """A NATS server with JetStream: what a sink of messages and a positions store need, in streams and
 buckets of their own."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -69,7 +69,7 @@ class NatsService(TriedService):
                 if name.removeprefix(_STREAM).startswith(self.name):
                     api.delete(name)
 
-    def trials(self) -> Iterator[Trial]:
+    def trials(self) -> Generator[Trial]:
         for claim in (*sinks.CLAIMS, *sinks.EXACT, *sinks.LASTS, *sinks.KNOWS):
             yield Trial(partial(self._with_sink, claim, "auto"), claim)
         for claim in sinks.EXACT:
