@@ -18,7 +18,7 @@ from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Messages
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
-from penstock.testing.sinks import batch_of
+from penstock.testing.sinks import COMMITTED, batch_of, ids_of  # noqa: F401, tests take them here
 
 
 def encoded(
