@@ -15,6 +15,7 @@ _COLORS = {"holds": "green", "differs": "red", "not tried": "yellow"}
 @click.argument("url", envvar="PENSTOCK_PROVE_URL")
 @click.option("--yes", is_flag=True, help="Do not ask where it costs money.")
 @click.option("--json", "as_json", is_flag=True, help="The report as JSON; progress on stderr.")
+@click.option("--endpoint", help="Where DynamoDB is, if not at AWS.")
 @nats_login
 def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
     """Try on your own service what penstock's tests try on theirs, in ten minutes at most.

@@ -100,9 +100,10 @@ def following(
 
 
 def read(feed: Feed, after: Bookmarks, count: int, patience: float) -> list[Page]:
-    """Pages of these partitions until there are so many changes."""
+    """Pages of these partitions, but for ended ones, until there are so many changes."""
     with ExitStack() as stack:
-        opened = (following(feed, name, each, patience) for name, each in after.items())
+        found = [(name, each) for name, each in after.items() if not each.ended]
+        opened = (following(feed, name, each, patience) for name, each in found)
         return take([stack.enter_context(each) for each in opened], count, patience)
 
 

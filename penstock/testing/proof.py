@@ -19,6 +19,7 @@ from penstock.testing.services import TriedService
 
 TIME = 600.0  # seconds of all claims
 _REMOVAL = 60.0  # seconds of removing what was made
+_SHOWN = 1000  # characters: a service may answer with a page of HTML
 
 Result = Literal["holds", "differs", "not tried"]
 
@@ -147,8 +148,9 @@ def _outcome(trial: Trial, secrets: Sequence[str]) -> Outcome:
         result, detail = "differs", str(error)
     except Exception as error:  # of penstock, or of the driver
         result, detail = "differs", f"{type(error).__name__}: {error}"
+    text = blot(" ".join(detail.split()), secrets)
     return Outcome(
-        claim=trial.words, result=result, detail=blot(detail, secrets),
+        claim=trial.words, result=result, detail=text[:_SHOWN],
         seconds=round(time.monotonic() - began, 1),
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import boto3
 import psycopg
 import pymongo
 import pytest
@@ -18,8 +19,9 @@ from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.testing import proof
 from penstock.testing.services import service_of
+from tests.dynamodb.server import StreamsServer
 from tests.mongo import REAL, mongodb
-from tests.servers import Nats, Postgres, Secantus
+from tests.servers import Moto, Nats, Postgres, Secantus
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.process]
@@ -44,6 +46,7 @@ CREATE EVENT TRIGGER audit ON ddl_command_end WHEN TAG IN ('CREATE TABLE')
 def command(url: str, *arguments: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", "prove", *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -212,6 +215,47 @@ def test_a_mongodb_that_does_not_let_one_in_is_refused_without_the_password() ->
     with Secantus(options={"auth": True}) as server:
         code, report, _ = proven(server.url.replace("//", f"//me:{PASSWORD}@", 1))
     assert (code, report) == (2, {})
+
+
+def on_dynamodb(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any], str]:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"key{os.urandom(4).hex()}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
+    return proven("dynamodb://eu-central-1", "--endpoint", url)
+
+
+def test_a_dynamodb_keeps_the_contract_and_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    with StreamsServer() as server:
+        code, report, _ = on_dynamodb(server.url, monkeypatch)
+        found = results(report)
+        assert set(found.values()) == {"holds", "not tried"}, report
+        assert found["a loss is recorded and stops the partition and is asked for again"] == "holds"
+        assert found["a reader that is killed goes on without a gap or a repetition"] == "holds"
+        assert (code, report["left"], server.tables) == (0, "", {})
+
+
+def test_where_moto_differs_is_reported_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Writing an item as it is already is a change; a stream that is disabled is an error."""
+    with Moto() as server:
+        code, report, _ = on_dynamodb(server.url, monkeypatch)
+        found = {each["claim"]: each for each in report["claims"]}
+        assert (code, report["left"]) == (1, "")
+        detail = found["each document has its changes in their order"]["detail"]
+        assert "found {'b': ['INSERT', 'UPDATE', 'DELETE']}" in detail
+        assert found["resuming after every place gives exactly the rest"]["result"] == "holds"
+        client = boto3.client("dynamodb", endpoint_url=server.url, region_name="eu-central-1")
+        assert client.list_tables()["TableNames"] == []
+
+
+def test_a_price_is_named_before_anything_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    process = command("dynamodb://eu-central-1")
+    out, err = process.communicate("n\n", timeout=60)
+    assert process.returncode == 1
+    assert "USD" in err
+    assert "holds" not in out
 
 
 def streams(url: str) -> list[str]:

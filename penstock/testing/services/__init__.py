@@ -23,6 +23,7 @@ _MODULES = {
     "tls": "nats",
     "mongodb": "mongodb",
     "mongodb+srv": "mongodb",
+    "dynamodb": "dynamodb",
 }  # fmt: skip
 
 
