@@ -37,6 +37,8 @@ _PATIENCE: _Json = {
     "appname": "penstock leases",
 }
 _DUPLICATE = 11000
+# Codes of a login that is refused. One that worked is refused while LDAP or the like is away.
+_LOGIN = (18, 8000)
 # Server's codes that the operator must act on; all others pass: an election, a restart, a lock.
 _OPERATOR = {
     13: "give the role readWrite on the database of `positions`",
@@ -53,6 +55,7 @@ class MongoStore(ClientStore[MongoClient[_Json]]):
     def __init__(self, url: str) -> None:
         super().__init__(url)
         self._database = database_of(url)
+        self._has_worked = False
 
     def __repr__(self) -> str:
         return f"MongoStore({self._database}.{NAME})"
@@ -102,7 +105,7 @@ class MongoStore(ClientStore[MongoClient[_Json]]):
 
     @contextmanager
     def _rows(self) -> Iterator[Collection[_Json]]:
-        with _translated():
+        with _translated(self._has_worked):
             yield self._client()[self._database].get_collection(
                 NAME,
                 write_concern=WriteConcern("majority", j=True, wtimeout=10_000),
@@ -110,6 +113,7 @@ class MongoStore(ClientStore[MongoClient[_Json]]):
                 # Whatever the URL prefers: an older row would read as one that was taken over.
                 read_preference=ReadPreference.PRIMARY,
             )
+        self._has_worked = True
 
     def _connect(self) -> MongoClient[_Json]:
         return MongoClient(self._url, **_PATIENCE)
@@ -173,7 +177,7 @@ def _lease(document: _Json) -> Lease:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translated(has_worked: bool) -> Iterator[None]:
     try:
         yield
     except (errors.ConfigurationError, errors.InvalidURI, ValueError) as error:
@@ -190,11 +194,11 @@ def _translated() -> Iterator[None]:
     except errors.PyMongoError as error:
         code = getattr(error, "code", None)
         message = str(error).split(", full error", 1)[0].split(" (configured timeouts", 1)[0]
-        if code in _OPERATOR:
+        if code in _OPERATOR and not (has_worked and code in _LOGIN):
             hint = _OPERATOR[code]
             raise SettingsError(f"positions collection: {message}", "leases", hint=hint) from error
         raise Unavailable(
             f"positions collection: {message}",
             "leases",
-            hint="is MongoDB running, and is the address in `positions` right?",
+            hint="is MongoDB running, and are address, user and password in `positions` right?",
         ) from error

@@ -70,6 +70,8 @@ class ScriptedMongod:
         `AsyncResultsMerger::getHighWaterMark`."""
         self.split_over = 16 * 2**20
         self.version = (8, 0, 4)
+        self.password = ""
+        """Of a login with PLAIN, which is LDAP's. Commands do not ask whether there was one."""
         self.documents: dict[str, list[_Document]] = {}
         """Namespace -> what `find` returns."""
         self.kinds: dict[str, str] = {}
@@ -198,6 +200,7 @@ class ScriptedMongod:
             "buildInfo": self._build_info,
             "ping": _fine,
             "endSessions": _fine,
+            "saslStart": self._log_in,
             "aggregate": self._aggregate,
             "getMore": self._get_more,
             "killCursors": self._kill_cursors,
@@ -237,6 +240,13 @@ class ScriptedMongod:
             "me": self.address,
             **({"primary": primary.address} if primary else {}),
         }
+
+    def _log_in(self, command: _Document) -> _Document:
+        """RFC 4616: identity, user and password, a zero byte between them."""
+        assert command["mechanism"] == "PLAIN", "others are not scripted"
+        if command["payload"].rpartition(b"\0")[2].decode() != self.password:
+            raise Refused(18, "Authentication failed.")
+        return {"conversationId": 1, "done": True, "payload": b""}
 
     def _build_info(self, _: _Document) -> _Document:
         return {"version": ".".join(map(str, self.version)), "versionArray": [*self.version, 0]}

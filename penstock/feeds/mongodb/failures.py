@@ -124,7 +124,8 @@ _LOGIN = (18, 8000)
 
 class Tolerance:
     """Counts errors in a row that nothing is known about; ten end the backend. A login that worked
-    is refused while LDAP, STS or the like is away."""
+    is refused while LDAP, STS or the like is away, and while a password is renewed: that passes.
+    The first one of a process is a setting, which must be clear at once."""
 
     def __init__(self) -> None:
         self._unknown = 0
@@ -136,7 +137,8 @@ class Tolerance:
 
     def judge(self, error: PenstockError, code: int | None) -> PenstockError:
         if code in _LOGIN and self._worked:
-            return Unavailable(error.message, error.code, hint=error.hint)
+            hint = f"the login worked before: {_LATER}. If that does not end: {error.hint}"
+            return Unavailable(error.message, error.code, hint=hint)
         if code is None or code in CODES or not isinstance(error, Unavailable):
             return error
         self._unknown += 1
