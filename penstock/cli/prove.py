@@ -56,5 +56,5 @@ def _summary(proof: Proof) -> None:
     counts = ", ".join(f"{results.count(each)} {each}" for each in dict.fromkeys(results))
     drivers = ", ".join(f"{name} {version}" for name, version in proof.drivers.items())
     click.echo(f"{counts} in {proof.seconds:.0f} s")
-    click.echo(f"on {proof.service} {proof.version}")
+    click.echo(f"on {proof.service} {proof.version}".rstrip())
     click.echo(f"by penstock {proof.penstock}, {drivers}, Python {proof.python}, {proof.system}")

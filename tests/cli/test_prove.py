@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote
 
 import boto3
 import psycopg
@@ -17,8 +18,11 @@ from penstock.cli.options import settings_of
 from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.testing import proof
+from penstock.testing import living, proof
 from penstock.testing.services import service_of
+from penstock.testing.services.cosmos import CosmosService
+from penstock.testing.services.dynamodb import DynamodbService
+from tests.cosmos.server import CosmosReply, CosmosServer
 from tests.dynamodb.server import StreamsServer
 from tests.mongo import REAL, mongodb
 from tests.servers import Moto, Nats, Postgres, Secantus
@@ -256,6 +260,83 @@ def test_a_price_is_named_before_anything_is_made(monkeypatch: pytest.MonkeyPatc
     assert process.returncode == 1
     assert "USD" in err
     assert "holds" not in out
+
+
+def cosmos_url(server: CosmosServer) -> str:
+    return f"cosmos://:{quote(server.key, safe='')}@{server.url.removeprefix('http://')}?tls=false"
+
+
+def test_a_cosmos_db_keeps_the_contract_and_nothing_is_left() -> None:
+    with CosmosServer() as server:
+        code, report, progress = proven(cosmos_url(server))
+        found = results(report)
+        assert set(found.values()) == {"holds", "not tried"}, report
+        assert found["rows of a snapshot and the changes after it are the table"] == "not tried"
+        assert found["a loss is recorded and stops the partition and is asked for again"] == "holds"
+        assert found["a reader that is killed goes on without a gap or a repetition"] == "holds"
+        assert (code, report["left"], server.databases) == (0, "", {})
+        assert server.key not in progress + str(report)
+        assert quote(server.key, safe="") not in progress + str(report)
+
+
+class ForgetfulServer(CosmosServer):
+    """Each tenth page lacks its last item."""
+
+    def answer(self, verb: str, path: str, headers: dict[str, str], body: Any) -> CosmosReply:
+        reply = super().answer(verb, path, headers, body)
+        documents = reply.body.get("Documents") if isinstance(reply.body, dict) else None
+        if "a-im" in headers and documents and self.counts["feed"] % 10 == 0:
+            documents.pop()
+        return reply
+
+
+def test_a_cosmos_db_that_loses_changes_is_reported_and_nothing_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(CosmosService, "patience", 2.0)
+    with ForgetfulServer() as server:
+        found = proof.prove(service_of(cosmos_url(server)), lambda _: None)
+        by_name = {each.claim: each for each in found.claims}
+        lost = by_name["resuming after every place gives exactly the rest"]
+        assert (found.holds, lost.result, server.databases) == (False, "differs", {})
+        assert "changes came in 2 s" in lost.detail
+
+
+@pytest.mark.parametrize("url", ["cosmos://", "cosmos://:k@host/a/b/c", "cosmos://:k@host:port"])
+def test_a_url_of_cosmos_db_that_names_no_account_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match="names no account"):
+        service_of(url)
+
+
+def test_changes_go_on_after_a_split_of_cosmos_db() -> None:
+    with CosmosServer() as server:
+
+        class Splitting(CosmosService):
+            def move(self) -> None:
+                server.databases[self.name]["one"].split()
+
+        service = Splitting(cosmos_url(server), {})
+        service.make()
+        living.changes_go_on_after_a_split_or_a_move(service)
+        assert len(server.databases[service.name]["one"].ranges) == 2
+
+
+def test_changes_go_on_after_a_shard_of_dynamodb_was_split(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", f"key{os.urandom(4).hex()}")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", PASSWORD)
+    with StreamsServer() as server:
+
+        class Splitting(DynamodbService):
+            def move(self) -> None:
+                table = server.tables[self.name]
+                assert table.stream is not None
+                table.stream.split(table.shard)
+
+        service = Splitting("dynamodb://eu-central-1", {"endpoint": server.url})
+        service.make()
+        living.changes_go_on_after_a_split_or_a_move(service)
 
 
 def streams(url: str) -> list[str]:

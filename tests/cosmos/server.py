@@ -155,6 +155,9 @@ class CosmosServer(HttpStandIn):
         containers = self.databases.get(parts[1])
         if containers is None:
             return _refused(404, "Resource Not Found", 1003)
+        if verb == "DELETE" and len(parts) in (2, 4):
+            gone = (self.databases if len(parts) == 2 else containers).pop(parts[-1], None)
+            return _refused(404, "Resource Not Found") if gone is None else CosmosReply(204)
         if len(parts) == 2:
             return CosmosReply(200, {"id": parts[1], "_rid": "AAAAAA==", "_self": "dbs/AAAAAA==/"})
         if len(parts) == 3:

@@ -24,6 +24,7 @@ _MODULES = {
     "mongodb": "mongodb",
     "mongodb+srv": "mongodb",
     "dynamodb": "dynamodb",
+    "cosmos": "cosmos",
 }  # fmt: skip
 
 
