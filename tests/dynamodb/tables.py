@@ -56,6 +56,7 @@ class TablesService(StreamsService):
     def __init__(self) -> None:
         super().__init__()
         self.tables: dict[str, Table] = {}
+        self._deleted = set[str]()
         self.rolls = 0.0
         """Seconds after which the open shard of each table ends and has one child, whether it was
         written to or not: Local did so every four hours. 0: never."""
@@ -120,6 +121,7 @@ class TablesService(StreamsService):
         if table.stream is not None:
             table.stream.disable()
         del self.tables[request["TableName"]]
+        self._deleted.add(request["TableName"])
         return {"TableDescription": table.describe()}
 
     def _put(self, table: Table, item: Item) -> dict[str, Any]:
@@ -156,8 +158,11 @@ class TablesService(StreamsService):
         return {"UnprocessedItems": {}}
 
     def _describe_table(self, request: dict[str, Any]) -> dict[str, Any]:
-        found = self.tables.get(request["TableName"])
-        return {"Table": found.describe()} if found else super()._describe_table(request)
+        """Of a stream that a script made without its table, what the stream says."""
+        name = request["TableName"]
+        if name in self.tables or name in self._deleted:
+            return {"Table": self._table(request).describe()}
+        return super()._describe_table(request)
 
     def _items_of(self, table: str) -> dict[str, Item]:
         found = self.tables.get(table)

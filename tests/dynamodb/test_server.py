@@ -1,5 +1,6 @@
 """The scripted server speaks boto3's language and does what its script says."""
 
+import json
 from collections.abc import Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.dynamodb.endpoints import Table
 from tests.dynamodb.server import StreamsServer
 from tests.dynamodb.streams import Shard, Stream
 
@@ -183,3 +185,80 @@ def test_more_calls_than_the_limit_are_refused(server: StreamsServer, client: An
     assert code(error) == "LimitExceededException"
     server.advance(1)
     assert labels(client)
+
+
+@pytest.fixture
+def table(server: StreamsServer) -> Table:
+    return Table(server.url)
+
+
+def read(server: StreamsServer, table: Table) -> list[tuple[str, str]]:
+    """The names and keys of all records of the table's stream, shard by shard."""
+    stream = server.tables[table.name].stream
+    assert stream is not None
+    found = [json.loads(each) for shard in stream.shards.values() for each in shard.records]
+    return [(each["eventName"], each["dynamodb"]["Keys"]["id"]["S"]) for each in found]
+
+
+def test_each_write_is_a_record_unless_it_changes_nothing(
+    server: StreamsServer, table: Table
+) -> None:
+    table.put("a", n={"N": "1.50"}, tags={"SS": ["y", "x"]})
+    table.put("a", n={"N": "01.5"}, tags={"SS": ["x", "y"]})
+    table.put("a", n={"N": "2"})
+    table.delete("a")
+    table.delete("a")
+    table.fill(2)
+    assert read(server, table) == [
+        ("INSERT", "a"), ("MODIFY", "a"), ("REMOVE", "a"), ("INSERT", "r0"), ("INSERT", "r1"),
+    ]  # fmt: skip
+
+
+def test_a_stream_that_is_enabled_again_is_another_one(server: StreamsServer, table: Table) -> None:
+    with pytest.raises(ClientError, match="ValidationException"):
+        table.enable(True)
+    old = table.client.describe_table(TableName=table.name)["Table"]["LatestStreamArn"]
+    table.enable(False)
+    table.put("lost")
+    with pytest.raises(ClientError, match="ValidationException"):
+        table.enable(False)
+    described = table.client.describe_table(TableName=table.name)["Table"]
+    assert ("StreamSpecification" in described, described["LatestStreamArn"]) == (False, old)
+    table.enable(True)
+    table.put("a")
+    assert read(server, table) == [("INSERT", "a")]
+    new = table.client.describe_table(TableName=table.name)["Table"]["LatestStreamArn"]
+    assert [server.streams[each].status for each in (old, new)] == ["DISABLED", "ENABLED"]
+
+
+def test_a_shard_rolls_into_one_child_by_the_servers_clock(
+    server: StreamsServer, client: Any, table: Table
+) -> None:
+    server.rolls = 4 * 3600
+    table.put("a")
+    server.advance(5 * 3600)
+    table.put("b")
+    server.advance(4 * 3600)
+    stream = server.tables[table.name].stream
+    assert stream is not None
+    described = client.describe_stream(StreamArn=stream.arn)["StreamDescription"]["Shards"]
+    names = [each["ShardId"] for each in described]
+    assert [each.get("ParentShardId") for each in described] == [None, *names[:2]]
+    closed = ["EndingSequenceNumber" in each["SequenceNumberRange"] for each in described]
+    assert closed == [True, True, False]
+    assert [len(each.records) for each in stream.shards.values()] == [1, 1, 0]
+
+
+def test_a_table_is_read_by_segments_and_pages(server: StreamsServer, table: Table) -> None:
+    table.fill(60)
+    pages = table.client.get_paginator("scan")
+    found = [
+        item["id"]["S"]
+        for segment in range(3)
+        for page in pages.paginate(TableName=table.name, Segment=segment, TotalSegments=3, Limit=7)
+        for item in page["Items"]
+    ]
+    assert sorted(found) == sorted(f"r{n}" for n in range(60))
+    table.client.delete_table(TableName=table.name)
+    with pytest.raises(ClientError, match="ResourceNotFoundException"):
+        table.client.describe_table(TableName=table.name)
