@@ -4,9 +4,11 @@ A feed knows its partitions and can follow one of them from a bookmark. Followin
 pages are decoded elsewhere, by the feed's pure decoder.
 """
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from types import MappingProxyType
@@ -73,6 +75,17 @@ class Gap:
     to: str = ""
     detail: str = ""
     policy: GapPolicy = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEnd:
+    """Where a source's log ended at one moment. Of a partition in `places`: everything up to there
+    was written by then, and `Feed.passed` says when it was read. Of any other, also of one that is
+    listed later: what was committed up to `time`, in seconds since 1970; it was read when a `read`
+    that began later returned nothing (see `PacesReads`)."""
+
+    places: Mapping[PartitionId, Place] = field(default_factory=dict)
+    time: float = math.inf
 
 
 class HistoryLost(PositionLost):
@@ -330,6 +343,11 @@ class Feed(Protocol):
         """Up to where all is durable, also where the source had nothing for us: every change comes
         after it, or is of the same cursor. No I/O."""
         return bookmark.place
+
+    def end(self, known: Bookmarks) -> LogEnd:
+        """Where the log ends now; `known` are the bookmarks to read after. Does I/O; raises as
+        `begin` does. A second later by default: times may be cut to seconds, and clocks differ."""
+        return LogEnd(time=time.time() + 1.0)
 
     def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
         """What is lost after a bookmark, which following accepts and the source then refuses with

@@ -8,12 +8,12 @@ from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
-from penstock.microbatch.options import SourceOptions
+from penstock.microbatch.options import BatchLimits, SourceOptions
 from penstock.microbatch.page_server import PAUSE, Pages, PageServer
 from penstock.microbatch.run_folder import is_paused, is_stopping
 from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Report, Request, Ticket
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.position import Bookmarks
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
@@ -99,7 +99,14 @@ class OpenReading(Pages, Reading):
         self._epochs.begin(bookmarks)
         return {_EPOCH: "0"}
 
-    def next(self, start: Json) -> Json:
+    def end_by_itself(self, feed: Feed) -> None:
+        raise SettingsError(
+            "in the mode realtime micro-batches are open: AvailableNow would have no end",
+            "microbatch.no-end",
+            hint="leave the option `mode` out",
+        )
+
+    def next(self, start: Json, limits: BatchLimits) -> Json:
         return {_EPOCH: str(int(start[_EPOCH]) + 1)}
 
     def parts(self, start: Json, end: Json) -> list[Ticket]:

@@ -5,7 +5,7 @@ Option names are those of the pipeline file, flattened with dots (`batch.max_siz
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import orjson
 from pydantic import Field, SecretStr
@@ -22,6 +22,13 @@ from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 
 Mode = Literal["rows", "realtime"]
+
+
+class BatchLimits(NamedTuple):
+    """Bounds of one micro-batch, in changes and in bytes."""
+
+    events: int
+    size: int
 
 
 class Listening(Settings):
@@ -117,6 +124,10 @@ class SourceOptions(Settings):
     # that do so, too, with commas.
     side_channel: str = ""
     late: str = ""
+
+    @property
+    def limits(self) -> BatchLimits:
+        return BatchLimits(self.max_events, self.max_bytes)
 
     def live_slots(self) -> int | None:
         live = read_task_slots(self.runtime)

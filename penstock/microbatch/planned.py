@@ -12,13 +12,17 @@ the beginning.
 
 import time
 from collections.abc import Collection
+from contextlib import suppress
 
+from penstock.feeds import Feed
 from penstock.microbatch.draw import PlannedDraw
-from penstock.microbatch.options import SourceOptions
+from penstock.microbatch.options import BatchLimits, SourceOptions
 from penstock.microbatch.page_server import Pages, PageServer
+from penstock.microbatch.run_end import RunEnd
 from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Range, Report, Request, Split, SplitPages, Ticket
-from penstock.model.errors import Unavailable
+from penstock.model.errors import InUse, PositionLost, Unavailable
+from penstock.model.page import Page
 from penstock.model.position import (
     START,
     Bookmark,
@@ -39,6 +43,10 @@ IDLE = 10.0
 POLL = 0.1
 # Seconds that a planned micro-batch waits for a partition to be listed, or to count as absent.
 LISTED = 5 * AGAIN
+# Seconds for which another reader may have the source: the one before, which was killed.
+TAKEN = 15.0
+# Seconds that the end of a run waits for the source to be acknowledged.
+STOPPING = 5.0
 
 
 # Where a query began, in its first offset, beside the partitions. No feed names a partition so.
@@ -69,6 +77,13 @@ class PlannedReading(Pages, Reading):
         self._durable: Bookmarks = {}  # everything up to here is in the sink
         self._initial: Json | None = None  # where a query began whose offsets are the record
         self._idle_since = time.monotonic()
+        self._ending: Feed | None = None  # of a query that ends by itself
+        self._run_end: RunEnd | None = None  # since its first `next`
+        self._is_renewed = self._is_over = (
+            False  # its last offset has the marks of its end; it ended
+        )
+        self._limits = options.limits
+        self._taken_since: float | None = None  # when another reader was found at the source
         # The first bookmarks of children that may be read, until a `start` has them.
         self._announced: dict[PartitionId, Bookmark] = {}
         self._server = PageServer.of(options, self)
@@ -92,9 +107,18 @@ class PlannedReading(Pages, Reading):
         self._initial = begun if self._is_record else None
         return begun
 
-    def next(self, start: Json) -> Json:
-        self._durable = bookmarks_of(start)
-        found = self.advance(self._durable)
+    def end_by_itself(self, feed: Feed) -> None:
+        self._ending = feed
+
+    def next(self, start: Json, limits: BatchLimits) -> Json:
+        self._durable, self._limits = bookmarks_of(start), limits
+        if self._is_over:
+            return start
+        if self._ending is not None and self._run_end is None:
+            self._run_end = RunEnd(self._ending, self._reservoir, self._durable)
+        # The first offset comes at once.
+        is_run = self._run_end is not None and start != self._initial
+        found = self.advance(self._durable, is_run=is_run)
         if start == self._initial:
             return {**bookmarks_to_json(found), _BEGUN: start}
         return start if found == self._durable else bookmarks_to_json(found)
@@ -121,8 +145,11 @@ class PlannedReading(Pages, Reading):
         self._server.close()
         self._reservoir.stop(timeout)
 
-    def advance(self, start: Bookmarks, *, patience: float | None = None) -> Bookmarks:
-        """The end after `start`, which is durable; `start` itself if nothing came in time."""
+    def advance(
+        self, start: Bookmarks, *, patience: float | None = None, is_run: bool = False
+    ) -> Bookmarks:
+        """The end after `start`, which is durable; `start` itself if nothing came in time, or, of a
+        run, at its end."""
         deadline = time.monotonic() + (self._options.patience if patience is None else patience)
         self._begin(start)
         while True:
@@ -131,16 +158,59 @@ class PlannedReading(Pages, Reading):
                 end = self._end(known)
                 left = deadline - time.monotonic()
                 if end == known:
-                    self._reservoir.check()
-                if end != start or left <= 0:
+                    self._check()
+                if end != start or (left <= 0 and not is_run):
                     break
+                if is_run:
+                    if self._is_reached(known):
+                        break
+                    left = POLL
                 self._reservoir.wake.wait(min(left, POLL))
+        if end == start and is_run:
+            return self._last(start)
         if end != start:
             self._idle_since = time.monotonic()
         elif self._is_record and time.monotonic() - self._idle_since >= IDLE:
             self._idle_since = time.monotonic()
             end = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
         return end
+
+    def _last(self, start: Bookmarks) -> Bookmarks:
+        """The end of the run is reached: one more offset where marks have moved, so that the source
+        is acknowledged as far as it was read, also where it had nothing for us. Then `start`, and
+        nothing more is read: the source is free for the next run."""
+        if self._is_record and not self._is_renewed:
+            self._is_renewed = True
+            newest = {name: self._newest(name, bookmark) for name, bookmark in start.items()}
+            if newest != start:
+                return newest
+        with suppress(Unavailable):
+            self._keep(start, force=True)
+        self._is_over = True
+        self._reservoir.stop(STOPPING)
+        return start
+
+    def _is_reached(self, known: Bookmarks) -> bool:
+        """Whether the run has ended. Raises what is lost of some partitions."""
+        if self._run_end is None or not self._run_end.is_reached(known):
+            return False
+        for error in self._reservoir.errors.values():
+            if isinstance(error, PositionLost):
+                raise error
+        return True
+
+    def _check(self) -> None:
+        """Raises what reading failed with; and that another reader has the source, where no lease
+        says whose it is: two queries would wait for one another."""
+        self._reservoir.check()
+        taken = [each for each in self._reservoir.errors.values() if isinstance(each, InUse)]
+        if not taken or not self._is_record:
+            self._taken_since = None
+            return
+        now = time.monotonic()
+        self._taken_since = now if self._taken_since is None else self._taken_since
+        if now - self._taken_since >= TAKEN:
+            raise taken[0]
 
     def _begin(self, start: Bookmarks) -> None:
         """Saves what is durable, and opens the children that are. Their parents' ends and their own
@@ -169,7 +239,8 @@ class PlannedReading(Pages, Reading):
             for partition, until in end.items()
             if until.place is not None and until.place != start.get(partition, START).place
         ]
-        self._open({each.partition for each in ranges}, start)
+        if ranges:
+            self._open({each.partition for each in ranges}, start)
         return ranges
 
     def splits(self, start: Bookmarks, end: Bookmarks, *, most: int = 1) -> list[Split]:
@@ -179,6 +250,7 @@ class PlannedReading(Pages, Reading):
         for number, each in enumerate(self.ranges(start, end)):
             with self._reservoir.wake:
                 while not self._reservoir.reaches(each.partition, each.until):
+                    self._check()
                     self._reservoir.wake.wait(1.0)
                 pages = tuple(self._reservoir.beyond(*each))
             if pages:
@@ -210,6 +282,8 @@ class PlannedReading(Pages, Reading):
         found = self._roster.look_up(start, self._reservoir.open_partitions, wanted)
         if found is None:
             return {**self._announced, **start}
+        if self._run_end is not None:
+            self._run_end.have_children(found.superseded)
         for name, bookmark in found.ready.items():
             if name in start or name in wanted or not found.parents.get(name):
                 self._reservoir.open(name, bookmark)
@@ -231,7 +305,10 @@ class PlannedReading(Pages, Reading):
         share = max(1, len(ready))
         for name in names:
             before = start.get(name, START)
-            last = self._within(name, places[name], share) if name in ready else None
+            pages = self._within(name, places[name], share) if name in ready else []
+            last = pages[-1].last if pages else None
+            if pages and self._run_end is not None:
+                last = self._run_end.last_of(pages, places[name])
             if last is not None:
                 found = self._reservoir.bookmark(name, last) if self._is_record else None
                 end[name] = found or Bookmark(last, before.mark)
@@ -240,15 +317,14 @@ class PlannedReading(Pages, Reading):
                 end[name] = last_one._replace(ended=True)
         return end
 
-    def _within(self, name: PartitionId, after: Place | None, share: int) -> Place | None:
-        """The end of what one partition may add to a micro-batch of `share` partitions."""
-        last: Place | None = None
+    def _within(self, name: PartitionId, after: Place | None, share: int) -> list[Page]:
+        """What one partition may add to a micro-batch of `share` partitions."""
+        found: list[Page] = []
         events = size = 0
         for page in self._reservoir.beyond(name, after):
             events += page.count
             size += page.size
-            most, largest = self._options.max_events, self._options.max_bytes
-            if last is not None and (events * share > most or size * share > largest):
+            if found and (events * share > self._limits.events or size * share > self._limits.size):
                 break
-            last = page.last
-        return last
+            found.append(page)
+        return found

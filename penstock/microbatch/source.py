@@ -16,7 +16,7 @@ from types import TracebackType
 
 from penstock.feeds import Feed
 from penstock.microbatch.open import assigned, buffered
-from penstock.microbatch.options import SourceOptions, read_source
+from penstock.microbatch.options import BatchLimits, SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
 from penstock.microbatch.run_folder import BOARD, is_paused, is_stopping, read_owner
 from penstock.microbatch.source_reports import Json, Reading, SourceReports
@@ -36,6 +36,7 @@ log = logging.getLogger("penstock")
 
 # Seconds: for how long a stop tries to save positions, and how long it waits for the source.
 LAST_SAVE = STOPPING = 5.0
+_BACKLOG = ("lag", "lag_unit", "lag_bytes", "lag_seconds")
 # Seconds between two looks whether a pause is over.
 _PAUSED = 0.5
 
@@ -47,6 +48,7 @@ class Source:
         self._feed, self._positions = feed, positions
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
         self._runtime, self._query = options.runtime, options.query
+        self._limits = options.limits
         board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
         self._reports = reports = SourceReports(board, feed)
         if positions is not None:
@@ -97,7 +99,22 @@ class Source:
             self._remaining.open()
         return self._reading.begin(begun)
 
-    def latest(self, start: Json) -> Json:
+    def end_by_itself(self) -> None:
+        """The query is to end when it has what the source has at its first micro-batch."""
+        self._reading.end_by_itself(self._feed)
+
+    def newest(self) -> Json:
+        """Of each partition, as far as the source says so: where its log ends (`end`), and how much
+        of it comes after what is durable (`lag` in a `lag_unit`, `lag_bytes`, `lag_seconds`)."""
+        rows = self._reading.reader.rows().items()
+        return {
+            name: {"end": row.get("current"), **self._remaining.of(name)}
+            | {key: row[key] for key in _BACKLOG if row.get(key) is not None}
+            for name, row in rows
+            if row["connected"]
+        }
+
+    def latest(self, start: Json, limits: BatchLimits | None = None) -> Json:
         """The end of the next micro-batch. After the stop file appeared: nothing more, and
         everything up to `start` is saved and acknowledged."""
         self._reports.batch_ended(start)
@@ -112,7 +129,7 @@ class Source:
             self._reports.report()
             time.sleep(_PAUSED)
             return start
-        end = self._reading.next(start)
+        end = self._reading.next(start, limits or self._limits)
         self._reports.batches += end != start
         self._reports.report()
         return end

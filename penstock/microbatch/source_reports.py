@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
+from penstock.microbatch.options import BatchLimits
 from penstock.microbatch.ticket import Split, Ticket
 from penstock.model.position import Bookmark, Bookmarks
 from penstock.ops.partitions import DISCONNECTED, ENDED, READING
@@ -38,7 +39,11 @@ class Reading(Protocol):
     def begin(self, bookmarks: Bookmarks) -> Json:
         """The first offset. Everything up to `bookmarks` is durable."""
 
-    def next(self, start: Json) -> Json:
+    def end_by_itself(self, feed: Feed) -> None:
+        """From the next `next` on the source has no more changes than it has then, and `start`
+        itself means that all of them are durable. Raises SettingsError where that cannot be."""
+
+    def next(self, start: Json, limits: BatchLimits) -> Json:
         """The end after `start`, up to which all is durable; `start` itself if there is nothing."""
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:

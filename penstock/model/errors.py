@@ -8,6 +8,7 @@ import re
 from typing import Literal
 
 __all__ = [
+    "InUse",
     "InvalidPosition",
     "InvalidStream",
     "LeaseLost",
@@ -78,6 +79,10 @@ class SettingsError(PenstockError):
 
 class Unavailable(PenstockError):
     """The other side does not answer now: try again, with back-off."""
+
+
+class InUse(Unavailable):
+    """Another reader has what can have only one."""
 
 
 class PositionLost(PenstockError):

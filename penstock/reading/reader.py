@@ -4,6 +4,7 @@ An owner calls `step`: a thread of the reader process, a task, the iterator. Not
 apart from the source's own `read`, and no thread runs: with a clock and a feed it is tested alone.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -56,6 +57,7 @@ class PartitionReader:
         self.drained = False  # the partition has ended, and all of it was read
         self.reconnects = 0
         self.error: PenstockError | None = None  # of the last step
+        self.emptied_at = -math.inf  # when the last read began that found that there was no more
         self._feed, self._clock = feed, clock
         self._resume = bookmark  # after all that was read
         self._saved = bookmark if is_stored else None  # what is stored
@@ -89,6 +91,7 @@ class PartitionReader:
             return Step((), BLOCKED, self.error)
 
     def _step(self, timeout: float, *, keep_alive: bool) -> Step:
+        began = self._clock()
         try:
             pages = self._read(timeout, keep_alive=keep_alive)
         except InDoubt:
@@ -111,6 +114,8 @@ class PartitionReader:
             self.read_to = pages[-1].last
         self._waits = self.error = None
         self.drained = self._following is not None and self._following.drained
+        if not (pages or keep_alive or self.next_in is not None):
+            self.emptied_at = began
         return Step(pages)
 
     @property

@@ -5,6 +5,7 @@ threads stop reading and the source keeps its log: that is the back-pressure. On
 shared by all partitions. An unavailable source is tried again for ever, with back-off.
 """
 
+import math
 import threading
 import time
 from collections import deque
@@ -14,7 +15,7 @@ from itertools import islice, takewhile
 from typing import Any
 
 from penstock.feeds import Feed
-from penstock.model.errors import PositionLost, Unavailable
+from penstock.model.errors import PenstockError, PositionLost, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.passed_gaps import Doubts, GapRecorder
@@ -264,6 +265,17 @@ class Reservoir:
                 continue
             if len(failed) == len(self._parts) or not isinstance(error, PositionLost):
                 raise error
+
+    def emptied_at(self, partition: PartitionId) -> float:
+        """When a read of the partition began, monotonic, that found that there was no more."""
+        part = self._parts.get(partition)
+        return -math.inf if part is None else part.reader.emptied_at
+
+    @property
+    def errors(self) -> Mapping[PartitionId, PenstockError]:
+        """What reading failed with, for now or for good, of partitions that are not read."""
+        found = ((name, part.reader.error) for name, part in self._parts.items())
+        return {name: error for name, error in found if error is not None}
 
     def stored(self, places: Position) -> int:
         """Everything up to these places is durable: forgets those pages, returns their changes."""

@@ -22,11 +22,17 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import ReadLimit
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 from penstock.microbatch.late import Attempt, columns_of, stub_schema
-from penstock.microbatch.options import read_sink, read_source
+from penstock.microbatch.options import BatchLimits, read_sink, read_source
 from penstock.microbatch.source import Source
 from penstock.microbatch.task import (
     commit_receipts,
@@ -37,6 +43,7 @@ from penstock.microbatch.task import (
 )
 from penstock.microbatch.ticket import TICKETS, Split, Ticket
 from penstock.model.change import schema
+from penstock.model.errors import SettingsError
 
 if TYPE_CHECKING:
     from penstock.sinks import Receipt
@@ -92,11 +99,11 @@ class PenstockDataSource(DataSource):
         return StreamWriter(dict(self.options))
 
 
-class StreamReader(DataSourceStreamReader):
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Delegates to a `Source` (in the reader process) and to `read_split` (in tasks)."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        read_source(options)
+        self._limits = read_source(options)[0].limits
         self._options = options
         self._source: Source | None = None
 
@@ -116,7 +123,17 @@ class StreamReader(DataSourceStreamReader):
 
     def latestOffset(self, start: dict[str, str], limit: ReadLimit) -> dict[str, str]:
         """The end of the next micro-batch; `start` is durable in the sink."""
-        return self.source.latest(start)
+        return self.source.latest(start, _limits(limit, self._limits))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._limits.events)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.source.end_by_itself()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """What `lastProgress` shows of the source's log, and how much of it is not durable yet."""
+        return self.source.newest() or None
 
     def partitions(self, start: dict[str, str], end: dict[str, str]) -> Sequence[InputPartition]:
         return [Planned(each) for each in self.source.splits(start, end)]
@@ -130,6 +147,19 @@ class StreamReader(DataSourceStreamReader):
         """Stops reading. Spark may end the process without this call."""
         if self._source is not None:
             self._source.stop()
+
+
+def _limits(limit: ReadLimit, limits: BatchLimits) -> BatchLimits:
+    """What Spark asks for, within what the options say. Raises SettingsError for all at once."""
+    if isinstance(limit, ReadAllAvailable):
+        raise SettingsError(
+            "trigger(once=True) asks for all changes in one micro-batch, however many there are",
+            "spark.once",
+            hint="use trigger(availableNow=True), which takes them in micro-batches and ends",
+        )
+    if isinstance(limit, ReadMaxRows):
+        return limits._replace(events=limit.max_rows)
+    return limits._replace(size=limit.max_bytes) if isinstance(limit, ReadMaxBytes) else limits
 
 
 @dataclass

@@ -13,7 +13,7 @@ from penstock.feeds.mongodb.connect import address
 from penstock.feeds.mongodb.failures import is_timeout, translating
 from penstock.feeds.mongodb.filters import Filter, Replay, moved
 from penstock.feeds.mongodb.following import MongoFollowing
-from penstock.feeds.mongodb.lag import CatchingUp
+from penstock.feeds.mongodb.lag import CatchingUp, time_of_mark
 from penstock.feeds.mongodb.pages import StreamBeginning
 from penstock.feeds.mongodb.preflight import findings
 from penstock.feeds.mongodb.settings import MongoSettings
@@ -24,7 +24,7 @@ from penstock.model.change import Images, OnError
 from penstock.model.errors import PenstockError, PositionLost, SettingsError
 from penstock.model.finding import Finding, Level, finding
 from penstock.model.page import Decoder
-from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
 from penstock.process.closing import closing_on_failure
@@ -33,6 +33,8 @@ from penstock.wire.changestream.events import cursor_of
 from penstock.wire.changestream.tokens import history_of, mark_of
 from penstock.wire.eras import next_era
 
+# An ordinal that no change of a cluster time reaches.
+_LAST = 2**31 - 1
 # There is one change stream for each backend.
 PARTITION = PartitionId("change-stream")
 
@@ -157,6 +159,24 @@ class MongoFeed(SettingsFeed[MongoSettings]):
 
     def moved(self, saved: Bookmark, stored: Bookmark | None) -> Bookmark | None:
         return moved(self.settings, saved, stored)
+
+    def passed(self, bookmark: Bookmark) -> Place | None:
+        at = time_of_mark(bookmark.mark)
+        if not at:
+            return bookmark.place
+        read = Place(losses.era_of_bookmark(bookmark.place, bookmark.mark) + cursor_of(at), _LAST)
+        return read if bookmark.place is None else max(bookmark.place, read)
+
+    def end(self, known: Bookmarks) -> feeds.LogEnd:
+        """See `feeds.Feed`: the newest operation of the server. Any number of changes may have its
+        time. Where tokens have no time, as MongoDB's have, the end is by the times of changes."""
+        bookmark = known.get(PARTITION, START)
+        era = losses.era_of_bookmark(bookmark.place, bookmark.mark)
+        with cluster.asking(self.settings) as client:
+            newest = cluster.operation_time(client)
+        if not time_of_mark(bookmark.mark):
+            return feeds.LogEnd(time=(newest >> 32) + 1.0)
+        return feeds.LogEnd(places={PARTITION: Place(era + cursor_of(newest), _LAST)})
 
     def _despite(self, bookmark: Bookmark, gaps: Sequence[feeds.Gap]) -> MongoFollowing:
         """Follows after gaps, in an era whose cursors sort after those before."""

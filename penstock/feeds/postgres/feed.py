@@ -40,7 +40,7 @@ from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
 from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import InUse, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding
 from penstock.model.page import Decoder
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -313,6 +313,14 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         end = Place(known.era + format_lsn(known.flushed), 0)
         return max(bookmark.place or end, end)
 
+    def end(self, known: Bookmarks) -> feeds.LogEnd:
+        """See `feeds.Feed`: what was flushed. A commit that begins there comes later."""
+        bookmark = known.get(self.partition, START)
+        era = history.known_of(bookmark.mark, bookmark.place).era
+        with connect_ordinary(self.settings) as connection:
+            last = Place(era + format_lsn(max(0, slots.flushed_end(connection) - 1)), 0)
+        return feeds.LogEnd(places={self.partition: last})
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
@@ -388,7 +396,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
 
 def _refuse_taken(slot: slots.Slot) -> None:
     if slot.active_pid is not None:
-        raise Unavailable(
+        raise InUse(
             _taken(slot), "postgres.slot-taken", hint="stop its reader, or, if that is gone:"
             f" SELECT pg_terminate_backend({slot.active_pid});",
         )  # fmt: skip

@@ -103,6 +103,16 @@ def log_end(connection: Ordinary) -> tuple[bool, int]:
     return row
 
 
+def flushed_end(connection: Ordinary) -> int:
+    """The end of what is sent: all that is flushed; on a standby all that is replayed."""
+    with translating("asking the server where its log ends"):
+        row = connection.execute(
+            "SELECT coalesce(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn()"
+            " ELSE pg_current_wal_flush_lsn() END - '0/0', 0)::bigint"
+        ).fetchone()
+    return int(row[0]) if row else 0
+
+
 class System(NamedTuple):
     """Which history of which server this is: a restored or promoted one differs in one of them."""
 

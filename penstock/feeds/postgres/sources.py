@@ -142,6 +142,12 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
     def passed(self, bookmark: Bookmark) -> Place:
         return next(iter(self._feeds.values())).passed(bookmark)
 
+    def end(self, known: Bookmarks) -> feeds.LogEnd:
+        found = [each.end(known).places for each in self._feeds.values()]
+        return feeds.LogEnd(
+            places={sid: place for places in found for sid, place in places.items()}
+        )
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         for each in self._feeds.values():
             each.announce_schemas(announced)

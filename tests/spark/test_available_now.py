@@ -1,0 +1,116 @@
+"""trigger(availableNow=True) under real Spark, over PostgreSQL: it takes all, and ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.sinks.memory import MemorySinkSettings, stored
+from tests.microbatch.test_run_end import Table
+from tests.servers import Database
+from tests.waiting import until
+
+pytestmark = pytest.mark.spark
+
+# A driver of its own, which is killed while it runs.
+_DRIVER = """
+import json, sys
+from pyspark.sql import SparkSession
+import penstock
+given = json.loads(sys.argv[1])
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", False).getOrCreate()
+penstock.register(spark)
+frame = spark.readStream.format("penstock").options(**given["source"]).load()
+writer = frame.writeStream.format("penstock").options(**given["sink"])
+writer.trigger(availableNow=True).start().awaitTermination()
+"""
+
+
+@pytest.fixture
+def table(database: Database) -> Iterator[Table]:
+    yield Table(database)
+    until(lambda: not table_is_read(database))
+    database.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE slot_name = 'runs'"
+    )
+
+
+def table_is_read(database: Database) -> bool:
+    return bool(database.execute("SELECT FROM pg_replication_slots WHERE active"))
+
+
+def source(spark: SparkSession, table: Table, **options: str) -> DataFrame:
+    reader = spark.readStream.format("penstock")
+    return reader.options(**{**table.options, **options}).load()
+
+
+def sink_options(folder: Path) -> dict[str, str]:
+    return {
+        "sink": "memory", "folder": str(folder), "checkpointLocation": str(folder / "checkpoint")
+    }  # fmt: skip
+
+
+def run(frame: DataFrame, folder: Path, **trigger: Any) -> list[Any]:
+    """The progress of a run to its end."""
+    writer = frame.writeStream.format("penstock").options(**sink_options(folder))
+    query = writer.trigger(**trigger).start()
+    assert query.awaitTermination(120), "it does not end"
+    return list(query.recentProgress)
+
+
+def numbers(folder: Path) -> list[int]:
+    return [int(row["document_id"]) for row in stored(MemorySinkSettings(folder=str(folder)))]
+
+
+def test_each_run_takes_all_that_is_there_and_its_progress_has_the_backlog(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    frame = source(spark, table)
+    run(frame, tmp_path, availableNow=True)
+    table.write(5_000, each=500)
+    progress = run(frame, tmp_path, availableNow=True)
+    assert numbers(tmp_path) == list(range(1, 5_001))
+    assert sum(each.numInputRows for each in progress) == 5_000
+    assert len(progress) > 4
+    newest = [each.sources[0].latestOffset for each in progress]
+    assert '"lag_bytes"' in newest[0]
+    assert '"lag_seconds"' in newest[0]
+    assert '"end"' in newest[0]
+    run(frame, tmp_path, availableNow=True)
+    assert len(numbers(tmp_path)) == 5_000
+
+
+def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    frame = source(spark, table)
+    run(frame, tmp_path, availableNow=True)
+    table.write(8_000, each=500)
+    given = json.dumps({"source": table.options, "sink": sink_options(tmp_path)})
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, given],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        start_new_session=True,
+    )
+    until(lambda: len(numbers(tmp_path)) >= 2_000)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    table.write(500, each=500)
+    run(frame, tmp_path, availableNow=True)
+    assert numbers(tmp_path) == list(range(1, 8_501))
+
+
+def test_one_micro_batch_of_all_is_refused_and_what_to_use_is_named(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    with pytest.raises(StreamingQueryException, match="availableNow=True"):
+        run(source(spark, table), tmp_path, once=True)
