@@ -91,7 +91,7 @@ def test_an_empty_run_ends_in_seconds_and_the_source_need_not_keep_what_it_read(
     assert table.confirmed() > 1_000_000
     began = time.monotonic()
     assert run() == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     until(lambda: table.confirmed() < 100_000)
 
 

@@ -63,7 +63,7 @@ def run(frame: DataFrame, folder: Path, **trigger: Any) -> list[Any]:
     """The progress of a run to its end."""
     writer = frame.writeStream.format("penstock").options(**sink_options(folder))
     query = writer.trigger(**trigger).start()
-    assert query.awaitTermination(120), "it does not end"
+    assert query.awaitTermination(300), "it does not end"
     return list(query.recentProgress)
 
 
