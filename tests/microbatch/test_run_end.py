@@ -1,117 +1,100 @@
 """A run that ends by itself has all that the source had at its start, and ends: on each feed."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from penstock.microbatch.source import Source
 from penstock.model.errors import InUse, SettingsError
-from tests.microbatch.runs import Row, Run
+from tests.cosmos.server import CosmosServer
+from tests.dynamodb.server import StreamsServer
+from tests.microbatch.runs import Run
+from tests.microbatch.sources import (
+    Documents,
+    Events,
+    Items,
+    Orders,
+    Table,
+    Written,
+    writing,
+)
+from tests.mongo import shop_on
+from tests.mongodb.history import History
+from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database
 from tests.waiting import until
 
 
-class Table:
-    """A table of PostgreSQL that a source follows, whose changes have numbers."""
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        database.execute("CREATE TABLE t (id serial PRIMARY KEY); CREATE TABLE other (id int)")
-
-    @property
-    def options(self) -> dict[str, str]:
-        return {
-            "backend": "postgres", "connection": self.database.url, "slot": "runs",
-            "publication": "runs", "create_publication": "true", "tables": "public.t",
-            "max_events": "1000", "page_rows": "300", "patience": "100ms",
-        }  # fmt: skip
-
-    def write(self, count: int, *, each: int = 10) -> None:
-        for _ in range(count // each):
-            self.database.execute(f"INSERT INTO t SELECT FROM generate_series(1, {each})")
-
-    def confirmed(self) -> int:
-        """How many bytes of WAL the server still has to keep for the slot."""
-        ((behind,),) = self.database.execute(
-            "SELECT (pg_current_wal_flush_lsn() - confirmed_flush_lsn)::bigint"
-            " FROM pg_replication_slots WHERE slot_name = 'runs'"
-        )
-        return int(behind)
-
-
-def ids(rows: list[Row]) -> list[int]:
-    return [int(row["document_id"]) for row in rows]
-
-
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    yield Table(database)
+    made = Table(database)
+    yield made
+    until(lambda: not made.is_read)
     database.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE slot_name = 'runs' AND NOT active"
+        " WHERE slot_name = 'runs'"
     )
 
 
-@contextmanager
-def writing(write: Callable[[], None]) -> Iterator[None]:
-    """Writes in another thread until the end."""
-    stopped = threading.Event()
+@pytest.fixture(
+    params=["postgres", "mongodb", "mongodb-scripted", "dynamodb", "cosmos", "cosmos-every"]
+)
+def source(request: pytest.FixtureRequest) -> Iterator[Written]:
+    kind, _, how = request.param.partition("-")
+    if kind == "postgres":
+        yield request.getfixturevalue("table")
+    elif kind == "dynamodb":
+        with StreamsServer() as streams:
+            yield Items(streams)
+    elif kind == "cosmos":
+        with CosmosServer() as cosmos:
+            yield Orders(cosmos, "all_versions_and_deletes" if how else "latest_version")
+    elif how:
+        history = History()
+        with ScriptedMongod(history) as mongod:
+            yield Events(mongod, history)
+    else:
+        with shop_on(request.getfixturevalue("mongo")) as shop:
+            yield Documents(shop)
 
-    def go_on() -> None:
-        while not stopped.is_set():
-            write()
 
-    thread = threading.Thread(target=go_on)
-    thread.start()
-    try:
-        yield
-    finally:
-        stopped.set()
-        thread.join()
+def up_to(number: int) -> list[int]:
+    return list(range(1, number + 1))
 
 
-def test_all_that_was_there_comes_in_one_run_of_several_micro_batches(table: Table) -> None:
-    run = Run(table.options)
+def test_all_that_was_there_comes_in_one_run_of_several_micro_batches(source: Written) -> None:
+    run = Run(source.options)
     assert run() == []
-    table.write(5_000)
-    assert ids(run()) == list(range(1, 5_001))
+    most = int(source.options["max_events"])
+    source.write(5 * most)
+    assert source.found(run()) == up_to(5 * most)
     assert len(run.batches) > 4
-    assert max(map(len, run.batches)) <= 1_000
-
-
-def test_an_empty_run_ends_in_seconds_and_the_source_need_not_keep_what_it_read(
-    table: Table,
-) -> None:
-    run = Run(table.options)
-    run()
-    table.database.execute("INSERT INTO other SELECT generate_series(1, 20000)")
-    assert table.confirmed() > 1_000_000
+    assert max(map(len, run.batches)) <= most
     began = time.monotonic()
     assert run() == []
     assert time.monotonic() - began < 30
-    until(lambda: table.confirmed() < 100_000)
 
 
-def test_what_is_written_during_a_run_is_for_the_next_one(table: Table) -> None:
-    run = Run(table.options)
+def test_what_is_written_during_a_run_is_for_the_next_one(source: Written) -> None:
+    run = Run(source.options)
     run()
-    table.write(2_000)
+    source.write(2 * int(source.options["max_events"]))
     got: list[int] = []
-    with writing(lambda: table.write(3, each=1)):
+    with writing(lambda: source.write(3)):
         for _ in range(3):
-            got += ids(run())
-    got += ids(run())
-    ((most,),) = table.database.execute("SELECT max(id) FROM t")
-    assert got == list(range(1, most + 1))
+            got += source.found(run())
+    got += source.found(run())
+    assert sorted(got) == up_to(next(source.numbers) - 1)
 
 
-def test_a_run_that_is_cut_off_before_any_commit_is_gone_on_with(table: Table) -> None:
-    run = Run(table.options)
+def test_a_run_that_is_cut_off_before_a_commit_is_gone_on_with_over_splits(
+    source: Written,
+) -> None:
+    run = Run(source.options)
     run()
-    table.write(5_000)
+    source.write(5 * int(source.options["max_events"]))
 
     def fails_in(batch: int) -> Callable[[int], None]:
         def fail(number: int) -> None:
@@ -124,10 +107,34 @@ def test_a_run_that_is_cut_off_before_any_commit_is_gone_on_with(table: Table) -
     for batch in (0, 1, 0, 2):
         with pytest.raises(KeyboardInterrupt):
             run(fails_in(batch))
-        got += ids([row for each in run.batches for row in each])
-        table.write(10)
-    got += ids(run())
-    assert got == list(range(1, 5_041))
+        got += source.found([row for each in run.batches for row in each])
+        if not isinstance(source, Orders):
+            source.split()
+        source.write(10)
+    got += source.found(run())
+    assert sorted(got) == up_to(next(source.numbers) - 1)
+
+
+def test_a_partition_that_splits_during_a_run_is_read_with_its_children(source: Written) -> None:
+    run = Run(source.options)
+    run()
+    source.write(3 * int(source.options["max_events"]))
+
+    def split(number: int) -> None:
+        if number == 1:
+            source.split()
+
+    got = source.found(run(split))
+    assert sorted(got) == up_to(next(source.numbers) - 1)
+
+
+def test_the_source_need_not_keep_what_was_read_and_was_not_for_us(table: Table) -> None:
+    run = Run(table.options)
+    run()
+    table.database.execute("INSERT INTO other SELECT generate_series(1, 20000)")
+    assert table.kept() > 1_000_000
+    assert run() == []
+    until(lambda: table.kept() < 100_000)
 
 
 def test_a_second_job_on_the_same_slot_is_told(
@@ -146,7 +153,7 @@ def test_a_second_job_on_the_same_slot_is_told(
     assert len(run(other)) == 100
 
 
-def test_a_query_in_the_mode_realtime_has_no_end(tmp_path: object) -> None:
+def test_a_query_in_the_mode_realtime_has_no_end(tmp_path: Path) -> None:
     source = Source.open(
         {"backend": "memory", "mode": "realtime", "positions": f"sqlite:///{tmp_path}/p.db"}
     )

@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.sinks.memory import MemorySinkSettings, stored
-from tests.microbatch.test_run_end import Table
+from tests.microbatch.sources import Table
 from tests.servers import Database
 from tests.waiting import until
 
@@ -36,16 +36,13 @@ writer.trigger(availableNow=True).start().awaitTermination()
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    yield Table(database)
-    until(lambda: not table_is_read(database))
+    made = Table(database)
+    yield made
+    until(lambda: not made.is_read)
     database.execute(
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         " WHERE slot_name = 'runs'"
     )
-
-
-def table_is_read(database: Database) -> bool:
-    return bool(database.execute("SELECT FROM pg_replication_slots WHERE active"))
 
 
 def source(spark: SparkSession, table: Table, **options: str) -> DataFrame:
@@ -76,7 +73,7 @@ def test_each_run_takes_all_that_is_there_and_its_progress_has_the_backlog(
 ) -> None:
     frame = source(spark, table)
     run(frame, tmp_path, availableNow=True)
-    table.write(5_000, each=500)
+    table.write(5_000)
     progress = run(frame, tmp_path, availableNow=True)
     assert numbers(tmp_path) == list(range(1, 5_001))
     assert sum(each.numInputRows for each in progress) == 5_000
@@ -94,7 +91,7 @@ def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
 ) -> None:
     frame = source(spark, table)
     run(frame, tmp_path, availableNow=True)
-    table.write(8_000, each=500)
+    table.write(8_000)
     given = json.dumps({"source": table.options, "sink": sink_options(tmp_path)})
     driver = subprocess.Popen(
         [sys.executable, "-c", _DRIVER, given],
@@ -104,7 +101,7 @@ def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
     until(lambda: len(numbers(tmp_path)) >= 2_000)
     os.killpg(driver.pid, signal.SIGKILL)
     driver.wait()
-    table.write(500, each=500)
+    table.write(500)
     run(frame, tmp_path, availableNow=True)
     assert numbers(tmp_path) == list(range(1, 8_501))
 
