@@ -258,6 +258,9 @@ class Feed(Protocol):
     selects_rows: ClassVar[bool] = False
     # Bytes, where the source has a limit for one document.
     largest_document: ClassVar[int | None] = None
+    # Whether a partition that was split has nothing any more: its children have what it had, and
+    # their places go on with its own.
+    splits_move_changes: ClassVar[bool] = False
     # Whether the source tells, without following, that the changes after a bookmark are there.
     checks_bookmarks: ClassVar[bool] = False
 

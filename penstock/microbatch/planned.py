@@ -253,10 +253,37 @@ class PlannedReading(Pages, Reading):
                     self._check()
                     self._reservoir.wake.wait(1.0)
                 pages = tuple(self._reservoir.beyond(*each))
-            if pages:
-                made[number % most].append(SplitPages(pages, each.after, each.until))
-                self._reservoir.drawn += sum(page.count for page in pages)
+            parts = [SplitPages(pages, each.after, each.until)] if pages else []
+            for part in parts + self._inherited(each):
+                made[number % most].append(part)
+                self._reservoir.drawn += sum(page.count for page in part.pages)
         return [Split(parts=tuple(parts)) for parts in made if parts]
+
+    def _inherited(self, each: Range) -> list[SplitPages]:
+        """What children have by now of a range that was planned, because its partition was split
+        since. They are read for this alone; the next micro-batch reads them after it."""
+        with self._reservoir.wake:
+            read_to = self._reservoir.ended_at(each.partition)
+        if read_to is None or (read_to.place is not None and read_to.place >= each.until):
+            return []
+        heirs, opened_at = self._roster.heirs(each.partition, read_to), time.monotonic()
+        found: list[SplitPages] = []
+        for heir in heirs:
+            self._reservoir.open(heir.partition, heir.first or START)
+        for heir in heirs:
+            child = Range(heir.partition, each.after, each.until)
+            with self._reservoir.wake:
+                while (
+                    not self._reservoir.reaches(heir.partition, each.until)
+                    and self._reservoir.emptied_at(heir.partition) < opened_at
+                ):
+                    self._reservoir.wake.wait(POLL)
+                pages = tuple(self._reservoir.beyond(*child))
+            found += [SplitPages(pages, *child[1:])] if pages else []
+            found += self._inherited(child)
+        for heir in heirs:
+            self._reservoir.close(heir.partition)
+        return found
 
     def _open(self, wanted: set[PartitionId], start: Bookmarks) -> None:
         """Opens the partitions of a planned micro-batch. One that the source does not list any more

@@ -266,6 +266,13 @@ class Reservoir:
             if len(failed) == len(self._parts) or not isinstance(error, PositionLost):
                 raise error
 
+    def ended_at(self, partition: PartitionId) -> Bookmark | None:
+        """The bookmark of a partition's end, after all that it had; None: it has no end yet."""
+        part = self._parts.get(partition)
+        if part is None or not part.drained:
+            return None
+        return self.last_bookmark(partition, part.read_to)
+
     def emptied_at(self, partition: PartitionId) -> float:
         """When a read of the partition began, monotonic, that found that there was no more."""
         part = self._parts.get(partition)

@@ -11,7 +11,7 @@ and only when nothing known is missing.
 import math
 import threading
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -218,6 +218,14 @@ class Roster:
     def due_in(self) -> float:
         """Seconds until it is time to look up, unless a partition ends before."""
         return max(0.0, self._next - self._clock())
+
+    def heirs(self, partition: PartitionId, ended: Bookmark) -> Sequence[Lineage]:
+        """The children that have what a partition had after a bookmark, which has ended; none where
+        it has that itself. Does I/O."""
+        if not self._feed.splits_move_changes:
+            return ()
+        listing = self._feed.partitions({partition: ended})
+        return [each for each in listing if partition in each.parents]
 
     def look_up(
         self,

@@ -35,6 +35,7 @@ _BACKUP = (
 class CosmosFeed(PolledFeed[CosmosSettings]):
     """The implementation of `feeds.Feed`. It is its settings."""
 
+    splits_move_changes = True
     detail_series = ("newest_lsn", "page_items", "tip_reached")
     history = ""  # the container's resource id, as the last listing gave it
 

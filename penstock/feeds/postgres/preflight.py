@@ -149,7 +149,11 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
                 code="postgres.slot-behind",
             )  # fmt: skip
         else:
-            yield finding("ok", subject, "it exists and is free")
+            kept = max(0, slot.current - slot.restart) / 2**20
+            text = (
+                f"it exists and is free: {kept:,.0f} MiB of WAL, of all databases, are kept for it"
+            )
+            yield finding("ok", subject, f"{text} until the next run")
         # A snapshot makes a temporary slot beside ours.
         limit = int(_setting(connection, "max_replication_slots") or 0)
         if used >= limit:
