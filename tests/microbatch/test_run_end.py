@@ -1,11 +1,13 @@
 """A run that ends by itself has all that the source had at its start, and ends: on each feed."""
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.microbatch.options import read_source
 from penstock.microbatch.source import Source
 from penstock.model.errors import InUse, SettingsError
 from tests.cosmos.server import CosmosServer
@@ -132,6 +134,8 @@ def test_the_source_need_not_keep_what_was_read_and_was_not_for_us(table: Table)
     run()
     table.database.execute("INSERT INTO other SELECT generate_series(1, 20000)")
     assert table.kept() > 1_000_000
+    findings = read_source(table.options)[1].check()
+    assert any(re.search(r"[1-9]\d* MiB of WAL are kept for it", f.message) for f in findings)
     assert run() == []
     until(lambda: table.kept() < 100_000)
 

@@ -151,9 +151,9 @@ def _slot(connection: Ordinary, settings: PostgresSettings) -> Iterator[Finding]
         else:
             kept = max(0, slot.current - slot.restart) / 2**20
             text = (
-                f"it exists and is free: {kept:,.0f} MiB of WAL, of all databases, are kept for it"
+                f"it exists and is free; until it is read, {kept:,.0f} MiB of WAL are kept for it"
             )
-            yield finding("ok", subject, f"{text} until the next run")
+            yield finding("ok", subject, text)
         # A snapshot makes a temporary slot beside ours.
         limit = int(_setting(connection, "max_replication_slots") or 0)
         if used >= limit:
