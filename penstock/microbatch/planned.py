@@ -10,6 +10,7 @@ start until there is a change. So the first end comes at once, with a change or 
 the beginning.
 """
 
+import os
 import time
 from collections.abc import Collection
 from contextlib import suppress
@@ -83,6 +84,7 @@ class PlannedReading(Pages, Reading):
             False  # its last offset has the marks of its end; it ended
         )
         self._limits = options.limits
+        self._parent = os.getppid()  # the JVM
         self._taken_since: float | None = None  # when another reader was found at the source
         # The first bookmarks of children that may be read, until a `start` has them.
         self._announced: dict[PartitionId, Bookmark] = {}
@@ -162,6 +164,8 @@ class PlannedReading(Pages, Reading):
                 if end != start or (left <= 0 and not is_run):
                     break
                 if is_run:
+                    if os.getppid() != self._parent:
+                        raise Unavailable("the driver has ended, and nothing reads this", "spark")
                     if self._is_reached(known):
                         break
                     left = POLL

@@ -1,6 +1,9 @@
 """A run that ends by itself has all that the source had at its start, and ends: on each feed."""
 
+import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -154,6 +157,41 @@ def test_a_second_job_on_the_same_slot_is_told(
                 second()
 
     assert len(run(other)) == 100
+
+
+_ORPHAN = """
+import json, sys
+from tests.microbatch.runs import Run
+import penstock.microbatch.planned
+penstock.microbatch.planned.TAKEN = 1e9  # it waits for ever
+run = Run(json.loads(sys.argv[1]))
+run.committed = json.loads(sys.argv[2])
+print("begun", flush=True)
+run()
+"""
+
+
+def test_a_run_that_waits_ends_with_its_driver(table: Table) -> None:
+    """Else it would take the slot when that is free again."""
+    run = Run(table.options)
+    run()
+    table.write(100)
+
+    def wait(number: int) -> None:
+        if number == 0:
+            given = [json.dumps(table.options), json.dumps(run.committed)]
+            command = [sys.executable, "-c", _ORPHAN, *given]
+            driver = subprocess.Popen(
+                ["/bin/sh", "-c", '"$@" & wait', "sh", *command], stdout=subprocess.PIPE
+            )
+            assert driver.stdout is not None
+            assert driver.stdout.readline() == b"begun\n"
+            time.sleep(1.0)  # it is refused the slot, or will be
+            driver.kill()
+            driver.wait()
+            assert driver.stdout.read() == b""  # the other process has ended, too
+
+    assert len(run(wait)) == 100
 
 
 def test_a_query_in_the_mode_realtime_has_no_end(tmp_path: Path) -> None:
