@@ -232,6 +232,25 @@ def after_the_last_place_a_read_finds_nothing_in_time(staged: StagedFeed) -> Non
             hold(time.monotonic() - began < 30, "a read of 0.2 s takes more than 30 s")
 
 
+def the_end_of_its_log_is_after_what_was_written_and_is_reached(staged: StagedFeed) -> None:
+    feed, end, pinned_at = staged.feed, staged.feed.end(staged.begun), time.monotonic()
+    for name, pages in staged.partitions:
+        until, bookmark = end.places.get(name), bookmarks(feed, pages)[-1]
+        if until is not None:
+            hold(until >= pages[-1].last, f"{name} ends at {until}, before a change")
+        for row in rows(feed, pages) if until is None else ():
+            late = row["committed_at"] and row["committed_at"].timestamp() > end.time
+            hold(not late, f"{name} ends at {end.time}, before a change")
+        reader = PartitionReader(feed, name, bookmark, GapLog(None))
+        is_passed, patience = until is None, time.monotonic() + staged.patience
+        while reader.emptied_at < pinned_at or not is_passed:
+            hold(time.monotonic() < patience, f"the end of {name} is not reached")
+            same(list(reader.step(0.1).pages), [], "pages after the last")
+            passed = feed.passed(reader.bookmark(bookmark.place) or bookmark)
+            is_passed = until is None or (passed is not None and passed >= until)
+        reader.disconnect()
+
+
 def keep_alive_takes_nothing(staged: StagedFeed) -> None:
     for name, pages in staged.partitions:
         with following(staged.feed, name, staged.bare[name], staged.patience) as found:
@@ -522,6 +541,7 @@ CLAIMS: Sequence[Callable[[StagedFeed], None]] = (
     a_page_pickles,
     a_feed_pickles_and_the_copy_reads_the_same,
     after_the_last_place_a_read_finds_nothing_in_time,
+    the_end_of_its_log_is_after_what_was_written_and_is_reached,
     keep_alive_takes_nothing,
     the_status_is_plain_and_says_whether_it_is_connected,
     the_preflight_check_finds_no_error,
