@@ -123,7 +123,13 @@ class JetStream:
 
     def names(self, subject: str) -> list[str]:
         """Streams that have subjects in common with `subject`."""
-        return list(self._call("STREAM.NAMES", {"subject": subject}).get("streams") or ())
+        found = list[str]()
+        while True:  # a page has 1024
+            answer = self._call("STREAM.NAMES", {"subject": subject, "offset": len(found)})
+            page = answer.get("streams") or ()
+            found += page
+            if not page or len(found) >= answer.get("total", 0):
+                return found
 
     def last(self, stream: str, subject: str) -> Stored | None:
         """The last message stored under `subject` (may have wildcards), as its leader has it."""

@@ -19,7 +19,7 @@ from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
 from penstock.testing import living, proof
-from penstock.testing.services import service_of
+from penstock.testing.services import secrets_of, service_of
 from penstock.testing.services.cosmos import CosmosService
 from penstock.testing.services.dynamodb import DynamodbService
 from tests.cosmos.server import CosmosReply, CosmosServer
@@ -152,7 +152,7 @@ def test_what_could_not_be_removed_is_named(
     service = service_of(server.url)
     remove = service.remove
     with monkeypatch.context() as patched:
-        patched.setattr(service, "_url", server.url.replace("postgres@", "nobody@"))
+        patched.setattr(service, "url", server.url.replace("postgres@", "nobody@"))
         patched.setattr(service, "version", str)
         patched.setattr(service, "make", lambda: service._execute)  # type: ignore[attr-defined]
         found = proof.prove(service, lambda _: None, seconds=0.2)
@@ -219,6 +219,31 @@ def test_a_mongodb_that_does_not_let_one_in_is_refused_without_the_password() ->
     with Secantus(options={"auth": True}) as server:
         code, report, _ = proven(server.url.replace("//", f"//me:{PASSWORD}@", 1))
     assert (code, report) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("postgresql://me:s%40cret@h/d?sslpassword=other", {"s%40cret", "s@cret", "other"}),
+        ("nats://me:one@a,nats://me:two@b", {"one", "two"}),
+        ("nats://token@a:4222", {"token"}),
+        ("mongodb://h/?tlsCertificateKeyFilePassword=s%3Dcret&w=1", {"s%3Dcret", "s=cret"}),
+        ("mongodb://me:one@a,b/?replicaSet=rs0", {"one"}),
+        ("cosmos://:a%2Fb%3D@host", {"a%2Fb%3D", "a/b="}),
+        ("dynamodb://eu-central-1", set()),
+    ],
+)
+def test_what_must_not_be_printed_of_a_url(url: str, secrets: set[str]) -> None:
+    assert secrets <= set(secrets_of(url))
+
+
+@pytest.mark.parametrize(
+    "url", [f"postgresql://me:{PASSWORD}@h/a?dbname=shop", f"postgresql://me:{PASSWORD}@h/a?x=1"]
+)
+def test_a_url_that_could_lead_to_another_database_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        service_of(url)
+    assert PASSWORD not in str(refused.value)
 
 
 def on_dynamodb(url: str, monkeypatch: pytest.MonkeyPatch) -> tuple[int, dict[str, Any], str]:

@@ -25,6 +25,7 @@ from penstock.sinks.postgres.settings import PostgresSinkSettings
 from penstock.sinks.sqlite import SqliteSink, SqliteSinkSettings
 from penstock.testing import sinks
 from penstock.testing.sinks import StagedSink
+from tests.claims import marked
 from tests.servers import Database, Nats
 from tests.sinks.changes import read
 
@@ -160,14 +161,23 @@ def _tables_case(request: pytest.FixtureRequest, kind: str) -> Case:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("claim", sinks.CLAIMS, ids=lambda claim: claim.__name__)
+_SLOW = {
+    sinks.what_was_written_is_stored_in_order,
+    sinks.a_generator_is_written_as_a_list_is,
+    sinks.nothing_counts_as_stored_before_it_is_durable,
+    sinks.two_tasks_of_one_process_write_at_once,
+    sinks.the_same_batch_twice_is_once,
+    sinks.a_crash_after_a_write_is_once,
+    sinks.a_write_that_was_cut_short_is_completed,
+}
+
+
+@pytest.mark.parametrize("claim", marked(sinks.CLAIMS, _SLOW))
 def test_a_sink_keeps_the_contract(any_case: Case, claim: Callable[[StagedSink], None]) -> None:
     claim(any_case)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("claim", sinks.EXACT, ids=lambda claim: claim.__name__)
+@pytest.mark.parametrize("claim", marked(sinks.EXACT, _SLOW))
 def test_an_exact_sink_stores_once(case: Case, claim: Callable[[StagedSink], None]) -> None:
     claim(case)
 

@@ -1,17 +1,20 @@
 """Services that `penstock prove` tries: what is made at one of a user's own, and always removed."""
 
+import re
 import secrets
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 from uuid import uuid4
 
-from penstock.feeds import Feed
+from penstock.feeds import Feed, GapPolicy
 from penstock.model.errors import SettingsError
 from penstock.model.position import Bookmark, PartitionId
 from penstock.process.plugins import driver
 from penstock.testing import living
-from penstock.testing.claims import Trial
+from penstock.testing.claims import NotTried, Trial
 from penstock.testing.feeds import following, read, take
 from penstock.testing.living import Stage
 
@@ -28,6 +31,10 @@ _MODULES = {
 }  # fmt: skip
 
 
+# Among the parameters of a URL.
+_SECRET = re.compile(r"[?&][^=&]*(?:pass|secret|token|key)[^=&]*=([^&]+)", re.IGNORECASE)
+
+
 class TriedService:
     """A service of a user's own. Constructing one does no I/O. Inherit from it."""
 
@@ -39,18 +46,15 @@ class TriedService:
     price: str = ""
     """What it costs, in a sentence; "" for nothing."""
 
-    def __init__(self) -> None:
+    makes: str
+    """What is made and removed, for people; `{}` is the name that all of it begins with."""
+
+    def __init__(self, url: str, given: Mapping[str, str]) -> None:
+        self.url, self.given = url, given
         self.name = f"penstock_prove_{secrets.token_hex(4)}"
-
-    @property
-    def makes(self) -> str:
-        """What is made and removed, for people."""
-        raise NotImplementedError
-
-    @property
-    def secrets(self) -> Sequence[str]:
+        self.makes = self.makes.format(self.name)
+        self.secrets = secrets_of(url)
         """What must not be printed."""
-        raise NotImplementedError
 
     def make(self) -> None:
         """Makes it. Raises SettingsError, Unavailable, or the driver's errors."""
@@ -70,6 +74,20 @@ class TriedService:
 class SourceService(TriedService, Stage):
     """A service with changes."""
 
+    stays: str
+    """Why nothing is split or moved."""
+
+    def reader(self, policy: GapPolicy = "fail") -> Feed:
+        """A feed of what was made."""
+        raise NotImplementedError
+
+    @contextmanager
+    def feed(self) -> Iterator[Feed]:
+        yield self.reader()
+
+    def move(self) -> None:
+        raise NotTried(self.stays)
+
     def trials(self) -> Generator[Trial]:
         return living.trials_of(self)
 
@@ -87,6 +105,20 @@ class SourceService(TriedService, Stage):
         return name, bookmark
 
 
+@dataclass(frozen=True)
+class Loss:
+    """A `LostHistory`. `feed` is the service's `reader`."""
+
+    feed: Callable[[GapPolicy], Feed]
+    partition: PartitionId
+    bookmark: Bookmark
+    causes: Sequence[str]
+    insert: Callable[[Sequence[str]], None]
+
+    def write(self) -> None:
+        self.insert([uuid4().hex for _ in range(20)])  # some to each partition
+
+
 def service_of(url: str, **given: Any) -> TriedService:
     """The service of a URL. `given`: what its URL cannot have, of which it takes what it knows.
     Raises SettingsError, which repeats nothing of it."""
@@ -100,8 +132,13 @@ def service_of(url: str, **given: Any) -> TriedService:
     return build(url, {name: value for name, value in given.items() if value})
 
 
-def password_of(url: str) -> list[str]:
-    """Passwords and tokens that a URL has, as they are there and as they are meant."""
-    login = url.partition("://")[2].rpartition("@")[0]
-    texts = [login.partition(":")[2], login if ":" not in login else ""]
-    return [each for text in texts for each in (text, unquote(text)) if each]
+def secrets_of(url: str) -> list[str]:
+    """Passwords, tokens and keys that a URL has, or several by commas: as they are there and as
+    they are meant."""
+    found = list[str]()
+    for each in (url, *url.split(",")):
+        login = each.partition("://")[2].rpartition("@")[0]
+        is_token = ":" not in login and each.startswith(("nats:", "tls:"))
+        found += [login if is_token else login.partition(":")[2]]
+    found += [match[1] for match in _SECRET.finditer(url)]
+    return [text for secret in found if secret for text in (secret, unquote(secret))]

@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import count
 from typing import Any
 from uuid import uuid4
@@ -14,12 +13,11 @@ from azure.cosmos.exceptions import CosmosResourceNotFoundError
 from penstock.feeds import Feed, GapPolicy
 from penstock.leases.cosmos import parts_of_cosmos
 from penstock.model.errors import SettingsError
-from penstock.model.position import Bookmark, PartitionId
 from penstock.process.plugins import driver
 from penstock.stream.opening import feed_of
 from penstock.testing.claims import NotTried
 from penstock.testing.losses import LostHistory
-from penstock.testing.services import SourceService, password_of
+from penstock.testing.services import Loss, SourceService
 
 _KEY = PartitionKey(path="/pk")
 
@@ -29,10 +27,12 @@ class CosmosService(SourceService):
 
     kind = "Cosmos DB"
     drivers = ("azure-cosmos",)
+    makes = "the database {}"
+    stays = "a split takes more than 10,000 request units a second, and hours"
     needs = "the account's key, which may make databases"
 
-    def __init__(self, url: str, _: Mapping[str, str]) -> None:
-        super().__init__()
+    def __init__(self, url: str, given: Mapping[str, str]) -> None:
+        super().__init__(url, given)
         base, mark, query = url.partition("?")
         try:
             found = parts_of_cosmos(f"{base.rstrip('/')}/{self.name}/one{mark}{query}")
@@ -41,20 +41,12 @@ class CosmosService(SourceService):
                 "the URL names no account of Cosmos DB", "cli.prove-url",
                 hint="write cosmos://:KEY@ACCOUNT.documents.azure.com:443, KEY percent-encoded",
             ) from None  # fmt: skip
-        self._url, (self._endpoint, self._key) = url, found[:2]
+        self._endpoint, self._key = found[:2]
         self.price = "" if self._endpoint.startswith("http://") else (
             "It makes containers of 400 request units a second, which are billed for an hour:"
             " about 0.10 USD, or nothing in a free tier."
         )  # fmt: skip
         self._numbers = count(1)
-
-    @property
-    def makes(self) -> str:
-        return f"the database {self.name}"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        return password_of(self._url)
 
     @cached_property
     def _client(self) -> CosmosClient:
@@ -80,16 +72,12 @@ class CosmosService(SourceService):
         with suppress(CosmosResourceNotFoundError):
             self._client.delete_database(self.name)
 
-    def _feed(self, container: str = "one", policy: GapPolicy = "fail") -> Feed:
+    def reader(self, policy: GapPolicy = "fail", container: str = "one") -> Feed:
         login = {"key": self._key} if self._key else {}
         return feed_of("cosmos", {
             "name": "prove", "endpoint": self._endpoint, **login, "database": self.name,
             "container": container, "page_items": 4, "poll": 0.1, "on_gap": policy,
         })  # fmt: skip
-
-    @contextmanager
-    def feed(self) -> Iterator[Feed]:
-        yield self._feed()
 
     def _put(self, ids: Sequence[str], container: str = "one", **more: Any) -> None:
         found = self._database.get_container_client(container)
@@ -106,8 +94,10 @@ class CosmosService(SourceService):
         self._put(["b"], text="long " * 2000)
         return [(each, "REPLACE") for each in (*first, "b")]
 
-    def move(self) -> None:
-        raise NotTried("a split takes more than 10,000 request units a second, and hours")
+    def _stopping(self, container: str, policy: GapPolicy) -> Feed:
+        if policy != "fail":
+            raise NotTried("places of another container cannot be compared: nothing goes on")
+        return self.reader(container=container)
 
     @contextmanager
     def lost(self) -> Iterator[LostHistory]:
@@ -115,30 +105,14 @@ class CosmosService(SourceService):
         name = f"lost{next(self._numbers)}"
         self._database.create_container(name, partition_key=_KEY)
         try:
-            ((partition, begun),) = self._feed(name).begin("now").items()
+            ((partition, begun),) = self.reader(container=name).begin("now").items()
             self._put([uuid4().hex for _ in range(3)], name)
             self._database.delete_container(name)
             self._database.create_container(name, partition_key=_KEY)
-            yield _Lost(self, name, partition, begun)
+            causes = ["container_replaced"]
+            yield Loss(partial(self._stopping, name), partition, begun, causes, self.insert)
         finally:
             self._database.delete_container(name)
-
-
-@dataclass(frozen=True)
-class _Lost:
-    service: CosmosService
-    container: str
-    partition: PartitionId
-    bookmark: Bookmark
-    causes: Sequence[str] = ("container_replaced",)
-
-    def feed(self, policy: GapPolicy) -> Feed:
-        if policy != "fail":
-            raise NotTried("places of another container cannot be compared: nothing goes on")
-        return self.service._feed(self.container)
-
-    def write(self) -> None:
-        self.service._put([uuid4().hex], self.container)
 
 
 build = CosmosService

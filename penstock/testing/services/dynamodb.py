@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 from uuid import uuid4
@@ -13,11 +12,10 @@ import botocore.session
 
 from penstock.feeds import Feed, GapPolicy
 from penstock.model.errors import Unavailable
-from penstock.model.position import Bookmark, PartitionId
 from penstock.stream.opening import feed_of
-from penstock.testing.claims import NotTried, hold
+from penstock.testing.claims import hold
 from penstock.testing.losses import LostHistory
-from penstock.testing.services import SourceService
+from penstock.testing.services import Loss, SourceService
 
 _VIEW = {"StreamEnabled": True, "StreamViewType": "NEW_AND_OLD_IMAGES"}
 _SECRETS = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN")
@@ -29,10 +27,13 @@ class DynamodbService(SourceService):
 
     kind = "DynamoDB"
     drivers = ("boto3", "botocore")
+    makes = "the table {}"
+    stays = "shards split by load and time alone"
     needs = "CreateTable, UpdateTable, DeleteTable and what a feed and a snapshot need"
 
     def __init__(self, url: str, given: Mapping[str, str]) -> None:
-        super().__init__()
+        super().__init__(url, given)
+        self.secrets += [os.environ[name] for name in _SECRETS if os.environ.get(name)]
         self._region = url.partition("://")[2].strip("/") or None
         self._endpoint = given.get("endpoint")
         self.collection = ("", self.name)
@@ -41,15 +42,7 @@ class DynamodbService(SourceService):
             "It writes some 1,000 items to an on-demand table and reads its stream: this costs less"
             " than 0.05 USD."
         )  # fmt: skip
-        self._lost: _Lost | None = None
-
-    @property
-    def makes(self) -> str:
-        return f"the table {self.name}"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        return [os.environ[name] for name in _SECRETS if os.environ.get(name)]
+        self._lost: Loss | None = None
 
     @cached_property
     def _client(self) -> Any:
@@ -98,16 +91,12 @@ class DynamodbService(SourceService):
                     raise
             time.sleep(0.5)
 
-    def _feed(self, policy: GapPolicy = "fail") -> Feed:
+    def reader(self, policy: GapPolicy = "fail") -> Feed:
         given = {"region": self._region, "endpoint": self._endpoint}
         return feed_of("dynamodb", {
             "name": "prove", "table": self.name, "poll": 0.2, "on_gap": policy,
             **{name: value for name, value in given.items() if value},
         })  # fmt: skip
-
-    @contextmanager
-    def feed(self) -> Iterator[Feed]:
-        yield self._feed()
 
     def _put(self, id: str, text: str = "x") -> None:
         item = {"id": {"S": id}, "text": {"S": text}}
@@ -133,44 +122,28 @@ class DynamodbService(SourceService):
             ("b", "INSERT"), ("a11", "DELETE"), ("b", "DELETE"), ("a11", "INSERT"),
         ]  # fmt: skip
 
-    def move(self) -> None:
-        raise NotTried("shards split by load and time alone")
-
     @contextmanager
     def lost(self) -> Iterator[LostHistory]:
         """The stream is disabled and enabled again, once for all claims."""
         self._lost = self._lost or self._replace()
         yield self._lost
 
-    def _replace(self) -> "_Lost":
-        old, bookmark = self.read_some(self._feed())
+    def _replace(self) -> Loss:
+        old, bookmark = self.read_some(self.reader())
         self._client.update_table(TableName=self.name, StreamSpecification={"StreamEnabled": False})
         self._wait(is_on=False)
         self.insert([uuid4().hex])
         self._client.update_table(TableName=self.name, StreamSpecification=_VIEW)
         self._wait(is_on=True)
         known = {old: bookmark._replace(ended=True)}
-        until, feed = time.monotonic() + self.patience, self._feed()
+        until, feed = time.monotonic() + self.patience, self.reader()
         while True:
             for each in feed.partitions(known):
                 if old in each.parents and each.first is not None:
-                    return _Lost(self, each.partition, each.first)
+                    causes = ["stream_replaced"]
+                    return Loss(self.reader, each.partition, each.first, causes, self.insert)
             hold(time.monotonic() < until, f"no shard of a later stream comes after {old}")
             time.sleep(1.0)
-
-
-@dataclass(frozen=True)
-class _Lost:
-    service: DynamodbService
-    partition: PartitionId
-    bookmark: Bookmark
-    causes: Sequence[str] = ("stream_replaced",)
-
-    def feed(self, policy: GapPolicy) -> Feed:
-        return self.service._feed(policy)
-
-    def write(self) -> None:
-        self.service.insert([uuid4().hex for _ in range(20)])  # some to each shard
 
 
 build = DynamodbService

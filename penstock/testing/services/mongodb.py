@@ -2,21 +2,19 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
-from uuid import uuid4
 
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
 from penstock.feeds import Feed, GapPolicy
 from penstock.model.errors import PositionLost
-from penstock.model.position import Bookmark, PartitionId
+from penstock.model.position import Bookmark
 from penstock.stream.opening import feed_of
 from penstock.testing.claims import NotTried
 from penstock.testing.living import Document
 from penstock.testing.losses import LostHistory
-from penstock.testing.services import SourceService, password_of
+from penstock.testing.services import Loss, SourceService
 
 _WAIT = 10_000  # milliseconds for finding a server
 
@@ -26,25 +24,18 @@ class MongoService(SourceService):
 
     kind = "MongoDB"
     drivers = ("pymongo",)
+    makes = "the database {}"
+    stays = "an election or a chunk that moves is for the whole cluster to bear"
     needs = "a replica set or a sharded cluster, and a user with readWriteAnyDatabase"
 
-    def __init__(self, url: str, _: Mapping[str, str]) -> None:
-        super().__init__()
-        self._url = url
+    def __init__(self, url: str, given: Mapping[str, str]) -> None:
+        super().__init__(url, given)
         self.collection = (self.name, "one")
-
-    @property
-    def makes(self) -> str:
-        return f"the database {self.name}"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        return password_of(self._url)
 
     @contextmanager
     def _client(self) -> Iterator[MongoClient[dict[str, Any]]]:
         with MongoClient[dict[str, Any]](
-            self._url, serverSelectionTimeoutMS=_WAIT, serverMonitoringMode="poll"
+            self.url, serverSelectionTimeoutMS=_WAIT, serverMonitoringMode="poll"
         ) as client:
             yield client
 
@@ -61,15 +52,11 @@ class MongoService(SourceService):
         with self._client() as client:
             client.drop_database(self.name)
 
-    def _feed(self, policy: GapPolicy = "fail") -> Feed:
+    def reader(self, policy: GapPolicy = "fail") -> Feed:
         return feed_of("mongodb", {
-            "name": "prove", "connection": self._url, "database": self.name, "page_rows": 3,
+            "name": "prove", "connection": self.url, "database": self.name, "page_rows": 3,
             "on_gap": policy,
         })  # fmt: skip
-
-    @contextmanager
-    def feed(self) -> Iterator[Feed]:
-        yield self._feed()
 
     def id_of(self, image: Document) -> str:
         return str(image["_id"])
@@ -115,28 +102,12 @@ class MongoService(SourceService):
         error.__cause__ = OperationFailure("refused", 286)
         return error
 
-    def move(self) -> None:
-        raise NotTried("an election or a chunk that moves is for the whole cluster to bear")
-
     @contextmanager
     def lost(self) -> Iterator[LostHistory]:
         """A token that no oplog has."""
-        ((partition, _),) = self._feed().begin("now").items()
-        yield _Lost(self, partition)
-
-
-@dataclass(frozen=True)
-class _Lost:
-    service: MongoService
-    partition: PartitionId
-    bookmark: Bookmark = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})  # noqa: RUF009
-    causes: Sequence[str] = ("token_",)
-
-    def feed(self, policy: GapPolicy) -> Feed:
-        return self.service._feed(policy)
-
-    def write(self) -> None:
-        self.service.insert([uuid4().hex])
+        (partition,) = self.reader().begin("now")
+        unknown = Bookmark(mark={"token": {"_data": "00FF00FF00FF00FF"}})
+        yield Loss(self.reader, partition, unknown, ["token_"], self.insert)
 
 
 build = MongoService

@@ -1,7 +1,7 @@
 """A NATS server with JetStream: what a sink of messages and a positions store need, in streams and
 buckets of their own."""
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -20,7 +20,7 @@ from penstock.sinks import Sink, SinkPlugin
 from penstock.stream.opening import settings_of
 from penstock.testing import sinks, stores
 from penstock.testing.claims import Trial
-from penstock.testing.services import TriedService, password_of
+from penstock.testing.services import TriedService
 from penstock.testing.sinks import StagedSink
 
 _STREAM = "KV_"  # what the stream of a bucket is called
@@ -31,23 +31,16 @@ class NatsService(TriedService):
 
     kind = "NATS"
     drivers = ()
+    makes = "streams {}_N, and buckets of that name"
     needs = "JetStream, and a user that may make and delete streams"
 
     def __init__(self, url: str, given: Mapping[str, str]) -> None:
-        super().__init__()
+        super().__init__(url, given)
         if "nkey" in given:
             given = {**given, "nkey": Path(given["nkey"]).read_text().strip()}
-        self._url, self._seed = url, given.get("nkey", "")
+            self.secrets.append(given["nkey"])
         self.settings: NatsSettings = settings_of(NatsSettings, {"url": url, **given})
         self._numbers = count(1)
-
-    @property
-    def makes(self) -> str:
-        return f"streams {self.name}_N, and buckets of that name"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        return [*password_of(self._url), *([self._seed] if self._seed else [])]
 
     def _connected(self) -> Connection:
         connection = Connection(self.settings, "penstock prove")

@@ -3,22 +3,21 @@
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any
 from urllib.parse import urlsplit
-from uuid import uuid4
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 from psycopg.errors import ObjectInUse
 
 from penstock.feeds import Feed, GapPolicy
-from penstock.model.position import Bookmark, PartitionId
+from penstock.model.errors import SettingsError
 from penstock.stream.opening import feed_of
-from penstock.testing.claims import NotTried
 from penstock.testing.losses import LostHistory
-from penstock.testing.services import SourceService, password_of
+from penstock.testing.services import Loss, SourceService
 
 _TABLES = """
 CREATE TABLE one (id text PRIMARY KEY, text text);
@@ -37,27 +36,26 @@ class PostgresService(SourceService):
 
     kind = "PostgreSQL"
     drivers = ("psycopg",)
+    makes = "the database {0}, and replication slots {0}_N"
+    stays = "a slot is one partition, which is never split or moved"
     needs = "a role with CREATEDB and REPLICATION, and wal_level = logical"
     remembers = starts_bare = True
     collection = ("public", "one")
 
-    def __init__(self, url: str, _: Mapping[str, str]) -> None:
-        super().__init__()
-        self._url = url
+    def __init__(self, url: str, given: Mapping[str, str]) -> None:
+        super().__init__(url, given)
         parts = urlsplit(url)
         self._own = parts._replace(path=f"/{self.name}").geturl()
         self._slots = count(1)
-
-    @property
-    def makes(self) -> str:
-        return f"the database {self.name}, and replication slots {self.name}_N"
-
-    @property
-    def secrets(self) -> Sequence[str]:
-        return password_of(self._url)
+        self.reader()  # raises SettingsError, which repeats nothing of a URL
+        if conninfo_to_dict(self._own)["dbname"] != self.name:
+            raise SettingsError(
+                "the URL names its database as an option", "cli.prove-url",
+                hint="write it as the path: postgresql://host/database",
+            )  # fmt: skip
 
     def _ask(self, query: Any, *values: Any, url: str = "") -> list[tuple[Any, ...]]:
-        with closing(psycopg.connect(url or self._url, autocommit=True)) as connection:
+        with closing(psycopg.connect(url or self.url, autocommit=True)) as connection:
             found = connection.execute(query, values or None)
             return found.fetchall() if found.description else []
 
@@ -94,7 +92,7 @@ class PostgresService(SourceService):
             else:
                 return
 
-    def _feed(self, slot: str, policy: GapPolicy = "fail") -> Feed:
+    def reader(self, policy: GapPolicy = "fail", slot: str = "") -> Feed:
         return feed_of("postgres", {
             "name": "prove", "connection": self._own, "slot": slot, "publication": self.name,
             "create_publication": True, "page_rows": 3, "on_gap": policy,
@@ -104,7 +102,7 @@ class PostgresService(SourceService):
     def feed(self) -> Iterator[Feed]:
         slot = f"{self.name}_{next(self._slots)}"
         try:
-            yield self._feed(slot)
+            yield self.reader(slot=slot)
         finally:
             self._drop(slot)
 
@@ -131,31 +129,13 @@ class PostgresService(SourceService):
             ("e", "INSERT"),
         ]
 
-    def move(self) -> None:
-        raise NotTried("a slot is one partition, which is never split or moved")
-
     @contextmanager
     def lost(self) -> Iterator[LostHistory]:
         with self.feed() as feed:
             partition, bookmark = self.read_some(feed)
             self._drop(partition)
-            yield _Lost(self, partition, bookmark)
-
-
-@dataclass(frozen=True)
-class _Lost:
-    """The slot is gone."""
-
-    service: PostgresService
-    partition: PartitionId
-    bookmark: Bookmark
-    causes: Sequence[str] = ("slot_missing",)
-
-    def feed(self, policy: GapPolicy) -> Feed:
-        return self.service._feed(self.partition, policy)
-
-    def write(self) -> None:
-        self.service.insert([uuid4().hex])
+            reader = partial(self.reader, slot=partition)
+            yield Loss(reader, partition, bookmark, ["slot_missing"], self.insert)
 
 
 build = PostgresService
