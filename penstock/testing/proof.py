@@ -17,8 +17,8 @@ from penstock.model.problems import blot
 from penstock.testing.claims import Broken, NotTried, Trial
 from penstock.testing.services import TriedService
 
-TIME = 600.0  # seconds of all claims
 _REMOVAL = 60.0  # seconds of removing what was made
+TIME = 600.0 - _REMOVAL  # seconds of all claims
 _SHOWN = 1000  # characters: a service may answer with a page of HTML
 
 Result = Literal["holds", "differs", "not tried"]

@@ -18,8 +18,8 @@ from penstock.cli.options import settings_of
 from penstock.model.errors import SettingsError
 from penstock.nats.api import JetStream
 from penstock.nats.connection import Connection
-from penstock.testing import living, proof
-from penstock.testing.services import secrets_of, service_of
+from penstock.testing import feeds, living, proof
+from penstock.testing.services import SourceService, secrets_of, service_of
 from penstock.testing.services.cosmos import CosmosService
 from penstock.testing.services.dynamodb import DynamodbService
 from tests.cosmos.server import CosmosReply, CosmosServer
@@ -333,6 +333,11 @@ def test_a_url_of_cosmos_db_that_names_no_account_is_refused(url: str) -> None:
         service_of(url)
 
 
+def begun(service: SourceService) -> feeds.StagedFeed:
+    feed = service.reader()
+    return feeds.StagedFeed(feed=feed, begun=feed.begin("now"), count=0)
+
+
 def test_changes_go_on_after_a_split_of_cosmos_db() -> None:
     with CosmosServer() as server:
 
@@ -344,6 +349,7 @@ def test_changes_go_on_after_a_split_of_cosmos_db() -> None:
         service.make()
         living.changes_go_on_after_a_split_or_a_move(service)
         assert len(server.databases[service.name]["one"].ranges) == 2
+        feeds.it_begins_at_a_bookmark_for_each_partition_that_is_plain_json(begun(service))
 
 
 def test_changes_go_on_after_a_shard_of_dynamodb_was_split(
@@ -362,6 +368,7 @@ def test_changes_go_on_after_a_shard_of_dynamodb_was_split(
         service = Splitting("dynamodb://eu-central-1", {"endpoint": server.url})
         service.make()
         living.changes_go_on_after_a_split_or_a_move(service)
+        feeds.it_begins_at_a_bookmark_for_each_partition_that_is_plain_json(begun(service))
 
 
 def streams(url: str) -> list[str]:

@@ -15,8 +15,10 @@ pytestmark = pytest.mark.process
 @pytest.mark.parametrize("page", ["write-a-feed", "write-a-sink", "write-a-store"])
 def test_the_example_keeps_the_contract_as_the_page_tests_it(page: str, tmp_path: Path) -> None:
     text = (DOCS / "how-to" / f"{page}.md").read_text()
-    (block,) = [each for each in blocks(text, "python") if "penstock.testing" in each]
-    (tmp_path / "test_mine.py").write_text(block)
+    found = [each for each in blocks(text, "python") if "penstock.testing" in each]
+    assert found
+    for number, block in enumerate(found):
+        (tmp_path / f"test_mine{number}.py").write_text(block)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "--rootdir", tmp_path, tmp_path],
         cwd=tmp_path,
