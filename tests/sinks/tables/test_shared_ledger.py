@@ -103,6 +103,8 @@ def test_a_source_that_is_another_server_is_its_own_loss(
         flows = shared.flows(stack, sources)
         change(sources, 101)
         arrived(shared, sources, flows)
+        for flow in flows:  # rows are all there before a table is live
+            flow.loaded()
     before = shared.row(SECOND)
     with postgres_of(18).database() as moved:
         moved.execute(MADE)
