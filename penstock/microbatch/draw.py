@@ -3,11 +3,12 @@ partitions there are; in a planned one up to its end.
 """
 
 from collections.abc import Callable, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from penstock.microbatch.ticket import Join, Leave, Range
 from penstock.model.page import Page
-from penstock.model.position import PartitionId, Place
+from penstock.model.position import PartitionId, Place, Position
 from penstock.reading.reservoir import Arrivals, Reservoir
 
 # Bytes that are drawn at once: of all partitions, and of each while others have pages.
@@ -15,7 +16,9 @@ _AT_ONCE, _OF_EACH = 4 << 20, 1 << 20
 
 
 class Draw(Protocol):
-    """What a page server sends for one request."""
+    """What a page server sends for one request. `begins`: up to where all was durable before it."""
+
+    begins: Position = MappingProxyType({})
 
     def next(self, wait: float) -> tuple[Sequence[Page | Join | Leave], bool]:
         """The next pages (or, where tasks read by themselves, partitions that join and leave),
@@ -31,9 +34,10 @@ class OpenDraw(Draw):
     """All partitions, as pages come; `durable` is where each goes on. Never over by itself."""
 
     def __init__(
-        self, reservoir: Reservoir, durable: Callable[[PartitionId], Place | None]
-    ) -> None:
-        self._reservoir, self._durable = reservoir, durable
+        self, reservoir: Reservoir, durable: Callable[[PartitionId], Place | None], *,
+        begins: Position = MappingProxyType({}),
+    ) -> None:  # fmt: skip
+        self._reservoir, self._durable, self.begins = reservoir, durable, begins
         self._arrivals = Arrivals()
         with reservoir.wake:
             reservoir.listen(self._arrivals, durable)

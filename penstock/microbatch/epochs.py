@@ -203,7 +203,11 @@ class BufferedEpochs(Epochs):
         self._count = 0  # of changes since the last save; guarded by `reservoir.wake`
 
     def draw(self, group: int, groups: int) -> OpenDraw:
-        return OpenDraw(self._reservoir, self._place)
+        begins = {
+            name: each.place for name, each in self.durable.items()
+            if each.place is not None and each.mark  # without one an operator gave it
+        }  # fmt: skip
+        return OpenDraw(self._reservoir, self._place, begins=begins)
 
     def take(self, report: Report) -> None:
         if isinstance(report, ReportedPlaces):

@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.microbatch.ticket import PAGE, ReportedPlaces, Signal, Ticket, page_of
+from penstock.model.change import Passed
 from penstock.model.errors import Malformed, PenstockError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import PartitionId, Place, Position
@@ -49,7 +50,8 @@ class Handed:
 
     def note(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         rows = sum(batch.num_rows for batch in batches)
-        last = page.last if rows == page.count else _last_of(batches)
+        is_told = rows == page.count or any(map(Passed.of, batches))
+        last = page.last if is_told else _last_of(batches)
         self._pages.setdefault(page.partition, deque()).append((page.last, last))
 
     def done(self, position: Position) -> dict[PartitionId, Place]:
@@ -97,6 +99,10 @@ class PageClient:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
+        # Up to where all was durable of each partition, before its pages.
+        self.began: dict[PartitionId, Place] = {
+            each.partition: each.after for each in ticket.request.ranges if each.after is not None
+        }
         self._connection: Connection | None = None  # to the reader process, from `pages` on
         self._handed = Handed()  # pages that were handed on, and are not stored
         self._reporting = threading.Lock()  # one report at a time, in their order
@@ -108,9 +114,15 @@ class PageClient:
         connection = self._connection = connected(self._ticket)
         with reaching():
             connection.send(self._ticket.request)
-            while (message := connection.recv_bytes())[:1] == PAGE:
-                yield page_of(message[1:], connection.recv_bytes)
-        expect_end(pickle.loads(message))  # noqa: S301 - of a server that has the key
+            while True:
+                if (received := connection.recv_bytes())[:1] == PAGE:
+                    yield page_of(received[1:], connection.recv_bytes)
+                    continue
+                message = pickle.loads(received)  # noqa: S301 - of a server that has the key
+                if not isinstance(message, ReportedPlaces):
+                    break
+                self.began |= message.places
+        expect_end(message)
 
     def handed_on(self, page: Page, batches: list[pa.RecordBatch]) -> None:
         """The page was decoded to these batches, which are on their way to the sink."""

@@ -16,7 +16,15 @@ from typing import Any, Protocol
 
 from penstock.microbatch.draw import Draw
 from penstock.microbatch.options import SourceOptions
-from penstock.microbatch.ticket import PAGE, FoundGap, Report, Request, Signal, messages_of
+from penstock.microbatch.ticket import (
+    PAGE,
+    FoundGap,
+    Report,
+    ReportedPlaces,
+    Request,
+    Signal,
+    messages_of,
+)
 from penstock.model.errors import Malformed, PenstockError
 from penstock.model.page import Page
 from penstock.process.connections import Server
@@ -96,6 +104,8 @@ class PageServer(Server):
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
         is_open, over = not request.ranges, False
         with closing(self._pages.draw(request)) as draw:
+            if draw.begins:
+                line.send_value(ReportedPlaces(draw.begins))
             while not over and not line.is_closed:
                 wait = max(0.0, min(PAUSE, deadline - time.monotonic())) if is_open else PAUSE
                 drawn, over = draw.next(wait)

@@ -22,7 +22,7 @@ from penstock.microbatch.ticket import TICKETS, Split, Ticket, bounded, ticket_r
 from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
-from penstock.model.position import Place, Position
+from penstock.model.position import PartitionId, Place, Position
 from penstock.ops.reporter import Reporter, add_sink_report
 from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
@@ -153,6 +153,11 @@ class _Progress(Progress):
     def stored(self, position: Position) -> None:
         for client in self._clients:
             client.stored(position)
+
+    def began(self, partition: PartitionId) -> Place | None:
+        return next(
+            (each.began[partition] for each in self._clients if partition in each.began), None
+        )
 
     def report(self, status: Mapping[str, Any]) -> None:
         if self._board is None:

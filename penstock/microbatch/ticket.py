@@ -184,7 +184,8 @@ class Rows(NamedTuple):
 
 
 class ReportedPlaces(NamedTuple):
-    """A task's report that everything up to these places is durable."""
+    """A task's report that everything up to these places is durable; and what an open request is
+    answered first: that it was."""
 
     places: Position
 

@@ -6,11 +6,12 @@ of tables asks for lines of PostgreSQL's COPY.
 """
 
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import orjson
 import pyarrow as pa
 
-from penstock.model.position import Place
+from penstock.model.position import PartitionId, Place
 
 Images = Literal["json", "msgpack", "text"]
 
@@ -91,6 +92,34 @@ _SCHEMAS: dict[Images, pa.Schema] = {
 # The metadata of a batch of lines whose last transaction ends with it.
 WHOLE = {b"images": b"text", b"ends": b"true"}
 
+
+class Passed(NamedTuple):
+    """Says that a partition has nothing for the sink between the changes before it and a place, of
+    the history of `mark` (JSON text)."""
+
+    backend: str
+    partition: PartitionId
+    place: Place
+    mark: str
+
+    @property
+    def batch(self) -> pa.RecordBatch:
+        """As it comes among batches of lines: one without rows."""
+        text = orjson.dumps([self.backend, self.partition, [*self.place], self.mark])
+        metadata = {b"images": b"text", b"passed": text}
+        columns = [pa.array([], each.type) for each in _SCHEMAS["text"]]
+        return pa.RecordBatch.from_arrays(columns, schema=_SCHEMAS["text"].with_metadata(metadata))
+
+    @classmethod
+    def of(cls, batch: pa.RecordBatch) -> "Passed | None":
+        """The inverse of `batch`; None of others."""
+        text = (batch.schema.metadata or {}).get(b"passed")
+        if text is None:
+            return None
+        backend, partition, place, mark = orjson.loads(text)
+        return cls(backend, PartitionId(partition), Place(*place), mark)
+
+
 COLUMNS: tuple[str, ...] = tuple(_SCHEMAS["json"].names)
 
 # Those that a DataFrame of changes may lack (null then): newer than transforms that list columns.
@@ -129,7 +158,8 @@ def schema(images: Images = "json") -> pa.Schema:
     `catalog` (of the reader's time: `last` number of a column, `file`, `columns` as number, name,
     value in old rows; `gone`: numbers that were dropped before), where the feed was asked for it.
     `after` of a change that is no row (MESSAGE, ERROR) is JSON. A batch with the metadata `WHOLE`
-    has the last change of its last transaction; of others more may come.
+    has the last change of its last transaction; of others more may come. Where the tables filter
+    dropped a page's last changes, a batch without rows says so: see `Passed`.
     """
     return _SCHEMAS[images]
 

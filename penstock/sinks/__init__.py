@@ -31,6 +31,11 @@ class Progress(Protocol):
         """Of each of these partitions everything up to the place is durable. Called with what is
         new since the last call, and only after it is durable: the source is acknowledged this."""
 
+    def began(self, partition: PartitionId) -> Place | None:
+        """Up to where all of a partition was reported as stored before this write, by whichever
+        process; None: it is not known."""
+        return None
+
     def report(self, status: Mapping[str, Any]) -> None:
         """Plain JSON for the status page (a retry, an outage, a recovery): running totals of
         `published`, `duplicates` and `size`, and fields of `ops.reports.SinkReport`, of which

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.model.change import Passed
 from penstock.model.errors import Malformed
 from penstock.model.page import DecoderAround, Page
 from penstock.model.position import Mark, Place
@@ -68,7 +69,11 @@ class EraDecoder(DecoderAround):
         if not (era := era_of(page.first.cursor)):
             return self.decoder.decode(page)
         plain = replace(page, first=_plain(page.first), last=_plain(page.last))
-        return [_renamed(batch, era) for batch in self.decoder.decode(plain)]
+        return [
+            _renamed(batch, era) if passed is None else passed._replace(place=page.last).batch
+            for batch in self.decoder.decode(plain)
+            for passed in [Passed.of(batch)]
+        ]
 
 
 def _plain(place: Place) -> Place:

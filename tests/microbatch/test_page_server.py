@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap
-from penstock.microbatch.draw import OpenDraw, PlannedDraw
+from penstock.microbatch.draw import Draw, OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.page_client import PageClient, _idle
 from penstock.microbatch.page_server import PageServer
@@ -144,7 +144,7 @@ def test_an_epoch_ends_after_its_time() -> None:
         assert 0.5 <= time.monotonic() - begun < 30
 
 
-class Flowing:
+class Flowing(Draw):
     """Pages, and their one draw, that has one more every 20 ms, so many in all."""
 
     def __init__(self, pages: int) -> None:

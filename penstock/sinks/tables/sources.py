@@ -27,12 +27,17 @@ class StoredSources(HeldConnection):
         super().__init__(database)
         self._known: dict[PartitionId, tuple[str, SourceRecord]] = {}  # with their backends
 
-    def meet(self, backend: str, sid: PartitionId, cursor: str, mark: str) -> None:
+    def meet(
+        self, backend: str, sid: PartitionId, cursor: str, mark: str, began: Place | None
+    ) -> None:
         """Changes from this one on come next, of the history of the mark. Where their places do
-        not compare with those in the ledger, all tables are loaded anew."""
+        not compare with those in the ledger, all tables are loaded anew. Raises LeaseLost where it
+        has less than everything up to where they `began`."""
         with self._ledger("reading what is stored") as ledger:
             ledger.make()
             known = self._verified(backend, sid, ledger.sources(backend)) or SourceRecord()
+            if began is not None and not _reaches(known, began):
+                raise went_back(f"it had the changes of {backend}/{sid} up to {began}")
             tables = [each for each in ledger.tables((backend, sid)) if each.row.is_followed]
             places = [known.place, *(each.row.place for each in tables)]
             last = max((place.cursor for place in places if place is not None), default="")

@@ -12,7 +12,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import WHOLE, images_of, unreadable
+from penstock.model.change import WHOLE, Passed, images_of, unreadable
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
@@ -86,6 +86,8 @@ class TableWrite:
         self._tails: dict[PartitionId, _Batches] = {}
         self._sources = StoredSources(settings.database())
         self._marks: dict[PartitionId, str] = {}  # of the last changes
+        # Up to where a partition has nothing for the sink after what was handed over.
+        self._passed: dict[PartitionId, Place] = {}
         self._position: dict[PartitionId, Place] = {}
         self._unnoted: dict[PartitionId, Place] = {}  # of it: what the ledger does not have yet
         self._applied = self._known = self._size = 0
@@ -104,6 +106,11 @@ class TableWrite:
                     for batch in batches:
                         if len(batch):
                             self._gather(batch, now)
+                        elif (passed := Passed.of(batch)) is not None:
+                            self._meet(
+                                passed.backend, passed.partition, passed.place.cursor, passed.mark
+                            )
+                            self._passed[passed.partition] = passed.place
                     self._release(now)
                     self._report()
             self._release(float("inf"))
@@ -128,7 +135,7 @@ class TableWrite:
         if self._gathered:
             due = min(each.since for each in self._gathered.values()) + self._settings.commit.wait
             return min(max(due - time.monotonic(), 0.0), _LOOK)
-        if not self._tracker.is_idle or self._tails or self._unnoted:
+        if not self._tracker.is_idle or self._tails or self._unnoted or self._passed:
             return _LOOK
         return _REPORT if any(each.has_report for each in self._workers) else None
 
@@ -143,14 +150,19 @@ class TableWrite:
             )
         partition = PartitionId(batch.column("partition")[0].as_py())
         backend, cursor, mark = (batch.column(name)[0].as_py() for name in _FIRST)
-        if self._marks.get(partition) != (mark := mark or ""):
-            self._retried(self._sources.meet, backend, partition, cursor, mark)
-            self._marks[partition] = mark
+        self._meet(backend, partition, cursor, mark or "")
+        self._passed.pop(partition, None)
         self._learn(partition, batch)
         gathered = self._gathered.setdefault(partition, _Batches(now))
         gathered.add(batch)
         if gathered.rows >= _GATHERED:
             self._take(partition)
+
+    def _meet(self, backend: str, partition: PartitionId, cursor: str, mark: str) -> None:
+        if (known := self._marks.get(partition)) != mark:
+            began = self._progress.began(partition) if known is None else None
+            self._retried(self._sources.meet, backend, partition, cursor, mark, began)
+            self._marks[partition] = mark
 
     def _take(self, partition: PartitionId) -> None:
         """Divides what was gathered of a partition."""
@@ -204,6 +216,8 @@ class TableWrite:
         for partition, tail in list(self._tails.items()):
             if now - tail.since >= _PATIENCE:
                 self._flush(partition)
+        for partition in self._passed.keys() - self._gathered.keys() - self._tails.keys():
+            self._tracker.open(partition, self._passed.pop(partition), ())
 
     def _flush(self, partition: PartitionId, *, is_whole: bool = False) -> None:
         if (tail := self._tails.pop(partition, None)) is not None:

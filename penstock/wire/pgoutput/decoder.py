@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from penstock.model.change import COLUMNS, WHOLE
+from penstock.model.change import COLUMNS, WHOLE, Passed
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.wire.pgoutput.batch import assemble
@@ -50,9 +50,15 @@ class PgoutputDecoder:
         return PgoutputDecoder, (self.settings,)
 
     def decode(self, page: Page) -> Sequence[pa.RecordBatch]:
-        """One batch of the page's changes, or none if the tables filter drops them all."""
-        batch = self._quickly(page, self._known(page.context))
-        return [] if batch is None else [batch]
+        """One batch of the page's changes, or none if the tables filter drops them all. Lines end
+        with what the filter dropped after them."""
+        known = self._known(page.context)
+        batch = self._quickly(page, known)
+        found = [] if batch is None else [batch]
+        if self.settings.images == "text" and len(batch or ()) < page.count:
+            passed = Passed(self.settings.backend, page.partition, page.last, known.context.mark)
+            found.append(passed.batch)
+        return found
 
     def _known(self, packed: bytes) -> _Known:
         known = self._last

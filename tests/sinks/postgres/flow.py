@@ -37,6 +37,7 @@ class Flow(Noted):
         sink: Mapping[str, Any] | None = None,
         snapshot: Mapping[str, Any] | None = None,
         rows: int = 20_000,
+        follows: Sequence[str] = (),
         **backend: Any,
     ) -> None:
         super().__init__()
@@ -47,6 +48,8 @@ class Flow(Noted):
         else:  # by their sids
             of = [{"sid": sid, "connection": each.url} for sid, each in source.items()]
             reads = {"sources": of}
+        if follows:
+            reads["tables"] = [*follows]
         where = {"type": "sqlite", "file": str(target)}
         if isinstance(target, Database):
             where = {"type": "postgres", "connection": target.url}

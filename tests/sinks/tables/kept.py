@@ -1,6 +1,8 @@
 """A flow that keeps its position, begins as `penstock run` does, and acknowledges what it saved."""
 
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -9,7 +11,7 @@ import pyarrow as pa
 from penstock.config import Checkpoint
 from penstock.leases.gaps import Gaps
 from penstock.model.errors import LeaseLost, PositionLost, Unavailable
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.reading.gaps import GapLog
 from penstock.reading.positions import Positions
 from penstock.reading.reader import PartitionReader
@@ -42,6 +44,8 @@ class Kept(Flow):
         self.began_anew: LeaseLost | None = None
         self._url = f"sqlite:///{store}"
         self._feed.mark_changes()
+        self._turns, self._turned = threading.Event(), threading.Event()
+        self._began: Position = {}
         self._readers: dict[PartitionId, PartitionReader] = {}
         self._reached: dict[PartitionId, Place | None] = {}
 
@@ -110,15 +114,36 @@ class Kept(Flow):
         """See `OwnedState`."""
         self.began_anew = error
 
+    def began(self, partition: PartitionId) -> Place | None:
+        """See `Progress`."""
+        return self._began.get(partition)
+
+    @contextmanager
+    def between_writes(self) -> Iterator[None]:
+        """Nothing is written in the block, as where an epoch is turned over."""
+        self._turns.set()
+        until(self._turned.is_set, 60)
+        yield
+        self._turned.clear()
+        self._turns.clear()
+
     def _write(self) -> None:
-        super()._write()
+        while self._failure is None and not self._is_over.is_set():
+            self._began = {
+                name: each.place for name, each in self.positions().load().items() if each.place
+            }
+            super()._write()
+            if self._turns.is_set():
+                self._turned.set()
+                while self._turns.is_set():
+                    self._is_over.wait(0.05)
         self._save()
         for reader in self._readers.values():
             reader.disconnect()
 
     def _changes(self) -> Iterator[pa.RecordBatch]:
         decoder = self._feed.decoder("text")
-        while not self._is_over.is_set():
+        while not (self._is_over.is_set() or self._turns.is_set()):
             for name, reader in self._readers.items():
                 step = reader.step(0.05)
                 is_lost = isinstance(step.error, PositionLost)

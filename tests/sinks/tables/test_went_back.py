@@ -102,6 +102,40 @@ def test_what_went_back_while_it_runs_is_found_before_anything_is_written(
     assert has(destination, 101), "nothing was written on top"
 
 
+@PUT_BACK
+def test_what_went_back_between_two_writes_is_found_by_the_next_one(
+    source: Database, destination: Server | File, flow_of: FlowOf
+) -> None:
+    with flow_of() as flow:
+        flow.loaded()
+        changed(source, destination, flow)
+        with flow.between_writes():
+            destination.put_back()
+            source.execute("INSERT INTO t VALUES (200, 'later')")
+        assert "the destination went back" in flow.refused().message
+    assert has(destination, 101), "nothing was written on top"
+
+
+def test_what_the_tables_of_a_backend_leave_out_is_never_taken_for_it(
+    source: Database, destination: Server | File, flow_of: FlowOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_PATIENCE", 0.0)
+    source.execute("CREATE TABLE apart (id int PRIMARY KEY); CREATE PUBLICATION p FOR ALL TABLES")
+    for number in (1, 3):
+        with flow_of(publication="p", follows=["t", "other"]) as flow:
+            flow.loaded()
+            for id in (number, number + 1):
+                source.execute("INSERT INTO apart VALUES (%s)", [id])
+                before = flow.saved.place
+                until(lambda: flow.is_saved and flow.saved.place != before)  # noqa: B023
+                source.execute(
+                    f"BEGIN; INSERT INTO t VALUES ({100 + id}, 'more');"
+                    f" INSERT INTO apart VALUES ({100 + id}); COMMIT"
+                )
+                until(lambda: equal(source, destination) and flow.is_saved)
+            assert (flow.began_anew, flow.gap) == (None, None)
+
+
 @PROMOTED
 def test_what_was_not_saved_is_read_again(
     source: Database, destination: Server | File, flow_of: FlowOf

@@ -42,7 +42,7 @@ Outcome = pa.RecordBatch | str | None
 def outcome(decoder: PgoutputDecoder, page: Page) -> Outcome:
     """The batch, or what is wrong with the page."""
     try:
-        (batch,) = decoder.decode(page) or [None]
+        batch = next((each for each in decoder.decode(page) if len(each)), None)
     except PenstockError as error:
         return f"{type(error).__name__}: {error} ({error.hint})"
     if batch is not None:

@@ -1,6 +1,7 @@
 r"""Images `text`: lines of COPY, and descriptions to read them with."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -9,6 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.change import Passed
+from penstock.wire.eras import EraDecoder
 from penstock.wire.pgoutput import kernel
 from penstock.wire.pgoutput.context import Context, TypeEntry
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
@@ -217,3 +220,33 @@ def test_a_logical_message_is_json() -> None:
         (after,) = batch.column("after").to_pylist()
         assert json.loads(after) == {"prefix": "p", **wanted}
         assert deltas(batch) == [None]
+
+
+OTHER = relation(2, {"id": 23, "v": 25}, key=["id"], name="other")
+KEPT = frozenset({("public", "t")})
+
+
+@pytest.mark.parametrize(
+    ("messages", "rows"),
+    [
+        ((TWO, insert(1, [1, "x"]), OTHER, insert(2, [1, "x"])), [1, 0]),
+        ((OTHER, insert(2, [1, "x"])), [0]),
+        ((TWO, insert(1, [1, "x"])), [1]),
+    ],
+)
+@pytest.mark.parametrize("era", ["", "e0001-"])
+def test_what_the_tables_filter_drops_at_the_end_is_said(
+    messages: tuple[bytes, ...], rows: list[int], era: str
+) -> None:
+    page = page_of([begin(LSN), *messages, commit(LSN)], context=Context(mark='{"system":"7"}'))
+    page = replace(
+        page, first=page.first._replace(cursor=era + page.first.cursor),
+        last=page.last._replace(cursor=era + page.last.cursor),
+    )  # fmt: skip
+    batches = EraDecoder(decoder(tables=KEPT)).decode(page)
+    assert [len(each) for each in batches] == rows
+    if not rows[-1]:
+        expected = Passed("b", page.partition, page.last, '{"system":"7"}')
+        assert Passed.of(batches[-1]) == expected
+    assert len(decoder(tables=KEPT, images="json").decode(page_of([begin(LSN), *messages,
+        commit(LSN)]))) == (rows[0] > 0)  # fmt: skip
