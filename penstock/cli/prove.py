@@ -31,7 +31,7 @@ def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
     PENSTOCK_PROVE_URL may have the URL, so that it is not in the list of processes.
     """
     service = service_of(url, **given)
-    click.echo(f"makes {service.makes}; removes all of it", err=as_json)
+    click.echo(f"makes {service.makes}; removes all of it, and writes to nothing else", err=as_json)
     if service.price and not yes:
         click.confirm(f"{service.price} Go on?", abort=True, err=True)
     proof = prove(service, lambda outcome: _show(outcome, as_json=as_json))

@@ -165,7 +165,7 @@ def _remove(service: TriedService) -> str:
         ):
             service.remove()
     except (_TimeIsOver, Exception) as error:
-        return f"remove {service.makes} by hand: {type(error).__name__}: {error}"
+        return f"{service.makes}: remove what is there by hand: {type(error).__name__}: {error}"
     return ""
 
 

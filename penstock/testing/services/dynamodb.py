@@ -86,10 +86,12 @@ class DynamodbService(SourceService):
                 self._client.delete_table(TableName=self.name)
             except self._client.exceptions.ResourceNotFoundException:
                 return
-            except self._client.exceptions.ResourceInUseException:  # is being made, or deleted
+            except self._client.exceptions.ResourceInUseException:  # is being made, or changed
                 if time.monotonic() > until:
                     raise
-            time.sleep(0.5)
+                time.sleep(0.5)
+            else:
+                return
 
     def reader(self, policy: GapPolicy = "fail") -> Feed:
         given = {"region": self._region, "endpoint": self._endpoint}
