@@ -2,12 +2,13 @@
 
 import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import orjson
 
+from penstock.feeds.postgres import PostgresSettings
 from penstock.microbatch.options import feed_options
 from penstock.model.settings import Settings
 from tests.cosmos.reading import settings_of as cosmos_settings
@@ -81,9 +82,29 @@ class Table(Written):
         )
         return int(behind)
 
+
+class Shards(Written):
+    """The same table in two databases, which are the sources of one backend."""
+
+    def __init__(self, databases: Mapping[str, Database]) -> None:
+        super().__init__()
+        self.databases = databases
+        for each in databases.values():
+            each.execute("CREATE TABLE t (id int PRIMARY KEY)")
+
     @property
-    def is_read(self) -> bool:
-        return bool(self.database.execute("SELECT FROM pg_replication_slots WHERE active"))
+    def options(self) -> dict[str, str]:
+        sources = [{"sid": sid, "connection": each.url} for sid, each in self.databases.items()]
+        settings = {"name": "runs", "tables": "public.t", "sources": sources, "page_rows": 30}
+        return _given("postgres", PostgresSettings.model_validate(settings))
+
+    def _write(self, numbers: Sequence[int]) -> None:
+        for number, each in enumerate(self.databases.values()):
+            some = numbers[number :: len(self.databases)]
+            each.execute("INSERT INTO t SELECT unnest(%s::int[])", (list(some),))
+
+    def found(self, rows: Sequence[dict[str, Any]]) -> list[int]:
+        return sorted(super().found(rows))
 
 
 class Documents(Written):
@@ -169,6 +190,19 @@ class Orders(Written):
 
     def found(self, rows: Sequence[dict[str, Any]]) -> list[int]:
         return sorted(int(orjson.loads(row["document_id"])[-1]) for row in rows)
+
+
+def is_read(database: Database) -> bool:
+    """Whether a slot of this database has a reader."""
+    mine = "SELECT FROM pg_replication_slots WHERE active AND database = current_database()"
+    return bool(database.execute(mine))
+
+
+def drop_slots(database: Database) -> None:
+    database.execute(
+        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
+        " WHERE database = current_database()"
+    )
 
 
 @contextmanager

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,17 @@ from tests.microbatch.sources import (
     Events,
     Items,
     Orders,
+    Shards,
     Table,
     Written,
+    drop_slots,
+    is_read,
     writing,
 )
 from tests.mongo import shop_on
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
-from tests.servers import Database
+from tests.servers import Database, Postgres
 from tests.waiting import until
 
 
@@ -36,19 +40,32 @@ from tests.waiting import until
 def table(database: Database) -> Iterator[Table]:
     made = Table(database)
     yield made
-    until(lambda: not made.is_read)
-    database.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE slot_name = 'runs'"
-    )
+    until(lambda: not is_read(database))
+    drop_slots(database)
 
 
 @pytest.fixture(
-    params=["postgres", "mongodb", "mongodb-scripted", "dynamodb", "cosmos", "cosmos-every"]
+    params=[
+        "postgres",
+        "postgres-sources",
+        "mongodb",
+        "mongodb-scripted",
+        "dynamodb",
+        "cosmos",
+        "cosmos-every",
+    ]
 )
 def source(request: pytest.FixtureRequest) -> Iterator[Written]:
     kind, _, how = request.param.partition("-")
-    if kind == "postgres":
+    if kind == "postgres" and how:
+        with ExitStack() as stack:
+            server: Postgres = request.getfixturevalue("postgres")
+            databases = {sid: stack.enter_context(server.database()) for sid in ("a", "b")}
+            yield Shards(databases)
+            until(lambda: not any(map(is_read, databases.values())))
+            for each in databases.values():
+                drop_slots(each)
+    elif kind == "postgres":
         yield request.getfixturevalue("table")
     elif kind == "dynamodb":
         with StreamsServer() as streams:
@@ -137,6 +154,7 @@ def test_the_source_need_not_keep_what_was_read_and_was_not_for_us(table: Table)
     run()
     table.database.execute("INSERT INTO other SELECT generate_series(1, 20000)")
     assert table.kept() > 1_000_000
+    until(lambda: not is_read(table.database))
     findings = read_source(table.options)[1].check()
     assert any(re.search(r"[1-9]\d* MiB of WAL are kept for it", f.message) for f in findings)
     assert run() == []
@@ -161,13 +179,13 @@ def test_a_second_job_on_the_same_slot_is_told(
 
 _ORPHAN = """
 import json, sys
-from tests.microbatch.runs import Run
+from penstock.microbatch.source import Source
 import penstock.microbatch.planned
 penstock.microbatch.planned.TAKEN = 1e9  # it waits for ever
-run = Run(json.loads(sys.argv[1]))
-run.committed = json.loads(sys.argv[2])
+source = Source.open(json.loads(sys.argv[1]))
 print("begun", flush=True)
-run()
+source.end_by_itself()
+source.latest(json.loads(sys.argv[2]))
 """
 
 

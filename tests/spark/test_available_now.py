@@ -14,7 +14,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.sinks.memory import MemorySinkSettings, stored
-from tests.microbatch.sources import Table
+from tests.microbatch.sources import Table, drop_slots, is_read
 from tests.servers import Database
 from tests.waiting import until
 
@@ -38,11 +38,8 @@ writer.trigger(availableNow=True).start().awaitTermination()
 def table(database: Database) -> Iterator[Table]:
     made = Table(database)
     yield made
-    until(lambda: not made.is_read)
-    database.execute(
-        "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
-        " WHERE slot_name = 'runs'"
-    )
+    until(lambda: not is_read(database))
+    drop_slots(database)
 
 
 def source(spark: SparkSession, table: Table, **options: str) -> DataFrame:

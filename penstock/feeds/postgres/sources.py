@@ -20,7 +20,7 @@ from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import InUse, PenstockError, PositionLost, SettingsError, Unavailable
 from penstock.model.finding import Finding, finding
 from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -261,6 +261,8 @@ class SourcesDecoder:
 
 def _named(sid: str, error: PenstockError) -> Unavailable:
     """An error of one source, also one that an operator must mend: it is tried again."""
+    if isinstance(error, InUse):
+        return InUse(f"source {sid}: {error.message}", error.code, hint=error.hint)
     return Unavailable(f"source {sid}: {error.message}", error.code, hint=error.hint)
 
 
