@@ -49,7 +49,8 @@ def table(database: Database) -> Iterator[Table]:
         "postgres",
         "postgres-sources",
         "mongodb",
-        "mongodb-scripted",
+        "mongodb-primary",
+        "mongodb-mongos",
         "dynamodb",
         "cosmos",
         "cosmos-every",
@@ -75,7 +76,8 @@ def source(request: pytest.FixtureRequest) -> Iterator[Written]:
             yield Orders(cosmos, "all_versions_and_deletes" if how else "latest_version")
     elif how:
         history = History()
-        with ScriptedMongod(history) as mongod:
+        with ScriptedMongod(history, how) as mongod:
+            mongod.late = 3 * (how == "mongos")  # replies that are empty though there is more
             yield Events(mongod, history)
     else:
         with shop_on(request.getfixturevalue("mongo")) as shop:
