@@ -15,11 +15,11 @@ from penstock.ops.reports import SnapshotsReport
 from penstock.reading.positions import Positions
 from penstock.service.ownership import positions_of
 from penstock.service.standby import Standby
-from penstock.sinks import KeepsLetters, Progress
+from penstock.sinks import KeepsLetters
 from penstock.snapshots.statements import RowTransform
 
 
-class OwnedPipeline(PipelinePart, Progress):
+class OwnedPipeline(PipelinePart):
     """A `PipelineState`, and a `Progress` of its tables, until `end` or the loss of a lease. Used
     by any thread."""
 

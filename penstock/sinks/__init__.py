@@ -31,17 +31,21 @@ class Progress(Protocol):
         """Of each of these partitions everything up to the place is durable. Called with what is
         new since the last call, and only after it is durable: the source is acknowledged this."""
 
-    def began(self, partition: PartitionId) -> Place | None:
-        """Up to where all of a partition was reported as stored before this write, by whichever
-        process; None: it is not known."""
-        return None
-
     def report(self, status: Mapping[str, Any]) -> None:
         """Plain JSON for the status page (a retry, an outage, a recovery): running totals of
         `published`, `duplicates` and `size`, and fields of `ops.reports.SinkReport`, of which
         counters say how many more there are; another field is a TypeError, and what only this sink
         has goes under `details`. With `connected` false `error` says why. Under `tables` what is
         new of tables, each with fields of `ops.reports.TableStatus`."""
+
+
+@runtime_checkable
+class KnowsBeginnings(Protocol):
+    """A `Progress` that knows what was stored before."""
+
+    def began(self, partition: PartitionId) -> Place | None:
+        """Up to where all of a partition was reported as stored before this write, by whichever
+        process; None: it is not known."""
 
 
 class _Ignored(Progress):

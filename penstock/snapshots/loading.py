@@ -24,7 +24,7 @@ from penstock.feeds import Feed, HasSources
 from penstock.leases.gaps import Gaps, losses, to_mend
 from penstock.model.change import OnError
 from penstock.model.errors import LeaseLost, PenstockError, SettingsError, Unavailable
-from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place
+from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import Progress, ReportsPositions, went_back
 from penstock.sinks.loading import LoadsTables, Part, RowWriter, TableLoad
@@ -42,8 +42,8 @@ _END = 15.0  # seconds for which `close` waits
 log = structlog.get_logger("penstock")
 
 
-class OwnedState(PipelineState, Progress, Protocol):
-    """A pipeline that is left, and waited for; the progress of its tables."""
+class OwnedState(PipelineState, Protocol):
+    """A pipeline that is left, and waited for. Is a `Progress` of its tables."""
 
     def end(self) -> None:
         """It is not ours from now on."""
@@ -56,6 +56,12 @@ class OwnedState(PipelineState, Progress, Protocol):
 
     def gaps(self, backend: str) -> Gaps:
         """The gaps of a backend."""
+
+    def stored(self, position: Position) -> None:
+        """See `Progress`; of loads there is nothing to say."""
+
+    def report(self, status: Mapping[str, Any]) -> None:
+        """See `Progress`: what became of rows and of changes that were kept."""
 
 
 class TableLoader(PipelinePart):

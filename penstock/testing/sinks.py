@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.model.change import Images, event_id, schema
 from penstock.model.position import Bookmark, PartitionId, Place, Position
-from penstock.sinks import Progress, Receipt, Record, ReportsPositions, Sink, ignore
+from penstock.sinks import Receipt, Record, ReportsPositions, Sink, ignore
 from penstock.testing.child import Child
 from penstock.testing.claims import NotTried, hold, same
 
@@ -44,8 +44,8 @@ class StagedSink(Protocol):
         return self.sink
 
 
-class Noted(list[Any], Progress):
-    """One that is the list of its reports, keeps what is stored in `position`, and calls
+class Noted(list[Any]):
+    """A `Progress` that is the list of its reports, keeps what is stored in `position`, and calls
     `then` with each report."""
 
     def __init__(self, then: Callable[[Any], object] = lambda _: None) -> None:

@@ -16,7 +16,7 @@ from penstock.model.change import WHOLE, Passed, images_of, unreadable
 from penstock.model.errors import Rejected, SettingsError, Unavailable
 from penstock.model.position import PartitionId, Place
 from penstock.process.backoff import delays
-from penstock.sinks import Progress, Receipt, went_back
+from penstock.sinks import KnowsBeginnings, Progress, Receipt, went_back
 from penstock.sinks.poison.dead_letter import Letter, error_letter
 from penstock.sinks.rows.intake import Order, Prefetch
 from penstock.sinks.rows.part import place_of
@@ -160,7 +160,9 @@ class TableWrite:
 
     def _meet(self, backend: str, partition: PartitionId, cursor: str, mark: str) -> None:
         if (known := self._marks.get(partition)) != mark:
-            began = self._progress.began(partition) if known is None else None
+            began = None
+            if known is None and isinstance(self._progress, KnowsBeginnings):
+                began = self._progress.began(partition)
             self._retried(self._sources.meet, backend, partition, cursor, mark, began)
             self._marks[partition] = mark
 
