@@ -65,6 +65,7 @@ def test_other_collections_are_read_from_there_and_placed_after_what_is_stored(
     assert found.mark == {
         "token": {"_data": "82AA"},
         "filter": {"collections": ["orders", "users"]},
+        "database": "shop/",
         "replay": [
             {"filter": {"collections": ["users"]}, "until": {"_data": "82BB"}, "time": 5 << 32 | 2}
         ],
@@ -77,7 +78,8 @@ def test_a_sink_that_does_not_say_is_given_everything_after_the_saved_position(
 ) -> None:
     found = collections(tmp_path, "orders", None)
     assert found.place == SAVED.place
-    assert found.mark == {**(SAVED.mark or {}), "filter": {"collections": ["orders"]}}
+    now = {"filter": {"collections": ["orders"]}, "database": "shop/"}
+    assert found.mark == {**(SAVED.mark or {}), **now}
 
 
 PLACES = [Place(f"{number:020}/a", 0) for number in range(3)]
