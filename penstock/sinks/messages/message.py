@@ -243,10 +243,14 @@ _EMPTY = pa.scalar("", pa.string())
 
 def _mark_lines(marks: Column) -> Column:
     """The header's name before each mark; null where there is none. Raises LineBreak."""
+    marks = marks.cast(pa.string())
+    if marks[0] == marks[-1] and len(distinct := marks.unique()) == 1 and len(marks) > 1:
+        # A page's marks are mostly one; each regular expression takes longer than the comparison.
+        return pa.repeat(_mark_lines(distinct)[0], len(marks))
     broken: Any = pc.match_substring_regex(marks, r"[\r\n]")
     if pc.any(broken).as_py():
         raise LineBreak(broken.index(True).as_py())
-    return pc.binary_join_element_wise(_MARK_NAME, marks.cast(pa.string()), _EMPTY)
+    return pc.binary_join_element_wise(_MARK_NAME, marks, _EMPTY)
 
 
 _POSITION = re.compile(r"(\S+) (\S+) (.+)")
