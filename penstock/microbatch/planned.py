@@ -80,9 +80,8 @@ class PlannedReading(Pages, Reading):
         self._idle_since = time.monotonic()
         self._ending: Feed | None = None  # of a query that ends by itself
         self._run_end: RunEnd | None = None  # since its first `next`
-        self._is_renewed = self._is_over = (
-            False  # its last offset has the marks of its end; it ended
-        )
+        self._is_renewed = False  # its last offset has the marks of its end
+        self._is_over = False
         self._limits = options.limits
         self._parent = os.getppid()  # the JVM
         self._taken_since: float | None = None  # when another reader was found at the source

@@ -16,7 +16,7 @@ import pytest
 from penstock.feeds import Following, Gap
 from penstock.microbatch.draw import Draw, OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
-from penstock.microbatch.page_client import PageClient, _idle
+from penstock.microbatch.page_client import Handed, PageClient, _idle
 from penstock.microbatch.page_server import PageServer
 from penstock.microbatch.ticket import (
     PAGE,
@@ -30,6 +30,7 @@ from penstock.microbatch.ticket import (
     ticket_row,
     tickets,
 )
+from penstock.model.change import Passed
 from penstock.model.errors import LeaseLost, Malformed, SettingsError, Unavailable
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place
@@ -54,6 +55,7 @@ class Served:
     def __init__(self, address: str, feed: StagedFeed) -> None:
         self.told: list[Place] = []
         self.failure: LeaseLost | None = None
+        self.begins: dict[PartitionId, Place] = {}
         self.stopping = threading.Event()
         self.parts = Made(feed)
         self.server = PageServer(address, self)
@@ -64,7 +66,7 @@ class Served:
         reservoir = self.parts.reservoir
         if request.ranges:
             return PlannedDraw(reservoir, request.ranges)
-        return OpenDraw(reservoir, lambda _: None)
+        return OpenDraw(reservoir, lambda _: None, begins=self.begins)
 
     def take(self, report: Report) -> None:
         assert isinstance(report, ReportedPlaces)
@@ -127,6 +129,27 @@ def test_a_connection_serves_one_ticket_after_the_other() -> None:
         for _ in range(5):
             assert count(PageClient(served.ticket(until=END))) == CHANGES
         until(lambda: threading.active_count() <= before + 1)
+
+
+def test_a_task_knows_how_far_all_was_durable_before_its_pages() -> None:
+    with serving() as served:
+        planned = PageClient(served.ticket(after=Place("p0-000000000063", 0), until=END))
+        assert planned.began == {P0: Place("p0-000000000063", 0)}
+        served.begins = {P0: END}
+        opened = PageClient(served.ticket(seconds=0.2))
+        for page in opened.pages():
+            assert opened.began == {P0: END}, page.first
+        assert PageClient(served.ticket(until=END)).began == {}
+
+
+def test_a_page_that_ends_with_what_was_passed_over_waits_for_the_sink() -> None:
+    page = StagedFeed(StagedSettings(changes=8, page=8)).follow(P0, Bookmark()).read(1.0)[0]
+    passed = Passed("b", P0, page.last, "")
+    for batches, is_done in (([], True), ([passed.batch], False)):
+        handed = Handed()
+        handed.note(page, batches)
+        assert handed.done({}) == ({P0: page.last} if is_done else {})
+        assert is_done or handed.done({P0: page.last}) == {P0: page.last}
 
 
 def test_pages_that_come_later_are_waited_for() -> None:

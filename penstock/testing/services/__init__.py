@@ -2,6 +2,7 @@
 
 import re
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ _MODULES = {
 _SECRET = re.compile(r"[?&][^=&]*(?:pass|secret|token|key)[^=&]*=([^&]+)", re.IGNORECASE)
 
 
-class TriedService:
+class TriedService(ABC):
     """A service of a user's own. Constructing one does no I/O. Inherit from it."""
 
     kind: str
@@ -56,17 +57,19 @@ class TriedService:
         self.secrets = secrets_of(url)
         """What must not be printed."""
 
+    @abstractmethod
     def make(self) -> None:
         """Makes it. Raises SettingsError, Unavailable, or the driver's errors."""
 
+    @abstractmethod
     def version(self) -> str:
         """The service's, as it says it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def trials(self) -> Generator[Trial]:
         """Each is to be called before the next is asked for."""
-        raise NotImplementedError
 
+    @abstractmethod
     def remove(self) -> None:
         """Removes all that was made, also where making it was interrupted. Idempotent."""
 
@@ -77,9 +80,9 @@ class SourceService(TriedService, Stage):
     stays: str
     """Why nothing is split or moved."""
 
+    @abstractmethod
     def reader(self, policy: GapPolicy = "fail") -> Feed:
         """A feed of what was made."""
-        raise NotImplementedError
 
     @contextmanager
     def feed(self) -> Iterator[Feed]:
