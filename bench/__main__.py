@@ -24,6 +24,7 @@ from .outage import outage
 from .peer import parse_peer
 from .snapshot import show_snapshots, snapshots
 from .sources import SOURCES, open_source
+from .spark import figures, show_figures
 from .table import TEN, Shape
 from .takeover import takeover
 from .variants import pipeline_keys
@@ -33,7 +34,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = (
     "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
-    "mirror", "consolidate",
+    "mirror", "consolidate", "spark",
 )  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 MOST_MIRRORED = 200_000  # rows of `mirror`
@@ -212,12 +213,16 @@ def _measured(
             show.show_mirror(console, one)
         results["mirror"] = [asdict(one) for one in rates]
     if what == "consolidate":
-        figures = list(consolidate(
+        consolidated = list(consolidate(
             fresh(), rows=options["rows"], seconds=options["seconds"],
             warm_up=options["warm_up"], version=options["version"],
         ))  # fmt: skip
-        show_consolidation(console, figures)
-        results["consolidate"] = [asdict(one) for one in figures]
+        show_consolidation(console, consolidated)
+        results["consolidate"] = [asdict(one) for one in consolidated]
+    if what == "spark":
+        jobs = list(figures(fresh(), rows=options["rows"], version=options["version"]))
+        show_figures(console, jobs)
+        results["spark"] = [asdict(one) for one in jobs]
     return results
 
 

@@ -14,22 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-    WriterCommitMessage,
-)
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 from pyspark.sql.types import StructType
+from pyspark.version import __version__ as spark_version
 
 from penstock.microbatch.late import Attempt, columns_of, stub_schema
 from penstock.microbatch.options import BatchLimits, read_sink, read_source
@@ -44,6 +31,29 @@ from penstock.microbatch.task import (
 from penstock.microbatch.ticket import TICKETS, Split, Ticket
 from penstock.model.change import schema
 from penstock.model.errors import SettingsError
+
+try:
+    from pyspark.sql.datasource import (
+        DataSource,
+        DataSourceStreamArrowWriter,
+        DataSourceStreamReader,
+        InputPartition,
+        WriterCommitMessage,
+    )
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:
+    # Before 4.2 Spark asks for an offset without telling which one is durable.
+    raise SettingsError(
+        f"penstock needs Spark 4.2 or 4.3, this is PySpark {spark_version}",
+        "spark.version",
+        hint="install pyspark>=4.2,<4.4, and the same Spark on the cluster",
+    ) from error
 
 if TYPE_CHECKING:
     from penstock.sinks import Receipt
