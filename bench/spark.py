@@ -183,9 +183,7 @@ def _job(
 def _service(
     folder: Path, postgres: Postgres, database: Database, nats: Nats, rows: int
 ) -> Drained:
-    with run_pipeline(
-        folder, table.backend(database, SERVICE), nats, extra=_TRANSFORM
-    ) as running:
+    with run_pipeline(folder, table.backend(database, SERVICE), nats, extra=_TRANSFORM) as running:
         usage = Usage(service=running.pid, source=postgres.pid, nats=nats.pid)
         usage.start()
         usage.mark()
