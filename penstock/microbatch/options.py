@@ -95,6 +95,8 @@ class SourceOptions(Settings):
     # After a change that cannot be decoded the query fails (`stop`), or the change is a row
     # with the operation ERROR. `penstock run` has another default: dead-letter.
     on_error: OnError = "stop"
+    # `initial`: a query without a checkpoint has the table's rows first.
+    snapshot: Literal["none", "initial"] = "none"
     # How many hash partitions there are; with 1 the column `route` stays null.
     hash_partitions: int = Field(default=1, ge=1, le=1024)
     # Bounds of one micro-batch over all partitions; of each at least one page always passes.
@@ -173,6 +175,12 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
             "mode realtime needs a positions store: Spark's checkpoint has no position then",
             "microbatch",
             hint="use penstock run with spark.trigger: realtime, or the option positions",
+        )
+    if source.snapshot != "none" and (source.mode != "rows" or source.positions is not None):
+        raise SettingsError(
+            "the option snapshot is for queries whose record is Spark's checkpoint",
+            "spark.first-rows",
+            hint="in a pipeline file it is snapshot.initial",
         )
     if source.mode == "rows" and source.images == "text":
         raise SettingsError(

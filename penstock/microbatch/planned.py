@@ -50,13 +50,13 @@ TAKEN = 15.0
 STOPPING = 5.0
 
 
-# Where a query began, in its first offset, beside the partitions. No feed names a partition so.
-_BEGUN = "@begun"
+# Where a query began, in its first offset, beside the partitions. No feed names a partition with @.
+BEGUN = "@begun"
 
 
 def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
     """The bookmarks of any offset; raises Malformed."""
-    return bookmarks_from_json({name: each for name, each in offset.items() if name != _BEGUN})
+    return bookmarks_from_json({name: each for name, each in offset.items() if name[0] != "@"})
 
 
 class PlannedReading(Pages, Reading):
@@ -82,6 +82,7 @@ class PlannedReading(Pages, Reading):
         self._run_end: RunEnd | None = None  # since its first `next`
         self._is_renewed = False  # its last offset has the marks of its end
         self._is_over = False
+        self.floor: Place | None = None  # changes up to there are left out
         self._limits = options.limits
         self._parent = os.getppid()  # the JVM
         self._taken_since: float | None = None  # when another reader was found at the source
@@ -121,12 +122,12 @@ class PlannedReading(Pages, Reading):
         is_run = self._run_end is not None and start != self._initial
         found = self.advance(self._durable, is_run=is_run)
         if start == self._initial:
-            return {**bookmarks_to_json(found), _BEGUN: start}
+            return {**bookmarks_to_json(found), BEGUN: start}
         return start if found == self._durable else bookmarks_to_json(found)
 
     def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
         tasks = max(1, self._options.live_slots() or 1)
-        between = bookmarks_of(end.get(_BEGUN, start)), bookmarks_of(end)
+        between = bookmarks_of(end.get(BEGUN, start)), bookmarks_of(end)
         if not self._options.late:  # tasks get tickets, not pages
             return self.splits(*between, most=tasks)
         self._server.open()
@@ -237,11 +238,13 @@ class PlannedReading(Pages, Reading):
 
     def ranges(self, start: Bookmarks, end: Bookmarks) -> list[Range]:
         """What lies between two offsets, where there may be changes."""
-        ranges = [
-            Range(partition, start.get(partition, START).place, until.place)
-            for partition, until in end.items()
-            if until.place is not None and until.place != start.get(partition, START).place
-        ]
+        ranges = []
+        for partition, until in end.items():
+            after = start.get(partition, START).place
+            if self.floor is not None and (after is None or after < self.floor):
+                after = self.floor
+            if until.place not in (None, after) and not (self.floor and until.place <= self.floor):
+                ranges.append(Range(partition, after, until.place))
         if ranges:
             self._open({each.partition for each in ranges}, start)
         return ranges

@@ -8,19 +8,20 @@ and a stop file.
 import logging
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 
 from penstock.feeds import Feed
+from penstock.microbatch.first_rows import AfterFirstRows
 from penstock.microbatch.open import assigned, buffered
 from penstock.microbatch.options import BatchLimits, SourceOptions, read_source
 from penstock.microbatch.planned import PlannedReading
 from penstock.microbatch.run_folder import BOARD, is_paused, is_stopping, read_owner
 from penstock.microbatch.source_reports import Json, Reading, SourceReports
-from penstock.microbatch.ticket import Split, Ticket
+from penstock.microbatch.ticket import Part
 from penstock.model.errors import Unavailable
 from penstock.model.position import Bookmarks
 from penstock.ops.reporter import Reporter
@@ -57,7 +58,9 @@ class Source:
         self._reading: Reading
         if options.mode == "rows" or positions is None:
             reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=reports.report)
-            self._reading = PlannedReading(reservoir, Roster(feed), options, positions)
+            planned = PlannedReading(reservoir, Roster(feed), options, positions)
+            has_rows = options.snapshot == "initial"
+            self._reading = AfterFirstRows(planned, feed) if has_rows else planned
         else:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
             make = assigned if feed.polled else buffered
@@ -134,7 +137,7 @@ class Source:
         self._reports.report()
         return end
 
-    def splits(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+    def splits(self, start: Json, end: Json) -> Sequence[Part]:
         return self._reading.parts(start, end)
 
     def stop(self) -> None:

@@ -2,13 +2,13 @@
 
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.options import BatchLimits
-from penstock.microbatch.ticket import Split, Ticket
+from penstock.microbatch.ticket import Part
 from penstock.model.position import Bookmark, Bookmarks
 from penstock.ops.partitions import DISCONNECTED, ENDED, READING
 from penstock.ops.reporter import Reporter
@@ -46,7 +46,7 @@ class Reading(Protocol):
     def next(self, start: Json, limits: BatchLimits) -> Json:
         """The end after `start`, up to which all is durable; `start` itself if there is nothing."""
 
-    def parts(self, start: Json, end: Json) -> list[Split] | list[Ticket]:
+    def parts(self, start: Json, end: Json) -> Sequence[Part]:
         """What the tasks of a micro-batch get."""
 
     def save(self, start: Json) -> None:

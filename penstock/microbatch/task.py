@@ -18,7 +18,17 @@ from penstock.microbatch.follower import Follower
 from penstock.microbatch.late import Attempt, SideChannel, as_changes, columns_of, stub_schema
 from penstock.microbatch.options import Reports, read_sink, read_source
 from penstock.microbatch.page_client import PageClient
-from penstock.microbatch.ticket import TICKETS, Split, Ticket, bounded, ticket_row, tickets
+from penstock.microbatch.rows import read_rows
+from penstock.microbatch.ticket import (
+    TICKETS,
+    Part,
+    RowsSplit,
+    Split,
+    Ticket,
+    bounded,
+    ticket_row,
+    tickets,
+)
 from penstock.model.change import OPTIONAL, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
@@ -86,7 +96,7 @@ def _sink(
 
 
 def read_split(
-    options: Mapping[str, str], split: Split | Ticket, attempt: Attempt
+    options: Mapping[str, str], split: Part, attempt: Attempt
 ) -> Iterator[pa.RecordBatch]:
     """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
     pickled, decoder, board = _source(frozenset(options.items()))
@@ -94,6 +104,9 @@ def read_split(
     side_channel = _side_channel(options, attempt)
     if isinstance(split, Ticket) and side_channel is None:
         yield ticket_row(split, pickled)
+        return
+    if isinstance(split, RowsSplit):
+        yield from read_rows(split, lambda page: _decoded(decoder, page, board))
         return
     changes = (
         batch

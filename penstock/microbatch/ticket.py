@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import ormsgpack
 import pyarrow as pa
 
-from penstock.feeds import Gap
+from penstock.feeds import Gap, RowSource
 from penstock.model.errors import Malformed
 from penstock.model.page import Page
 from penstock.model.position import Bookmark, Bookmarks, PartitionId, Place, Position
@@ -47,6 +47,16 @@ class Split:
     """The changes of one task, of any number of partitions."""
 
     parts: tuple[SplitPages, ...]
+
+
+@dataclass(slots=True, kw_only=True)
+class RowsSplit:
+    """A range of a table's rows, which its task reads from the source. `name`: of the range, in
+    this query."""
+
+    source: RowSource
+    range: Any
+    name: str
 
 
 def bounded(
@@ -99,6 +109,10 @@ class Ticket:
     # Where the task reads the source by itself: the pickled feed, and bytes that it may buffer.
     feed: bytes = field(default=b"", repr=False)
     buffer: int = 0
+
+
+# What a task gets.
+Part = Split | RowsSplit | Ticket
 
 
 def ticket_row(ticket: Ticket, decoder: bytes) -> pa.RecordBatch:

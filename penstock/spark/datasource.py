@@ -28,7 +28,7 @@ from penstock.microbatch.task import (
     require_columns,
     write_changes,
 )
-from penstock.microbatch.ticket import TICKETS, Split, Ticket
+from penstock.microbatch.ticket import TICKETS, Part
 from penstock.model.change import schema
 from penstock.model.errors import SettingsError
 
@@ -176,7 +176,7 @@ def _limits(limit: ReadLimit, limits: BatchLimits) -> BatchLimits:
 class Planned(InputPartition):
     """A part of a micro-batch on its way to a task."""
 
-    part: Split | Ticket
+    part: Part
 
 
 def _this_attempt() -> Attempt:

@@ -25,6 +25,10 @@ class Run:
     def __call__(self, between: Callable[[int], None] = lambda _: None) -> list[Row]:
         """A run to its end; returns the rows. `between` is called before each micro-batch is
         committed, with its number, and may raise: the next run goes on as after a crash."""
+        return self.with_rows(lambda number, _: between(number))
+
+    def with_rows(self, between: Callable[[int, list[Row]], None]) -> list[Row]:
+        """The same; `between` gets the micro-batch's rows as well."""
         self.batches = []
         source = Source.open(self.options)
         try:
@@ -39,7 +43,7 @@ class Run:
                     for batch in read_split(self.options, split, _ATTEMPT)
                     for row in batch.to_pylist()
                 ]
-                between(len(self.batches))
+                between(len(self.batches), rows)
                 self.batches.append(rows)
                 start = self.committed = end
                 self.planned = None

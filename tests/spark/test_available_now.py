@@ -108,3 +108,28 @@ def test_one_micro_batch_of_all_is_refused_and_what_to_use_is_named(
 ) -> None:
     with pytest.raises(StreamingQueryException, match="availableNow=True"):
         run(source(spark, table), tmp_path, once=True)
+
+
+def test_rows_of_before_come_first_also_over_a_driver_that_is_killed(
+    spark: SparkSession, table: Table, tmp_path: Path
+) -> None:
+    table.write(8_000)
+    options = {**table.options, "snapshot": "initial"}
+    given = json.dumps({"source": options, "sink": sink_options(tmp_path)})
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, given],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        start_new_session=True,
+    )
+    until(lambda: len(numbers(tmp_path)) >= 2_000)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
+    table.write(500)
+    run(source(spark, table, snapshot="initial"), tmp_path, availableNow=True)
+    table.write(500)
+    run(source(spark, table, snapshot="initial"), tmp_path, availableNow=True)
+    found = stored(MemorySinkSettings(folder=str(tmp_path)))
+    places = {row["document_id"]: row["operation"] for row in found}
+    assert sorted(map(int, places)) == list(range(1, 9_001))
+    assert all(places[str(number)] == "READ" for number in range(1, 8_001))
+    assert all(places[str(number)] == "INSERT" for number in range(8_501, 9_001))
