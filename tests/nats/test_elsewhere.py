@@ -3,6 +3,7 @@ under a prefix of its own. Real servers, and each thing that penstock does with 
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,14 +22,16 @@ from penstock.nats.connection import Connection
 from penstock.nats.settings import NatsSettings
 from penstock.sinks import ignore
 from penstock.sinks.jetstream import JetStreamSettings, JetStreamSink
-from tests.servers import Nats, free_port
+from tests.consumer.mirror.world import World, same
+from tests.servers import Database, Nats, free_port
 from tests.sinks.changes import batch_of
 from tests.waiting import until
 
 Way = tuple[str, dict[str, Any]]  # a server's URL, and the settings that reach the hub's JetStream
+Both = tuple[Nats, dict[str, Any], Way]  # the hub's server, its login, and the way from elsewhere
 
 
-def _leaf(own_nats: Callable[..., Nats]) -> tuple[Nats, Way]:
+def _leaf(own_nats: Callable[..., Nats]) -> Both:
     port = free_port()
     hub = own_nats({
         "jetstream": {"domain": "hub"},
@@ -38,7 +41,7 @@ def _leaf(own_nats: Callable[..., Nats]) -> tuple[Nats, Way]:
         "jetstream": {"domain": "edge"},
         "leafnodes": {"remotes": [{"url": f"nats://127.0.0.1:{port}"}]},
     })  # fmt: skip
-    return hub, (leaf.url, {"domain": "hub"})
+    return hub, {}, (leaf.url, {"domain": "hub"})
 
 
 _EXPORTS = [
@@ -46,16 +49,20 @@ _EXPORTS = [
     {"service": "$KV.>"},
     {"service": "cdc.>"},
     {"service": "penstock.>"},
+    {"service": "init.>"},
+    {"service": "snapshot.>"},
 ]
 _IMPORTS = [
     {"service": {"account": "HUB", "subject": "$JS.API.>"}, "to": "JS.hub.API.>"},
     {"service": {"account": "HUB", "subject": "$KV.>"}, "to": "JS.hub.API.$KV.>"},
     {"service": {"account": "HUB", "subject": "cdc.>"}},
     {"service": {"account": "HUB", "subject": "penstock.>"}},
+    {"service": {"account": "HUB", "subject": "init.>"}},
+    {"service": {"account": "HUB", "subject": "snapshot.>"}},
 ]
 
 
-def _import(own_nats: Callable[..., Nats]) -> tuple[Nats, Way]:
+def _import(own_nats: Callable[..., Nats]) -> Both:
     """The account APP has a JetStream of its own, and imports that of HUB."""
     server = own_nats({
         "accounts": {
@@ -68,19 +75,25 @@ def _import(own_nats: Callable[..., Nats]) -> tuple[Nats, Way]:
                 "jetstream": "enabled",
                 "users": [{
                     "user": "app", "password": "a",
-                    "permissions": {"publish": [">"], "subscribe": ["_APP.>"]},
+                    "permissions": {"publish": [">"], "subscribe": ["_APP.>", "snapshot.>"]},
                 }],
                 "imports": _IMPORTS,
             },
         },
     })  # fmt: skip
     ways = {"user": "app", "password": "a", "api_prefix": "JS.hub.API", "inbox_prefix": "_APP"}
-    return server, (server.url, ways)
+    return server, {"user": "hub", "password": "h"}, (server.url, ways)
 
 
 @pytest.fixture(params=[_leaf, _import])
-def way(request: pytest.FixtureRequest, own_nats: Callable[..., Nats]) -> Iterator[Way]:
-    _, found = request.param(own_nats)
+def both(request: pytest.FixtureRequest, own_nats: Callable[..., Nats]) -> Both:
+    found: Both = request.param(own_nats)
+    return found
+
+
+@pytest.fixture
+def way(both: Both) -> Iterator[Way]:
+    found = both[2]
     with closing(Connection(_settings(found))) as connection:
 
         def is_reached() -> bool:
@@ -173,6 +186,29 @@ def test_a_tail_is_told_the_way_by_options(way: Way) -> None:
     found = CliRunner().invoke(cli.main, asked)
     assert found.exit_code == 0, found.output
     assert len(found.output.splitlines()) == 3
+
+
+@pytest.mark.parametrize("pipeline", ["hub", "elsewhere"])
+def test_a_mirror_elsewhere_is_loaded_and_follows(
+    pipeline: str, both: Both, way: Way, database: Database, tmp_path: Path
+) -> None:
+    """First it asks for a snapshot. Later none is to be had: it goes on with the changes alone, and
+    another mirror is loaded from the snapshot that is stored."""
+    server, login, _ = both
+    url, settings = (server.url, login) if pipeline == "hub" else way
+    first, second = (f"sqlite:///{tmp_path}/{name}.db" for name in ("first", "second"))
+    database.execute("CREATE TABLE t (id int PRIMARY KEY, name text); INSERT INTO t VALUES (1)")
+    with closing(World(database, server, tmp_path, url=url, **settings)) as world:
+        made = world.start().mirror(first, server=_settings(way))
+        assert made.status.snapshots == 1
+        same(database, first, "t")
+        world.stop_service()
+        database.execute("INSERT INTO t VALUES (2, 'x'); UPDATE t SET name = 'y' || id")
+        made = world.mirror(first, server=_settings(way))
+        assert (made.status.snapshots, made.status.changes) == (0, 3)
+        same(database, first, "t")
+        world.mirror(second, server=_settings(way))
+        same(database, second, "t")
 
 
 def test_a_domain_that_nobody_answers_for_is_named(nats: Nats) -> None:

@@ -43,7 +43,8 @@ STREAM = "CDC"
 
 
 class World:
-    """`start` what publishes; `replica` makes a consumer. `sink` are settings of the sink."""
+    """`start` what publishes; `replica` makes a consumer. `sink` are settings of the sink: the way
+    to a server, if it is not that of `nats`, among them."""
 
     def __init__(
         self, database: Database, nats: Nats, folder: Path, snapshot: Any = None, **sink: Any
@@ -68,7 +69,9 @@ class World:
         self.first = Bookmark()
         self.service: Snapshots | None = None
         self.pump: Pump | None = None
-        self.connection = Connection(NatsSettings(url=self.nats.url, timeout=30))
+        way = self.settings.model_dump(include=set(NatsSettings.model_fields), exclude_unset=True)
+        self.way = NatsSettings.model_validate(way)
+        self.connection = Connection(NatsSettings.model_validate({**way, "timeout": 30}))
 
     def _begin(self) -> None:
         self.feed.begin()
@@ -138,7 +141,7 @@ class World:
         self.pump.until(mark)
 
     def replica(self, target: str, **options: Any) -> Replica:
-        return Replica(self.nats.url, target, **options)
+        return Replica(options.pop("server", self.way), target, **options)
 
     def mirror(self, target: str, **options: Any) -> Replica:
         """A replica that has all that is committed now; it is closed."""
