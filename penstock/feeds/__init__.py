@@ -434,6 +434,17 @@ class ReadsLines(Protocol):
         their number."""
 
 
+@runtime_checkable
+class HoldsSnapshot(Protocol):
+    """A snapshot that the source keeps something for, as long as it is open."""
+
+    def is_read(self) -> bool:
+        """Whether another process reads its ranges now. Does I/O; raises Unavailable."""
+
+    def is_in_the_way(self) -> bool:
+        """Whether something waits for its end that others would wait for in turn. As `is_read`."""
+
+
 class TableSnapshot(Protocol):
     """A table's rows at one point of the log. Opened by `with`, which does I/O, and keeps what it
     needs at the source until its end."""
@@ -520,14 +531,15 @@ class TakesSnapshots(Protocol):
         self,
         schema: str,
         table: str,
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: SnapshotWait,
         selection: RowSelection = WHOLE_TABLE,
     ) -> AbstractContextManager[TableSnapshot]:
         """Of a followed table, or a part of it where the feed `selects_rows`; `known` are the saved
-        bookmarks (of which history places are). Entering it raises Unavailable, and SettingsError
-        for a table that can't be read and a condition or a column that the source refuses; it and
-        `plan` raise Unavailable soon after the wait `is_stopped`."""
+        bookmarks (of which history places are), None where no changes are read after it. Entering
+        it raises Unavailable, and SettingsError for a table that can't be read and a condition or a
+        column that the source refuses; it and `plan` raise Unavailable soon after the wait
+        `is_stopped`."""
 
 
 class Collection(Protocol):

@@ -97,6 +97,12 @@ class SourceOptions(Settings):
     on_error: OnError = "stop"
     # `initial`: a query without a checkpoint has the table's rows first.
     snapshot: Literal["none", "initial"] = "none"
+    # Of `spark.read`: the table, `schema.table`; an SQL condition for its rows; how many seconds
+    # its snapshot is held after a use; and bytes of a partition, about.
+    table: str = ""
+    where: str = ""
+    hold: Duration = Field(900.0, gt=0)
+    range_size: Size = Field(32 * 2**20, ge=2**16)
     # How many hash partitions there are; with 1 the column `route` stays null.
     hash_partitions: int = Field(default=1, ge=1, le=1024)
     # Bounds of one micro-batch over all partitions; of each at least one page always passes.
@@ -189,6 +195,8 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
     _preload("feeds", source.preload)
     found: FeedPlugin = plugin("feeds", source.backend)
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}
+    if source.table and "table" in found.settings.model_fields:
+        given = {"table": source.table, **given}
     return source, found.feed(settings_from_options(found.settings, given))
 
 

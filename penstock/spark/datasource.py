@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark.version import __version__ as spark_version
 
+from penstock.batch import reading
 from penstock.microbatch.late import Attempt, columns_of, stub_schema
 from penstock.microbatch.options import BatchLimits, read_sink, read_source
 from penstock.microbatch.source import Source
@@ -35,6 +36,7 @@ from penstock.model.errors import SettingsError
 try:
     from pyspark.sql.datasource import (
         DataSource,
+        DataSourceReader,
         DataSourceStreamArrowWriter,
         DataSourceStreamReader,
         InputPartition,
@@ -93,7 +95,9 @@ class PenstockDataSource(DataSource):
         return "penstock"
 
     def schema(self) -> StructType:
-        """The columns of a change (without late columns), or those of tickets."""
+        """The columns of a change (without late columns), of tickets, or of a table."""
+        if (typed := reading.declared(self.options)) is not None:
+            return from_arrow_schema(typed, prefer_timestamp_ntz=True)
         source, _ = read_source(self.options)
         if source.mode != "rows":
             return from_arrow_schema(TICKETS)
@@ -101,7 +105,16 @@ class PenstockDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Plans in the reader process and reads in tasks."""
+        if "_operation" in schema.names:
+            raise SettingsError(
+                "rows of a table come by spark.read", "spark.stream-of-rows",
+                hint="leave the option table out: changes have columns of their own",
+            )  # fmt: skip
         return StreamReader(dict(self.options))
+
+    def reader(self, schema: StructType) -> "RowsReader":
+        """Plans in a planner process and reads in tasks."""
+        return RowsReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":
         """Tasks write, the driver commits. Raises SettingsError for a DataFrame not of changes."""
@@ -157,6 +170,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Stops reading. Spark may end the process without this call."""
         if self._source is not None:
             self._source.stop()
+
+
+class RowsReader(DataSourceReader):
+    """Delegates to `batch.reading`. It pushes no filters: Spark 4.3 would give the rows of one
+    filter to other uses of the DataFrame."""
+
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
+        self._options, self._schema = options, schema
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [PlannedRows(each) for each in reading.plan(self._options, self._schema)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """In a task. Where there are no ranges, Spark makes a partition of its own."""
+        if isinstance(partition, PlannedRows):
+            yield from reading.read(partition.part, self._schema)
+
+
+@dataclass
+class PlannedRows(InputPartition):
+    """A range of a table on its way to a task."""
+
+    part: reading.TablePart
 
 
 def _limits(limit: ReadLimit, limits: BatchLimits) -> BatchLimits:

@@ -19,8 +19,11 @@ from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     DataSource,
+    DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    EqualTo,
+    Filter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -188,3 +191,83 @@ def test_the_hook_for_daemons_is_for_tasks_only(spark: SparkSession) -> None:
     finally:
         conf.remove("spark.python.daemon.module")
     assert spark.range(1).rdd.count() == 1
+
+
+class Numbers(DataSource):
+    """0 to 3, and of these the one that a filter wants."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "numbers"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return NumbersReader()
+
+
+class NumbersReader(DataSourceReader):
+    only: Any = None
+
+    def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:
+        for each in filters:
+            if isinstance(each, EqualTo):
+                self.only = each.value
+            yield each
+
+    def partitions(self) -> list[InputPartition]:
+        return [InputPartition(self.only)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter([(n,) for n in range(4) if partition.value in (None, n)])
+
+
+def test_rows_of_a_pushed_filter_are_given_to_other_uses_of_a_dataframe(
+    spark: SparkSession,
+) -> None:
+    """Why `spark.read` of penstock takes no filters: they would change results."""
+    spark.dataSource.register(Numbers)
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", True)
+    try:
+        frame = spark.read.format("numbers").load()
+        assert [each["n"] for each in frame.where("n = 1").collect()] == [1]
+        assert [each["n"] for each in frame.collect()] == [1]
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+def test_a_batch_is_planned_once_for_all_uses_of_a_dataframe(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    spark.dataSource.register(Planned)
+    frame = spark.read.format("planned").option("folder", str(tmp_path)).load()
+    assert [frame.count(), frame.where("n > 0").count(), len(frame.collect())] == [2, 1, 2]
+    assert frame.join(frame, "n").count() == 2
+    assert len((tmp_path / "log").read_text().splitlines()) == 1
+
+
+class Planned(DataSource):
+    """Notes when it is planned."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "planned"
+
+    def schema(self) -> str:
+        return "n int"
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return PlannedReader(self.options["folder"])
+
+
+class PlannedReader(DataSourceReader):
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def partitions(self) -> list[InputPartition]:
+        note(self.folder, "planned")
+        return [InputPartition(n) for n in range(2)]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[int]]:
+        return iter([(partition.value,)])

@@ -188,7 +188,7 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         self,
         schema: str,
         table: str,
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: feeds.SnapshotWait,
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> DynamodbSnapshot:

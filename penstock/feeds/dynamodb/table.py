@@ -300,12 +300,12 @@ class DynamodbSnapshot:
     mark = "segments"
     counted = None
 
-    def __init__(self, settings: DynamodbSettings, known: Bookmarks) -> None:
+    def __init__(self, settings: DynamodbSettings, known: Bookmarks | None) -> None:
         self._settings, self._known = settings, known
 
     def __enter__(self) -> Self:
         settings = self._settings
-        if not self._known:
+        if self._known is not None and not self._known:
             raise Unavailable(
                 "no position is saved yet, from which changes after the snapshot would come",
                 "dynamodb",
@@ -313,7 +313,7 @@ class DynamodbSnapshot:
             )
         self._table = found = describe_table(settings)
         name = settings.table_name
-        if found.view not in _WITH_ITEMS:
+        if self._known is not None and found.view not in _WITH_ITEMS:
             what = f"the view type {found.view}" if found.view else "no enabled stream"
             raise SettingsError(
                 f"{name} has {what}: changes after a snapshot would come without their items",

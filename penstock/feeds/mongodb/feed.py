@@ -232,7 +232,7 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         self,
         schema: str,
         table: str,
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: feeds.SnapshotWait,
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> MongoSnapshot:

@@ -202,13 +202,13 @@ class MongoSnapshot:
         settings: MongoSettings,
         partition: PartitionId,
         name: tuple[str, str],
-        known: Bookmarks,
+        known: Bookmarks | None,
         *,
         patience: float,
     ) -> None:
         self._settings, self._partition, self._patience = settings, partition, patience
         self._name, self._known = name, known
-        self._era = self._era_of(known)
+        self._era = self._era_of(known or {})
 
     def __enter__(self) -> Self:
         settings, name = self._settings, self._name
@@ -216,7 +216,7 @@ class MongoSnapshot:
             settings.refuse_deltas()
         except ValueError as error:
             raise SettingsError(str(error), "mongodb") from None
-        if self._partition not in self._known:
+        if self._known is not None and self._partition not in self._known:
             raise Unavailable(
                 "no position is saved yet, from which changes after the snapshot would come",
                 "mongodb",

@@ -360,7 +360,7 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         self,
         schema: str,
         table: str,
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: feeds.SnapshotWait,
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> PostgresSnapshot:

@@ -265,11 +265,21 @@ _NO_TYPES = _OwnTypes({}, ())
 
 
 def relation_of(
-    ask: Ask, publication: str, schema: str, table: str, columns: Collection[str] = ()
+    ask: Ask,
+    publication: str,
+    schema: str,
+    table: str,
+    columns: Collection[str] = (),
+    *,
+    to_be: Collection[int] = (),
 ) -> bytes:
     """The Relation message of a published table, as the log would announce it now, or with some of
-    its columns; b"" where the publication does not send it (under this name)."""
+    its columns; b"" where the publication does not send it (under this name). `to_be`: that of this
+    table (by oid), as if the publication had it."""
     rows = list(map(_Row._make, ask(_RELATIONS, publication, schema, schema, table, None, None)))
+    if not rows and to_be:
+        made = _RELATIONS.replace(_SENT, _TO_BE_SENT)
+        rows = list(map(_Row._make, ask(made, publication, [*to_be], None, None)))
     rows = [row for row in rows if not columns or row.name in columns]
     return _relation(rows) if rows else b""
 

@@ -32,7 +32,7 @@ from penstock.feeds.postgres.cutting import KeyColumn, Published, TableRange
 from penstock.feeds.postgres.failures import translating
 from penstock.feeds.postgres.history import known_of
 from penstock.feeds.postgres.rows import CopyFramer, RowPages, copied, line_framer, row_framer
-from penstock.feeds.postgres.schemas import relation_of, schemas_of
+from penstock.feeds.postgres.schemas import relation_of, schemas_of, schemas_to_be
 from penstock.feeds.postgres.settings import PostgresSettings
 from penstock.feeds.postgres.system_catalog import Catalogue
 from penstock.model.errors import SettingsError, Unavailable
@@ -57,12 +57,32 @@ _ROLES_NAMES = "SET LOCAL search_path TO DEFAULT"
 
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
+_NO_SNAPSHOT = psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject
+# Of a snapshot: who reads under it holds this, and so it is known that somebody does.
+_READS = "SELECT pg_catalog.pg_advisory_lock_shared(pg_catalog.hashtextextended(%s, 0))"
+_IS_READ = """
+SELECT FROM pg_catalog.pg_locks l
+WHERE l.locktype = 'advisory' AND l.pid <> pg_catalog.pg_backend_pid()
+  AND l.database = (SELECT oid FROM pg_catalog.pg_database WHERE datname = current_database())
+  AND l.classid::int8 << 32 | l.objid::int8 = pg_catalog.hashtextextended(%s, 0)
+LIMIT 1
+"""
+_IN_THE_WAY = """
+SELECT FROM pg_catalog.pg_locks
+WHERE NOT granted AND pg_catalog.pg_backend_pid() = ANY (pg_catalog.pg_blocking_pids(pid)) LIMIT 1
+"""
+
 _TABLE = """
 SELECT c.relkind = 'p', coalesce(to_jsonb(p) ->> 'rowfilter', '')
-FROM pg_catalog.pg_publication_tables p
-JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
-JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
-WHERE p.pubname = %s AND p.schemaname = %s AND p.tablename = %s
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+LEFT JOIN pg_catalog.pg_publication_tables p
+    ON p.pubname = %s AND p.schemaname = n.nspname AND p.tablename = c.relname
+WHERE n.nspname = %s AND c.relname = %s
+"""
+_OID = """
+SELECT c.oid::int8
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = %s AND c.relname = %s AND c.relkind IN ('r', 'p')
 """
 
 _KEY = """
@@ -149,7 +169,14 @@ class PostgresRowSource:
         with closing(connect_reading(self.settings, is_stopped)) as connection:
             _lock(connection, self.table.schema, self.table.table, self.patience)
             with translating("importing a snapshot"):
-                connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
+                try:
+                    connection.execute(sql.SQL("SET TRANSACTION SNAPSHOT {}").format(self.snapshot))
+                except _NO_SNAPSHOT as error:
+                    raise Unavailable(
+                        f"the snapshot {self.snapshot} ended", "postgres.snapshot-ended",
+                        hint="take another one",
+                    ) from error  # fmt: skip
+                connection.execute(_READS, [self.snapshot])
             if self.table.where:
                 connection.execute(_ROLES_NAMES)
             take_any_bytes(connection)
@@ -179,7 +206,7 @@ class PostgresSnapshot:
         self,
         settings: PostgresSettings,
         table: tuple[str, str],
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: SnapshotWait,
         selection: RowSelection,
     ) -> None:
@@ -188,7 +215,8 @@ class PostgresSnapshot:
         self._settings, (self._schema, self._table) = settings, table
         self._patience, self._selection = wait.patience, selection
         # The history that places are of.
-        self._era = self._era_of(known)
+        self._era = self._era_of(known or {})
+        self._is_followed = known is not None
         self._open = ExitStack()
         self.counted: int | None = None
 
@@ -216,7 +244,8 @@ class PostgresSnapshot:
         settings = self._settings
         self._holder = self._open.enter_context(closing(connect_reading(settings, self._wait)))
         self._wait.pids.append(self._holder.info.backend_pid)
-        self._refuse_early()
+        if self._is_followed:
+            self._refuse_early()
         _lock(self._holder, self._schema, self._table, self._patience)
         self._wait.seen = ""
         with closing(connect_exporting(settings, self._patience, self._wait)) as exporting:
@@ -246,7 +275,15 @@ class PostgresSnapshot:
 
     def _describe(self, snapshot: str) -> None:
         settings, schema, table = self._settings, self._schema, self._table
-        raw = relation_of(self._ask, settings.publication, schema, table)
+        # A table that is read alone need not be in the publication.
+        alone = [] if self._is_followed else self._ask(_OID, schema, table)
+        self._to_be = [oid for (oid,) in alone]
+        raw = self._relation()
+        if not raw and not self._is_followed:
+            raise SettingsError(
+                f"{schema}.{table} is no table", "postgres.not-a-table",
+                hint="name one: rows of views and foreign tables have no place in the log",
+            )  # fmt: skip
         if not raw:
             raise SettingsError(
                 f"the publication {settings.publication} does not send {schema}.{table}",
@@ -255,7 +292,15 @@ class PostgresSnapshot:
                 " can't be published",
             )
         oid = int.from_bytes(raw[1:5], "big")
-        self.schema: TableSchema = schemas_of(self._ask, settings, oid)[0]
+        schemas = schemas_of(self._ask, settings, oid) or [
+            each for each in schemas_to_be(self._ask, settings, [oid]) if each.relation_id == oid
+        ]
+        if not schemas:
+            raise SettingsError(
+                f"`tables` leaves {schema}.{table} out", "postgres.table-not-published",
+                hint="name it there, or leave `tables` out",
+            )  # fmt: skip
+        self.schema: TableSchema = schemas[0]
         raw = self._selected(raw)
         relation = decode_message(raw)
         assert isinstance(relation, Relation)
@@ -307,10 +352,12 @@ class PostgresSnapshot:
                 "postgres.column-missing",
                 hint=f"there are: {', '.join(sorted(found))}",
             )
-        settings = self._settings
-        if not columns:
-            return raw
-        return relation_of(self._ask, settings.publication, self._schema, self._table, columns)
+        return self._relation(columns) if columns else raw
+
+    def _relation(self, columns: Sequence[str] = ()) -> bytes:
+        name = self._schema, self._table
+        publication = self._settings.publication
+        return relation_of(self._ask, publication, *name, columns, to_be=self._to_be)
 
     def plan(self, rows: int, size: int) -> Sequence[TableRange]:
         """See `feeds.TableSnapshot`. A small table with a key is cut exactly, by its index; a large
@@ -336,6 +383,12 @@ class PostgresSnapshot:
             step = cutting.rows_in_range(rows, size, count=count, weight=weight)
             bounds = self._holder.execute(cutting.bounds_query(table, step)).fetchall()
         return cutting.key_ranges(bounds)
+
+    def is_read(self) -> bool:
+        return bool(self._ask(_IS_READ, self.source.snapshot))
+
+    def is_in_the_way(self) -> bool:
+        return bool(self._ask(_IN_THE_WAY))
 
     @property
     def lsn(self) -> str:

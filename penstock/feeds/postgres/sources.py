@@ -164,7 +164,7 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         self,
         schema: str,
         table: str,
-        known: Bookmarks,
+        known: Bookmarks | None,
         wait: feeds.SnapshotWait,
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> PostgresSnapshot:

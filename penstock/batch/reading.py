@@ -1,0 +1,116 @@
+"""The plan of a batch query, and what its tasks read.
+
+Spark 4.3 plans once for a DataFrame, at its first use: all its uses are of one point.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.batch.holder import HeldTable, TableRequest, hold
+from penstock.feeds import ListsTables
+from penstock.microbatch.options import read_source
+from penstock.model.errors import SettingsError, Unavailable
+from penstock.typed.columns import META, ROW, row_sequence
+from penstock.typed.lines import TableColumns
+
+_SIZE = 2**20  # bytes of lines that become one batch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TablePart:
+    """A range of a table, which its task reads. Pickles."""
+
+    table: HeldTable
+    range: Any
+
+
+def declared(options: Mapping[str, str]) -> pa.Schema | None:
+    """The columns of the table that the options name, and those that tell of a row; None without
+    one, and of documents. Does I/O; raises SettingsError, Unavailable."""
+    source, feed = read_source(options)
+    if not source.table:
+        return None
+    name = source.table if "." in source.table else f"public.{source.table}"
+    if isinstance(feed, ListsTables):
+        _, feed = read_source({**options, "tables": name})
+    known = feed.schemas_there() if isinstance(feed, ListsTables) else feed.schemas()
+    found = [each for each in known if f"{each.schema}.{each.table}" == name]
+    if not found and isinstance(feed, ListsTables):
+        raise SettingsError(
+            f"there is no table {name}", "spark.table-missing",
+            hint="write schema.table; a view has no place in the log",
+        )  # fmt: skip
+    if not found or found[0].is_of_documents:
+        return None
+    own = TableColumns.of(found[0]).schema
+    if taken := {*own.names} & {*META}:
+        raise SettingsError(
+            f"{name} has a column {min(taken)}, which is the name of one of ours",
+            "spark.column-taken",
+            hint="give a schema without the one or the other",
+        )
+    return pa.schema([*own, *ROW])
+
+
+def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:
+    """The ranges of a table at one point, which is held for their tasks. `schema`: of the
+    DataFrame; what it leaves out is not read. Does I/O; raises SettingsError, Unavailable."""
+    source, _ = read_source(options)
+    if not source.table:
+        raise SettingsError(
+            "spark.read wants a table", "spark.table-missing",
+            hint='name one: .option("table", "public.orders"); changes come by spark.readStream',
+        )  # fmt: skip
+    columns = tuple(name for name in schema.names if name not in META)
+    held = hold(TableRequest(options=dict(options), columns=columns))
+    return [TablePart(table=held, range=each) for each in held.ranges]
+
+
+def read(part: TablePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """In a task: the rows of a range, as batches of this schema."""
+    table = part.table
+    name = f"{table.schema.schema}.{table.schema.table}"
+    own = pa.schema([field for field in schema if field.name in table.columns])
+    columns = TableColumns.of(table.schema, own)
+    try:
+        with table.source.lines(own.names, b"", lambda: False) as lines:
+            for data, count in _joined(lines(part.range)):
+                found = dict(zip(own.names, columns.columns(data), strict=True))
+                yield pa.RecordBatch.from_arrays(
+                    [
+                        found[field.name] if field.name in found else _known(field, count, table)
+                        for field in schema
+                    ],
+                    schema=schema,
+                )
+    except Unavailable as error:
+        if error.code != "postgres.snapshot-ended":
+            raise
+        raise SettingsError(
+            f"the rows of {name} at {table.position} are not held any more",
+            "spark.snapshot-ended",
+            hint="make the DataFrame anew by spark.read, or raise the option hold",
+        ) from error
+
+
+def _known(field: Any, count: int, table: HeldTable) -> Any:
+    """A column that tells of the rows; null where nothing is known of them."""
+    value = {"_operation": "READ", "_sequence": row_sequence(table.position)}.get(field.name)
+    return pa.repeat(pa.scalar(value, field.type), count)
+
+
+def _joined(pieces: Iterator[tuple[bytes, int]]) -> Iterator[tuple[bytes, int]]:
+    """Larger pieces: a batch costs something, however few rows it has."""
+    found: list[bytes] = []
+    size = rows = 0
+    for data, count in pieces:
+        found.append(data)
+        size, rows = size + len(data), rows + count
+        if size >= _SIZE:
+            yield b"".join(found), rows
+            found, size, rows = [], 0, 0
+    if rows:
+        yield b"".join(found), rows
