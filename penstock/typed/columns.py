@@ -1,21 +1,62 @@
-"""Columns of typed rows that are not the table's own."""
+"""Columns of typed rows that are not the table's own. A schema has those of them that it names.
+
+| column | type | what |
+|---|---|---|
+| `_operation` | string | what happened: see `model.change.Operation`, without MESSAGE |
+| `_sequence` | string | sorts as the changes of one key were made |
+| `_committed_at` | timestamp | when |
+| `_unsent` | array of string | columns that the source did not send: their null is no value |
+| `_key_before` | struct | the old key, where a change of PostgreSQL changed it |
+| `_rest` | map of strings | what has no column, and what did not fit, as text |
+| `_corrupt` | string | the whole document as JSON text, where something of it did not fit |
+"""
+
+from collections.abc import Mapping
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from penstock.model.change import Operation
 from penstock.model.position import Place
 
+_TEXT = pa.string()
+# Their types; that of `_key_before` is the table's own.
+COLUMNS: Mapping[str, Any] = {
+    "_operation": _TEXT,
+    "_sequence": _TEXT,
+    "_committed_at": pa.timestamp("us", tz="UTC"),
+    "_unsent": pa.list_(_TEXT),
+    "_key_before": None,
+    "_rest": pa.map_(_TEXT, _TEXT),
+    "_corrupt": _TEXT,
+}
+
 # What tells of a row; a table may have no column of these names.
-META = ("_operation", "_sequence", "_committed_at", "_unsent", "_key_before", "_rest")
+META = tuple(COLUMNS)
 
 # Those of a row of a snapshot.
-ROW = pa.schema([("_operation", pa.string()), ("_sequence", pa.string())])
+ROW = pa.schema([(name, COLUMNS[name]) for name in ("_operation", "_sequence")])
+
+_ORDINAL = 10  # digits
+_READ = pa.scalar(Operation.READ.value, _TEXT)
 
 
 def sequence(place: Place) -> str:
     """Text that sorts as the changes of one source do."""
-    return f"{place.cursor}:{place.ordinal:010}"
+    return f"{place.cursor}:{place.ordinal:0{_ORDINAL}}"
 
 
 def row_sequence(position: str) -> str:
     """Of a row of a snapshot at this place: before that of the first change after it."""
     return Place.parse(position).cursor
+
+
+def sequences(batch: pa.RecordBatch) -> "pa.Array[Any]":
+    """The same of a batch of changes and rows of snapshots."""
+    compute: Any = pc
+    cursors, is_row = batch.column("cursor"), compute.equal(batch.column("operation"), _READ)
+    ordinals = compute.utf8_lpad(batch.column("ordinal").cast(_TEXT), _ORDINAL, "0")
+    places = compute.binary_join_element_wise(cursors, ordinals, ":")
+    found: pa.Array[Any] = compute.if_else(is_row, cursors, places)
+    return found

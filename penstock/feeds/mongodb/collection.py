@@ -9,7 +9,8 @@ from penstock.feeds.mongodb.connect import connect
 from penstock.feeds.mongodb.failures import translating
 from penstock.feeds.mongodb.settings import MongoSettings
 from penstock.model.errors import SettingsError
-from penstock.wire.changestream.values import CODEC, document_text, flat, plain, untyped
+from penstock.model.images import untyped
+from penstock.wire.changestream.values import CODEC, document_text, flat, plain
 
 
 class MongoCollection:

@@ -40,8 +40,6 @@ _SAFE = 2**53 - 1
 _EPOCH = datetime(1970, 1, 1)
 _LEAST, _MOST = -62135596800000, 253402300799999  # the years 1 to 9999
 _CYCLE = 146_097 * 86_400_000  # milliseconds of 400 years
-# The forms of `typed` that `plain` has as text alone.
-_TYPES = ("$oid", "$date", "$uuid", "$numberDecimal", "$numberDouble", "$numberLong")
 _FLAGS = ((re.I, "i"), (re.L, "l"), (re.M, "m"), (re.S, "s"), (re.U, "u"), (re.X, "x"))
 
 Convert = Callable[[Any], Any]
@@ -67,21 +65,6 @@ def document_text(found: Any) -> str:
         return b64encode(found).decode()
     shown = plain(found)
     return shown if isinstance(shown, str) else orjson.dumps(shown, default=base64_of).decode()
-
-
-def untyped(value: Any) -> Any:
-    """What `typed` made, as `plain` makes it; what `plain` made stays."""
-    if isinstance(value, list):
-        return [untyped(each) for each in value]
-    if not isinstance(value, dict):
-        return value
-    if len(value) == 1:
-        ((name, inner),) = value.items()
-        if name in _TYPES:
-            return inner
-        if name == "$binary" and inner["subType"] == "00":
-            return inner["base64"]  # as JSON has bytes
-    return {name: untyped(each) for name, each in value.items()}
 
 
 def flat(document: dict[str, Any]) -> dict[str, Any]:

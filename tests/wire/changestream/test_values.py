@@ -23,6 +23,7 @@ from bson.timestamp import Timestamp
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.model.images import untyped
 from penstock.wire.changestream.values import (
     CODEC,
     base64_of,
@@ -31,7 +32,6 @@ from penstock.wire.changestream.values import (
     flat,
     plain,
     typed,
-    untyped,
 )
 
 OID = ObjectId("507f1f77bcf86cd799439011")
