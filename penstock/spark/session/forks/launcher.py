@@ -5,6 +5,10 @@ what is built in. It hands over its arguments, environment, folder and standard 
 ends with the exit code of the forked worker. When the launcher is ended, the fork server sees its
 connection close and ends the worker. Without a fork server it replaces itself by Python.
 
+For a Python that Spark starts by itself, not by a daemon, Spark waits 10 s until it connects, without
+a setting for it. So the launcher connects before it asks for the fork, which may come late on a busy
+machine, and hands the connection over.
+
 PySpark's daemon, of which Spark keeps one for each kind of worker, does nothing but fork workers:
 the launcher serves as the daemon, in a tenth of the memory.
 """
@@ -21,7 +25,7 @@ def main() -> None:
     if arguments[:2] == _DAEMON:
         if _can_serve(place):
             _serve(place, arguments)
-    elif connection := _fork(place, arguments, (0, 1, 2)):
+    elif connection := _fork(place, arguments, (0, 1, 2), connect=True):
         # The worker alone holds the standard files now: their ends are seen when it ends.
         nowhere = os.open(os.devnull, os.O_RDWR)
         for number in (0, 1, 2):
@@ -85,8 +89,20 @@ def _kill(message: bytes, path: str) -> None:
         pass  # it has ended already
 
 
-def _fork(place: str, arguments: list[str], files: tuple[int, ...]) -> "_socket.socket | None":
-    """A connection to the fork server, which has forked a worker with these files; or None."""
+def _connected() -> tuple[int, ...]:
+    """The number of a connection to the JVM, if it waits at a unix socket."""
+    if not (path := os.environ.get("PYTHON_WORKER_FACTORY_SOCK_PATH")):
+        return ()
+    connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    connection.connect(path)
+    return (connection.detach(),)
+
+
+def _fork(
+    place: str, arguments: list[str], files: tuple[int, ...], *, connect: bool = False
+) -> "_socket.socket | None":
+    """A connection to the fork server, which has forked a worker with these files (`connect`: and
+    one of `_connected`); or None."""
     connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
     words = [
         os.getcwd(),  # noqa: PTH109 - pathlib takes longer than all of this
@@ -97,10 +113,11 @@ def _fork(place: str, arguments: list[str], files: tuple[int, ...]) -> "_socket.
         *map(os.fsencode, words),
         *(name + b"=" + value for name, value in os.environb.items()),
     ])  # fmt: skip
-    numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
-    rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)]
     try:
         connection.connect(place)
+        files += _connected() if connect else ()
+        numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
+        rights = [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)]
         sent = connection.sendmsg([len(request).to_bytes(4, "big")], rights)
         assert sent == 4
         connection.sendall(request)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 _FILES = 3
+_DAEMON = "pyspark.daemon"
 # prctl(2)
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -24,8 +25,8 @@ _PR_SET_NAME = 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkRequest:
-    """What a launcher hands over: `python -m module arguments`, and its standard files; a worker of
-    a daemon gets a fourth, the connection to the JVM."""
+    """What a launcher hands over: `python -m module arguments`, and its standard files; a fourth is
+    the connection to the JVM."""
 
     folder: str
     module: str
@@ -58,8 +59,7 @@ class ForkRequest:
     @property
     def kind(self) -> str:
         """`worker`, `source_runner`, `create_data_source`, ...: the module, or the daemon's."""
-        daemons = len(self.files) > _FILES and self.arguments
-        module = self.arguments[0] if daemons else self.module
+        module = self.arguments[0] if self.module == _DAEMON and self.arguments else self.module
         return module.rpartition(".")[2].removeprefix("python_streaming_")
 
     def close(self) -> None:
@@ -90,7 +90,10 @@ def run(request: ForkRequest) -> None:
         raise ModuleNotFoundError(f"No module named {request.module}")
     sys.argv = [found.origin, *request.arguments]
     if len(request.files) > _FILES:
-        os._exit(_work(socket.socket(fileno=request.files[_FILES])))
+        connection = socket.socket(fileno=request.files[_FILES])
+        if request.module == _DAEMON:
+            os._exit(_work(connection))
+        _use(connection)
     loader: Any = found.loader
     main = types.ModuleType("__main__")
     main.__dict__.update(__file__=found.origin, __spec__=found, __loader__=loader)
@@ -100,6 +103,21 @@ def run(request: ForkRequest) -> None:
         exec(loader.get_code(request.module), main.__dict__)  # noqa: S102 - a module of Spark's
     except (ConnectionError, EOFError):
         os._exit(1)
+
+
+def _use(connection: socket.socket) -> None:
+    """PySpark uses this connection to the JVM, and does not make one."""
+    util: Any = importlib.import_module("pyspark.worker_util")
+    connect = util.local_connect_and_auth
+
+    def connected(place: Any, secret: Any) -> tuple[Any, socket.socket]:
+        if place != os.environ["PYTHON_WORKER_FACTORY_SOCK_PATH"]:
+            return connect(place, secret)  # type: ignore[no-any-return]
+        connection.settimeout(int(os.environ.get("SPARK_AUTH_SOCKET_TIMEOUT", "15")))
+        size = int(os.environ.get("SPARK_BUFFER_SIZE", "65536"))
+        return connection.makefile("rwb", size), connection
+
+    util.local_connect_and_auth = connected
 
 
 def _read(connection: socket.socket, size: int) -> bytes:
@@ -114,7 +132,7 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 def _work(connection: socket.socket) -> int:
     """As a fork of PySpark's daemon: sends its id, works for the JVM, returns an exit code."""
-    daemon: Any = importlib.import_module("pyspark.daemon")
+    daemon: Any = importlib.import_module(_DAEMON)
     with daemon.enable_faulthandler():
         try:
             connection.sendall(os.getpid().to_bytes(4, "big"))
