@@ -5,9 +5,9 @@ what is built in. It hands over its arguments, environment, folder and standard 
 ends with the exit code of the forked worker. When the launcher is ended, the fork server sees its
 connection close and ends the worker. Without a fork server it replaces itself by Python.
 
-For a Python that Spark starts by itself, not by a daemon, Spark waits 10 s until it connects, without
-a setting for it. So the launcher connects before it asks for the fork, which may come late on a busy
-machine, and hands the connection over.
+For a Python that Spark starts by itself, not by a daemon, Spark waits 10 s until it connects, and
+has no setting for it. So the launcher connects before it asks for the fork, which may come late on
+a busy machine, and hands the connection over.
 
 PySpark's daemon, of which Spark keeps one for each kind of worker, does nothing but fork workers:
 the launcher serves as the daemon, in a tenth of the memory.
