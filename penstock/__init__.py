@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from penstock.sinks import Receipt, Sink, SinkPlugin
     from penstock.sinks.tables.sink import table_sink
     from penstock.spark.datasource import PenstockDataSource, register
-    from penstock.stream import Stream, stream
+    from penstock.stream import ChangeRecord, Stream, stream
     from penstock.tables.database import TableDatabase
 
 _PLACES = {
@@ -66,7 +66,7 @@ _PLACES = {
     "penstock.sinks": ("Receipt", "Sink", "SinkPlugin"),
     "penstock.sinks.tables.sink": ("table_sink",),
     "penstock.spark.datasource": ("PenstockDataSource", "register"),
-    "penstock.stream": ("Stream", "stream"),
+    "penstock.stream": ("ChangeRecord", "Stream", "stream"),
     "penstock.consumer.tail.reader": ("Message", "TailReader"),
     "penstock.model.version": ("__version__",),
 }  # fmt: skip
@@ -75,6 +75,7 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = [
     "START",
     "Bookmark",
+    "ChangeRecord",
     "Changes",
     "CloseReason",
     "Decoder",

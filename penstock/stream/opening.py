@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Unpack, overload
 
 from pydantic import ValidationError
 
@@ -15,6 +15,14 @@ from penstock.model.settings import Settings
 from penstock.process.plugins import plugin
 from penstock.stream.coordinator import BUFFER
 from penstock.stream.models import table_of
+from penstock.stream.options import (
+    CosmosOptions,
+    DynamodbOptions,
+    MemoryOptions,
+    MongodbOptions,
+    PostgresOptions,
+)
+from penstock.stream.record import Image
 from penstock.stream.stream import Stream
 
 Given = TypeVar("Given", bound=Settings)
@@ -25,6 +33,44 @@ log = logging.getLogger("penstock")
 _TABLES = ("table", "tables", "collections")
 
 
+# A feed of your own has no overload by its name: give the feed itself.
+# fmt: off
+@overload
+def stream(
+    kind: Literal["cosmos"], *, at: Any = ..., model: type[Image] | None = ...,
+    table: str | None = ..., on_error: OnError = ..., buffer: int = ...,
+    **settings: Unpack[CosmosOptions],
+) -> Stream[Image]: ...
+@overload
+def stream(
+    kind: Literal["dynamodb"], *, at: Any = ..., model: type[Image] | None = ...,
+    table: str | None = ..., on_error: OnError = ..., buffer: int = ...,
+    **settings: Unpack[DynamodbOptions],
+) -> Stream[Image]: ...
+@overload
+def stream(
+    kind: Literal["memory"], *, at: Any = ..., model: type[Image] | None = ...,
+    table: str | None = ..., on_error: OnError = ..., buffer: int = ...,
+    **settings: Unpack[MemoryOptions],
+) -> Stream[Image]: ...
+@overload
+def stream(
+    kind: Literal["mongodb"], *, at: Any = ..., model: type[Image] | None = ...,
+    table: str | None = ..., on_error: OnError = ..., buffer: int = ...,
+    **settings: Unpack[MongodbOptions],
+) -> Stream[Image]: ...
+@overload
+def stream(
+    kind: Literal["postgres"], *, at: Any = ..., model: type[Image] | None = ...,
+    table: str | None = ..., on_error: OnError = ..., buffer: int = ...,
+    **settings: Unpack[PostgresOptions],
+) -> Stream[Image]: ...
+@overload
+def stream(
+    kind: Feed, *, at: Any = ..., model: type[Image] | None = ..., on_error: OnError = ...,
+    buffer: int = ...,
+) -> Stream[Image]: ...
+# fmt: on
 def stream(
     kind: str | Feed,
     *,
@@ -34,7 +80,7 @@ def stream(
     on_error: OnError = "stop",
     buffer: int = BUFFER,
     **settings: Any,
-) -> Stream:
+) -> Stream[Any]:
     """Opens an iterator over a feed: `stream("dynamodb", table="users", at="latest")`.
 
     `kind` is a feed's name, as `type` in a pipeline file, and `settings` are its keys; or it is a

@@ -1,11 +1,13 @@
 """The iterator itself: positions in, records out, and a token for what was handed out."""
 
+import asyncio
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from threading import Event
-from typing import Any, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import pyarrow as pa
 
@@ -24,6 +26,7 @@ from penstock.process.closing import Closes
 from penstock.process.notebook import Drawn
 from penstock.stream.coordinator import BUFFER, Coordinator
 from penstock.stream.models import Convert, IncludedImages, converter
+from penstock.stream.record import ChangeRecord, Image
 from penstock.stream.records import batch_of, record_reader, row_reader
 from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
@@ -38,8 +41,9 @@ _BATCH = 10_000
 Item = TypeVar("Item")
 
 
-class Stream(Drawn, Closes):
-    """An iterator over the records of a feed. Used by one thread, except for `stop`.
+class Stream(Drawn, Closes, Generic[Image]):
+    """An iterator over the records of a feed. Used by one thread, except for `stop`; or by one
+    task, with `async for`.
 
     Opening one pins the position: it does I/O, and raises as `Feed.begin` does. `at`:
     "trim_horizon", "latest" (in any case), a time with a zone, a token, or None for what the feed's
@@ -54,7 +58,7 @@ class Stream(Drawn, Closes):
         feed: Feed,
         *,
         at: Any = None,
-        model: Any = None,
+        model: type[Image] | None = None,
         on_error: OnError = "stop",
         buffer: int = BUFFER,
         clock: Clock = time.monotonic,
@@ -103,7 +107,7 @@ class Stream(Drawn, Closes):
     def __iter__(self) -> Self:
         return self
 
-    def __next__(self) -> dict[str, Any] | None:
+    def __next__(self) -> ChangeRecord[Image] | None:
         """The next record; None when there is none now. StopIteration only after `close`.
 
         Raises Unavailable (call again), RecordsExpired, ShardIteratorExpired, Malformed,
@@ -111,15 +115,16 @@ class Stream(Drawn, Closes):
         """
         return self._next()
 
-    def _next(self, wait: float = 0.0, stopped: Event = NEVER) -> dict[str, Any] | None:
+    def _next(self, wait: float = 0.0, stopped: Event = NEVER) -> ChangeRecord[Image] | None:
         if self._closed:
             raise StopIteration
         if (found := self._head(self._records, wait, stopped)) is None:
             return None
-        record = found.record if self._convert is None else self._modelled(found.record)
+        record: Any = found.record if self._convert is None else self._modelled(found.record)
         self._coordinator.pop()
         self._count += 1
-        return record
+        made: ChangeRecord[Image] = record
+        return made
 
     def _head(self, read: RecordReader, wait: float, stopped: Event) -> NativeRecord | None:
         """The next record that `read` makes; polls where nothing is fetched."""
@@ -204,12 +209,38 @@ class Stream(Drawn, Closes):
             raise InvalidPosition("only a token can be acknowledged", "stream")
         self._coordinator.acknowledge(found)
 
-    def follow(self, poll: float = 1.0) -> Iterator[dict[str, Any]]:
+    def follow(self, poll: float = 1.0) -> Iterator[ChangeRecord[Image]]:
         """Every record, for ever. Where there is none, every partition is read once in `poll`
         seconds; a connection of its own is listened to for so long. Sends heartbeats between
         records, and tries again with back-off while the source is Unavailable. Ends after `stop` or
         `close`; other errors are raised."""
         return self._following(lambda wait: self._next(wait, self._stopped), poll, math.inf)
+
+    async def __aiter__(self) -> AsyncIterator[ChangeRecord[Image]]:
+        """`async for`: every record, as `follow` gives them. What was fetched comes at once; where
+        there is nothing, one thread waits, while the loop goes on. Cancelling it loses no record:
+        the stream goes on where it was."""
+        waiting = self._following(self._fetched, 1.0, math.inf)
+        with ThreadPoolExecutor(1, "penstock-stream") as thread:
+            looked = -math.inf
+            while not self._closed:
+                if self._clock() - looked >= _HEARTBEAT or self._coordinator.head() is None:
+                    looked = self._clock()
+                    there = asyncio.get_running_loop().run_in_executor(thread, next, waiting, None)
+                    try:
+                        await asyncio.wait([there])
+                    finally:
+                        if not there.done():
+                            self.stop()
+                            await asyncio.wait([there])
+                            self._stopped.clear()
+                    if there.result() is None:
+                        return
+                if (record := self._next()) is not None:
+                    yield record
+
+    def _fetched(self, wait: float) -> NativeRecord | None:
+        return self._head(self._records, wait, self._stopped)
 
     def batches(
         self, rows: int | None = None, seconds: float | None = None
