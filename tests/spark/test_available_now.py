@@ -14,7 +14,19 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.sinks.memory import MemorySinkSettings, stored
-from tests.microbatch.sources import Table, drop_slots, is_read
+from tests.cosmos.server import CosmosServer
+from tests.dynamodb.server import StreamsServer
+from tests.microbatch.sources import (
+    Documents,
+    Items,
+    Orders,
+    Table,
+    Written,
+    drop_slots,
+    is_read,
+    writing,
+)
+from tests.mongo import shop_on
 from tests.servers import Database
 from tests.waiting import until
 
@@ -42,7 +54,21 @@ def table(database: Database) -> Iterator[Table]:
     drop_slots(database)
 
 
-def source(spark: SparkSession, table: Table, **options: str) -> DataFrame:
+@pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
+def other(request: pytest.FixtureRequest) -> Iterator[Written]:
+    """A source of another kind."""
+    if request.param == "mongodb":
+        with shop_on(request.getfixturevalue("mongo")) as shop:
+            yield Documents(shop)
+    elif request.param == "dynamodb":
+        with StreamsServer() as streams:
+            yield Items(streams)
+    else:
+        with CosmosServer() as cosmos:
+            yield Orders(cosmos, "latest_version")
+
+
+def source(spark: SparkSession, table: Written, **options: str) -> DataFrame:
     reader = spark.readStream.format("penstock")
     return reader.options(**{**table.options, **options}).load()
 
@@ -81,6 +107,30 @@ def test_each_run_takes_all_that_is_there_and_its_progress_has_the_backlog(
     assert '"end"' in newest[0]
     run(frame, tmp_path, availableNow=True)
     assert len(numbers(tmp_path)) == 5_000
+
+
+def test_runs_over_other_sources_take_each_change_once(
+    spark: SparkSession, other: Written, tmp_path: Path
+) -> None:
+    """With one that writes while a run reads, and a partition that splits between two runs."""
+
+    def found() -> list[int]:
+        rows = stored(MemorySinkSettings(folder=str(tmp_path)))
+        return sorted(other.found(rows))
+
+    frame = source(spark, other)
+    run(frame, tmp_path, availableNow=True)
+    other.write(450)
+    with writing(lambda: other.write(1)):
+        progress = run(frame, tmp_path, availableNow=True)
+    assert sum(each.numInputRows > 0 for each in progress) >= 3
+    got = found()
+    assert got[:450] == list(range(1, 451))
+    assert len(got) == len(set(got))
+    other.split()
+    other.write(150)
+    run(frame, tmp_path, availableNow=True)
+    assert found() == list(range(1, next(other.numbers)))
 
 
 def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
