@@ -13,7 +13,8 @@ from penstock.batch.holder import HeldTable, TableRequest, hold
 from penstock.feeds import ListsTables
 from penstock.microbatch.options import read_source
 from penstock.model.errors import SettingsError, Unavailable
-from penstock.typed.columns import META, ROW, row_sequence
+from penstock.model.table_schema import TableSchema
+from penstock.typed.columns import META, row_sequence
 from penstock.typed.lines import TableColumns
 
 _SIZE = 2**20  # bytes of lines that become one batch
@@ -27,15 +28,13 @@ class TablePart:
     range: Any
 
 
-def declared(options: Mapping[str, str]) -> pa.Schema | None:
-    """The columns of the table that the options name, and those that tell of a row; None without
-    one, and of documents. Does I/O; raises SettingsError, Unavailable."""
+def table_of(options: Mapping[str, str]) -> TableSchema | None:
+    """The table that the options name; None without one, and of documents. Does I/O; raises
+    SettingsError, Unavailable."""
     source, feed = read_source(options)
     if not source.table:
         return None
-    name = source.table if "." in source.table else f"public.{source.table}"
-    if isinstance(feed, ListsTables):
-        _, feed = read_source({**options, "tables": name})
+    name = source.table
     known = feed.schemas_there() if isinstance(feed, ListsTables) else feed.schemas()
     found = [each for each in known if f"{each.schema}.{each.table}" == name]
     if not found and isinstance(feed, ListsTables):
@@ -45,14 +44,13 @@ def declared(options: Mapping[str, str]) -> pa.Schema | None:
         )  # fmt: skip
     if not found or found[0].is_of_documents:
         return None
-    own = TableColumns.of(found[0]).schema
-    if taken := {*own.names} & {*META}:
-        raise SettingsError(
-            f"{name} has a column {min(taken)}, which is the name of one of ours",
-            "spark.column-taken",
-            hint="give a schema without the one or the other",
-        )
-    return pa.schema([*own, *ROW])
+    return found[0]
+
+
+def verify(options: Mapping[str, str], schema: pa.Schema) -> None:
+    """Raises SettingsError for columns that are not the table's. Does I/O."""
+    if (table := table_of(options)) is not None:
+        TableColumns.of(table, pa.schema([each for each in schema if each.name not in META]))
 
 
 def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:

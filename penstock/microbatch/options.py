@@ -8,18 +8,24 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import orjson
+import pyarrow as pa
 from pydantic import Field, SecretStr
 
 from penstock.config import Checkpoint, options_from_settings, settings_from_options
 from penstock.feeds import Feed, FeedPlugin
+from penstock.microbatch.late import columns_of, stub_schema
 from penstock.microbatch.run_folder import BOARD, read_task_slots
+from penstock.microbatch.ticket import TICKETS
 from penstock.model.change import Images, OnError
+from penstock.model.change import schema as change_schema
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Duration, Settings, Size
 from penstock.model.table_schema import SchemaStore
 from penstock.ops.reporter import Reporter
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
+from penstock.typed.changes import DocumentRows, OnMisfit, TypedRows
+from penstock.typed.line_rows import LineRows, OnSchemaChange
 
 Mode = Literal["rows", "realtime"]
 
@@ -97,9 +103,13 @@ class SourceOptions(Settings):
     on_error: OnError = "stop"
     # `initial`: a query without a checkpoint has the table's rows first.
     snapshot: Literal["none", "initial"] = "none"
-    # Of `spark.read`: the table, `schema.table`; an SQL condition for its rows; how many seconds
-    # its snapshot is held after a use; and bytes of a partition, about.
+    # The table whose columns rows have, `schema.table`, of a feed with lines. What becomes of
+    # columns that it gets, and of values that do not fit.
     table: str = ""
+    on_schema_change: OnSchemaChange = "rest"
+    on_misfit: OnMisfit = "FAILFAST"
+    # Of `spark.read`: an SQL condition for the table's rows; how many seconds
+    # its snapshot is held after a use; and bytes of a partition, about.
     where: str = ""
     hold: Duration = Field(900.0, gt=0)
     range_size: Size = Field(32 * 2**20, ge=2**16)
@@ -197,7 +207,44 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}
     if source.table and "table" in found.settings.model_fields:
         given = {"table": source.table, **given}
+    elif source.table and found.has_lines:
+        name = source.table if "." in source.table else f"public.{source.table}"
+        if given.setdefault("tables", name) != name:
+            raise SettingsError(
+                f"the option table is {name}, and the option tables {given['tables']}",
+                "spark.table-missing",
+                hint="leave tables out: rows have the columns of one table",
+            )
+        source = source.model_copy(update={"table": name})
     return source, found.feed(settings_from_options(found.settings, given))
+
+
+def today(source: SourceOptions) -> pa.Schema:
+    """The columns of changes (without late columns), or of tickets."""
+    if source.mode != "rows":
+        return TICKETS
+    return stub_schema(change_schema(source.images), columns_of(source.late))
+
+
+def typed_rows(source: SourceOptions, schema: pa.Schema) -> TypedRows | None:
+    """What makes rows of this schema; None where rows are changes. Raises SettingsError."""
+    if schema.names == today(source).names:
+        return None
+    found: FeedPlugin = plugin("feeds", source.backend)
+    if not found.has_lines:
+        return DocumentRows(schema, source.on_misfit)
+    if not source.table:
+        raise SettingsError(
+            "rows of this schema are of a table",
+            "spark.table-missing",
+            hint='name it: .option("table", "public.orders")',
+        )
+    return LineRows(
+        table=source.table,
+        schema=schema,
+        on_schema_change=source.on_schema_change,
+        on_misfit=source.on_misfit,
+    )
 
 
 def read_sink(options: Mapping[str, str]) -> tuple[SinkOptions, Sink]:

@@ -1,6 +1,6 @@
 """Rows of a snapshot in a task: read from the source, as changes with the operation READ."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -12,17 +12,22 @@ from penstock.model.page import Page
 _PAGE_ROWS, _PAGE_SIZE = 10_000, 4 << 20
 
 
-def read_rows(
-    split: RowsSplit, decode: Callable[[Page], Iterable[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
+Batches = Sequence[pa.RecordBatch]
+# The changes of a page, and those of them that are meant.
+DecodedPage = tuple[Batches, Iterable[pa.RecordBatch]]
+
+
+def read_rows(split: RowsSplit, decode: Callable[[Page], Batches]) -> Iterator[DecodedPage]:
     """In a task: the rows of a range, as changes with the operation READ. All rows of a snapshot
     have one place, so that their event ids are numbered here."""
     count = 0
     with split.source.opened(lambda: False) as read:
         for page in read(split.range, _PAGE_ROWS, _PAGE_SIZE):
+            batches = []
             for batch in decode(page):
-                yield _as_read(batch, split.name, count)
+                batches.append(_as_read(batch, split.name, count))
                 count += batch.num_rows
+            yield batches, batches
 
 
 def _as_read(batch: pa.RecordBatch, name: str, first: int) -> pa.RecordBatch:

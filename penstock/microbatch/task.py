@@ -5,10 +5,10 @@ import logging
 import pickle
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from penstock.microbatch.follower import Follower
 from penstock.microbatch.late import Attempt, SideChannel, as_changes, columns_of, stub_schema
 from penstock.microbatch.options import Reports, read_sink, read_source
 from penstock.microbatch.page_client import PageClient
-from penstock.microbatch.rows import read_rows
+from penstock.microbatch.rows import Batches, DecodedPage, read_rows
 from penstock.microbatch.ticket import (
     TICKETS,
     Part,
@@ -29,7 +29,7 @@ from penstock.microbatch.ticket import (
     ticket_row,
     tickets,
 )
-from penstock.model.change import OPTIONAL, schema
+from penstock.model.change import OPTIONAL, Images, schema
 from penstock.model.errors import SettingsError
 from penstock.model.page import Decoder, Page
 from penstock.model.position import PartitionId, Place, Position
@@ -37,6 +37,7 @@ from penstock.ops.reporter import Reporter, add_sink_report
 from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
 from penstock.sinks import Progress, Receipt, Sink
+from penstock.typed.changes import TypedRows
 from penstock.wire.hash_partitions import hashing
 
 # What a receipt counts.
@@ -67,9 +68,13 @@ def freeze_garbage() -> None:
 
 
 @cache
-def _source(options: frozenset[tuple[str, str]]) -> tuple[bytes, Decoder, Reporter | None]:
+def _source(
+    options: frozenset[tuple[str, str]], images: Images | None
+) -> tuple[bytes, Decoder, Reporter | None]:
     source, feed = read_source(dict(options))
-    decoder = hashing(feed.decoder(source.images, source.on_error), source.hash_partitions)
+    decoder = hashing(
+        feed.decoder(images or source.images, source.on_error), source.hash_partitions
+    )
     return pickle.dumps(decoder), decoder, source.reports.reporter(source.runtime)
 
 
@@ -96,24 +101,32 @@ def _sink(
 
 
 def read_split(
-    options: Mapping[str, str], split: Part, attempt: Attempt
+    options: Mapping[str, str], split: Part, attempt: Attempt, typed: TypedRows | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The changes of a split as batches; a ticket as it is, or stubs of its changes."""
-    pickled, decoder, board = _source(frozenset(options.items()))
+    """The changes of a split as batches, or `typed` rows; a ticket as it is, or stubs of its
+    changes."""
+    pickled, decoder, board = _source(
+        frozenset(options.items()), None if typed is None else typed.images
+    )
     freeze_garbage()
     side_channel = _side_channel(options, attempt)
     if isinstance(split, Ticket) and side_channel is None:
         yield ticket_row(split, pickled)
         return
-    if isinstance(split, RowsSplit):
-        yield from read_rows(split, lambda page: _decoded(decoder, page, board))
-        return
+    decode = partial(_decoded, decoder, board=board)
+    pages = read_rows(split, decode) if isinstance(split, RowsSplit) else _pages(split, decode)
     changes = (
         batch
-        for page, after, until in _bounded_pages(split)
-        for batch in bounded(page, _decoded(decoder, page, board), after, until)
+        for whole, kept in pages
+        for batch in (kept if typed is None else typed.of_page(whole, kept))
     )
     yield from changes if side_channel is None else side_channel.write(changes)
+
+
+def _pages(split: Split | Ticket, decode: Callable[[Page], Batches]) -> Iterator[DecodedPage]:
+    for page, after, until in _bounded_pages(split):
+        batches = decode(page)
+        yield batches, bounded(page, batches, after, until)
 
 
 def _bounded_pages(split: Split | Ticket) -> Iterator[tuple[Page, Place | None, Place | None]]:

@@ -19,8 +19,8 @@ from pyspark.sql.types import StructType
 from pyspark.version import __version__ as spark_version
 
 from penstock.batch import reading
-from penstock.microbatch.late import Attempt, columns_of, stub_schema
-from penstock.microbatch.options import BatchLimits, read_sink, read_source
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.options import BatchLimits, read_sink, read_source, today, typed_rows
 from penstock.microbatch.source import Source
 from penstock.microbatch.task import (
     commit_receipts,
@@ -29,9 +29,9 @@ from penstock.microbatch.task import (
     require_columns,
     write_changes,
 )
-from penstock.microbatch.ticket import TICKETS, Part
-from penstock.model.change import schema
+from penstock.microbatch.ticket import Part
 from penstock.model.errors import SettingsError
+from penstock.typed.columns import schema_of
 
 try:
     from pyspark.sql.datasource import (
@@ -96,21 +96,13 @@ class PenstockDataSource(DataSource):
 
     def schema(self) -> StructType:
         """The columns of a change (without late columns), of tickets, or of a table."""
-        if (typed := reading.declared(self.options)) is not None:
-            return from_arrow_schema(typed, prefer_timestamp_ntz=True)
-        source, _ = read_source(self.options)
-        if source.mode != "rows":
-            return from_arrow_schema(TICKETS)
-        return from_arrow_schema(stub_schema(schema(source.images), columns_of(source.late)))
+        if (table := reading.table_of(self.options)) is not None:
+            return from_arrow_schema(schema_of(table), prefer_timestamp_ntz=True)
+        return from_arrow_schema(today(read_source(self.options)[0]))
 
     def streamReader(self, schema: StructType) -> "StreamReader":
         """Plans in the reader process and reads in tasks."""
-        if "_operation" in schema.names:
-            raise SettingsError(
-                "rows of a table come by spark.read", "spark.stream-of-rows",
-                hint="leave the option table out: changes have columns of their own",
-            )  # fmt: skip
-        return StreamReader(dict(self.options))
+        return StreamReader(dict(self.options), to_arrow_schema(schema, timezone="UTC"))
 
     def reader(self, schema: StructType) -> "RowsReader":
         """Plans in a planner process and reads in tasks."""
@@ -125,18 +117,21 @@ class PenstockDataSource(DataSource):
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Delegates to a `Source` (in the reader process) and to `read_split` (in tasks)."""
 
-    def __init__(self, options: dict[str, str]) -> None:
-        self._limits = read_source(options)[0].limits
-        self._options = options
+    def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
+        source, _ = read_source(options)
+        self._limits = source.limits
+        self._options, self._schema = options, schema
+        self._typed = typed_rows(source, schema)
         self._source: Source | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return StreamReader, (self._options,)
+        return StreamReader, (self._options, self._schema)
 
     @property
     def source(self) -> Source:
         """The reader process's side, made at first use."""
         if self._source is None:
+            reading.verify(self._options, self._schema)
             self._source = Source.open(self._options)
         return self._source
 
@@ -164,7 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: changes, or the ticket as it is."""
         assert isinstance(partition, Planned)
-        return read_split(self._options, partition.part, _this_attempt())
+        return read_split(self._options, partition.part, _this_attempt(), self._typed)
 
     def stop(self) -> None:
         """Stops reading. Spark may end the process without this call."""

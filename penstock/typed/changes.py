@@ -1,15 +1,15 @@
 """Changes -> rows with the columns of a user's schema, and what is known of each change."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 import ormsgpack
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.model.change import Operation, unreadable
+from penstock.model.change import Images, Operation, unreadable
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.images import untyped
 from penstock.typed.columns import COLUMNS, sequences
@@ -25,6 +25,22 @@ _Document = dict[str, Any]
 _Misfits = Mapping[str, Sequence[Misfit]]
 
 
+class TypedRows(Protocol):
+    """Makes rows of `schema` from changes whose images are of the form `images`. Pickles."""
+
+    @property
+    def images(self) -> Images: ...
+    @property
+    def schema(self) -> pa.Schema: ...
+
+    def of_page(
+        self, page: Iterable[pa.RecordBatch], kept: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """The rows of those changes of a page that are `kept`. Raises SettingsError for a value
+        that its column cannot hold."""
+        ...
+
+
 @dataclass(frozen=True)
 class DocumentRows:
     """Makes rows of `schema` from batches of changes with images of the form msgpack, or raises
@@ -32,6 +48,7 @@ class DocumentRows:
 
     schema: pa.Schema
     on_misfit: OnMisfit = "FAILFAST"
+    images: ClassVar[Images] = "msgpack"
 
     def __post_init__(self) -> None:
         self._documents  # noqa: B018 - raises
@@ -44,6 +61,12 @@ class DocumentRows:
                     "typed",
                     hint=f"declare it as {wanted}" if wanted else "changes may lack any value",
                 )
+
+    def of_page(
+        self, page: Iterable[pa.RecordBatch], kept: Iterable[pa.RecordBatch]
+    ) -> Iterator[pa.RecordBatch]:
+        """See `TypedRows`."""
+        return map(self.rows, kept)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return DocumentRows, (self.schema, self.on_misfit)

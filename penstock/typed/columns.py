@@ -18,7 +18,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.change import Operation
+from penstock.model.errors import SettingsError
 from penstock.model.position import Place
+from penstock.model.table_schema import TableSchema
+from penstock.typed.lines import TableColumns
 
 _TEXT = pa.string()
 # Their types; that of `_key_before` is the table's own.
@@ -35,11 +38,25 @@ COLUMNS: Mapping[str, Any] = {
 # What tells of a row; a table may have no column of these names.
 META = tuple(COLUMNS)
 
-# Those of a row of a snapshot.
-ROW = pa.schema([(name, COLUMNS[name]) for name in ("_operation", "_sequence")])
-
 _ORDINAL = 10  # digits
 _READ = pa.scalar(Operation.READ.value, _TEXT)
+
+
+def schema_of(table: TableSchema) -> pa.Schema:
+    """Of the rows of a table with lines: its own columns, and what tells of a row. Raises
+    SettingsError where a name is taken."""
+    own = TableColumns.of(table).schema
+    if taken := {*own.names} & {*META}:
+        raise SettingsError(
+            f"{table.schema}.{table.table} has a column {min(taken)}, which is the name of one of"
+            " ours",
+            "spark.column-taken",
+            hint="give a schema without the one or the other",
+        )
+    key = [field for field, one in zip(own, table.columns, strict=True) if one["key"]]
+    types = {**COLUMNS, "_key_before": pa.struct(key) if key else None}
+    beside = [pa.field(name, kind) for name, kind in types.items() if kind and name != "_corrupt"]
+    return pa.schema([*own, *beside])
 
 
 def sequence(place: Place) -> str:

@@ -143,7 +143,7 @@ def test_all_columns_of_a_table_at_once(server: Server) -> None:
     ],
 )
 def test_text_comes_as_it_is(lines: bytes, wanted: list[str | None]) -> None:
-    columns = TableColumns("public.t", ("v",), ("text",), pa.schema([("v", pa.string())]))
+    columns = TableColumns("public.t", pa.schema([("v", pa.string())]))
     assert columns.columns(lines)[0].to_pylist() == wanted
 
 
