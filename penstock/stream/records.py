@@ -12,7 +12,7 @@ import ormsgpack
 import pyarrow as pa
 
 from penstock.feeds import Feed, NativeRecord, RecordReader
-from penstock.model.change import OnError, Operation, schema
+from penstock.model.change import OnError, Operation
 from penstock.model.page import Page
 from penstock.model.position import Place
 
@@ -54,16 +54,21 @@ def row_reader(feed: Feed, on_error: OnError) -> RecordReader:
 
     def read(page: Page) -> Iterator[NativeRecord]:
         for batch in decoder.decode(page):
-            places = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
-            marks, times = batch.column("mark").to_pylist(), _times(batch)
-            for row, (*place, mark, time) in enumerate(zip(*places, marks, times, strict=True)):
-                yield NativeRecord(Place(*place), time, {"batch": batch, "row": row}, mark)
+            yield from rows_in(batch)
 
     return read
 
 
+def rows_in(batch: pa.RecordBatch) -> Iterator[NativeRecord]:
+    """The rows of a batch of changes, as those of a `row_reader`."""
+    places = (batch.column(name).to_pylist() for name in ("cursor", "ordinal"))
+    marks, times = batch.column("mark").to_pylist(), _times(batch)
+    for row, (*place, mark, time) in enumerate(zip(*places, marks, times, strict=True)):
+        yield NativeRecord(Place(*place), time, {"batch": batch, "row": row}, mark)
+
+
 def batch_of(records: Sequence[NativeRecord]) -> pa.RecordBatch:
-    """The rows of a `row_reader`, in their order, as one batch of `change.schema()`."""
+    """The rows of a `row_reader`, in their order, as one batch."""
     first: dict[int, int] = {}  # identity of a batch -> its first row among all
     batches: list[pa.RecordBatch] = []
     rows, count = [], 0
@@ -74,7 +79,7 @@ def batch_of(records: Sequence[NativeRecord]) -> pa.RecordBatch:
             batches.append(batch)
             count += batch.num_rows
         rows.append(first[id(batch)] + each.record["row"])
-    taken = pa.Table.from_batches(batches, schema()).take(pa.array(rows, pa.int64()))
+    taken = pa.Table.from_batches(batches).take(pa.array(rows, pa.int64()))
     return taken.combine_chunks().to_batches()[0]
 
 

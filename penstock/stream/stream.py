@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from threading import Event
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -30,6 +30,8 @@ from penstock.stream.record import ChangeRecord, Image
 from penstock.stream.records import batch_of, record_reader, row_reader
 from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
+from penstock.stream.typed_rows import typed_reader, typed_rows
+from penstock.typed.changes import OnMisfit
 
 # Seconds: a connection that was closed by us may still hold the source.
 _GRACE = 30.0
@@ -39,6 +41,14 @@ _HEARTBEAT = 5.0
 _BATCH = 10_000
 
 Item = TypeVar("Item")
+
+
+class Typed(TypedDict, total=False):
+    """Which columns rows have: see `Stream.batches`."""
+
+    of: str
+    schema: pa.Schema
+    on_misfit: OnMisfit
 
 
 class Stream(Drawn, Closes, Generic[Image]):
@@ -75,7 +85,10 @@ class Stream(Drawn, Closes, Generic[Image]):
         self._included = IncludedImages(model)
         self._records = record_reader(feed, on_error)
         self._rows = row_reader(feed, on_error)
-        self._read = self._records  # one of the two: what the coordinator makes of pages
+        self._on_error = on_error
+        # Of typed rows: what was asked for, their schema, and what makes them.
+        self._typed: tuple[Any, pa.Schema, RecordReader] | None = None
+        self._read = self._records  # one of these: what the coordinator makes of pages
         self._count = 0  # records and rows that were handed out
         self._closed = False
         self._stopped = Event()  # `follow` ends
@@ -144,9 +157,9 @@ class Stream(Drawn, Closes, Generic[Image]):
         self._coordinator = self._coordinate(bookmarks, grace)
         self._coordinator.gaps = before.gaps
 
-    def _batch(self, most: int, wait: float) -> pa.RecordBatch | None:
+    def _batch(self, read: RecordReader, most: int, wait: float) -> pa.RecordBatch | None:
         """What is fetched, up to so many rows; None when there is none now."""
-        if self._head(self._rows, wait, self._stopped) is None:
+        if self._head(read, wait, self._stopped) is None:
             return None
         coordinator, found = self._coordinator, list[NativeRecord]()
         before = coordinator.bookmarks()
@@ -243,12 +256,17 @@ class Stream(Drawn, Closes, Generic[Image]):
         return self._head(self._records, wait, self._stopped)
 
     def batches(
-        self, rows: int | None = None, seconds: float | None = None
+        self, rows: int | None = None, seconds: float | None = None, **typed: Unpack[Typed]
     ) -> Iterator[pa.RecordBatch]:
         """What comes, as batches of `penstock.schema()`, images as JSON text, in the order of
         iterating. Ends after so many rows or seconds, whichever is first, as `follow` does
         otherwise; `seconds=0` gives what is there now. A batch has what was fetched, up to 10,000
         rows. `model` does not apply.
+
+        `of`: rows with the own columns of this table (`public.orders`), without changes of others.
+        `schema`: rows with these columns, which documents need; with `on_misfit` PERMISSIVE what
+        does not fit is null, else it is an error. Which other columns there are, and the types, is
+        in docs/reference/spark.md. Raises SettingsError for a value that does not fit.
 
         A batch is handed out, and `token` after its last row, when it is yielded: save the token
         after you have processed the batch. What was not yielded comes next, also from `next`,
@@ -260,11 +278,12 @@ class Stream(Drawn, Closes, Generic[Image]):
             raise SettingsError(
                 f"rows={rows} asks for nothing", "stream", hint="write a number above 0"
             )
+        _, read = self._typed_by(typed)
         left = math.inf if rows is None else rows
         until = math.inf if seconds is None else self._clock() + seconds
 
         def take(wait: float) -> pa.RecordBatch | None:
-            return self._batch(int(min(left, _BATCH)), wait)
+            return self._batch(read, int(min(left, _BATCH)), wait)
 
         for batch in self._following(take, 1.0, until):
             left -= batch.num_rows
@@ -272,9 +291,25 @@ class Stream(Drawn, Closes, Generic[Image]):
             if not left:
                 return
 
-    def table(self, rows: int | None = 1000, seconds: float | None = 5) -> pa.Table:
-        """The next changes as a table of `penstock.schema()`, for Polars, pandas or DuckDB: up to
-        so many rows, those that come in so many seconds; see `batches`.
+    def _typed_by(self, typed: Typed) -> tuple[pa.Schema, RecordReader]:
+        """What makes rows, and their schema; the same as before for the same request."""
+        if not typed:
+            return schema(), self._rows
+        key = tuple(sorted(typed.items()))
+        if self._typed is None or self._typed[0] != key:
+            of = typed.get("of")
+            rows = typed_rows(
+                self._feed, of, typed.get("schema"), typed.get("on_misfit", "FAILFAST")
+            )
+            read = typed_reader(self._feed, rows, of, self._on_error)
+            self._typed = key, rows.schema, read
+        return self._typed[1:]
+
+    def table(
+        self, rows: int | None = 1000, seconds: float | None = 5, **typed: Unpack[Typed]
+    ) -> pa.Table:
+        """The next changes as a table of `penstock.schema()`, or `typed`, for Polars, pandas or
+        DuckDB: up to so many rows, those that come in so many seconds; see `batches`.
 
         Its rows are handed out when it returns. An error or Ctrl-C loses none: the stream is where
         it was before the call.
@@ -283,7 +318,8 @@ class Stream(Drawn, Closes, Generic[Image]):
             raise SettingsError("a table needs an end", "stream", hint="give rows or seconds")
         before, count = self._coordinator.bookmarks(), self._count
         try:
-            return pa.Table.from_batches(self.batches(rows, seconds), schema())
+            columns, _ = self._typed_by(typed)
+            return pa.Table.from_batches(self.batches(rows, seconds, **typed), columns)
         except BaseException:
             if self._count > count:
                 self._restart(before)
