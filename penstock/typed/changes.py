@@ -111,7 +111,8 @@ class DocumentRows:
 
     def _refusal(self, batch: pa.RecordBatch, misfit: Misfit) -> SettingsError:
         row = batch.slice(misfit.row, 1).to_pylist()[0]
-        table = ".".join(filter(None, (row["namespace"], row["collection"])))
+        names = row["namespace"] or row["database"], row["collection"]
+        table = ".".join(filter(None, names))
         return SettingsError(
             f"{table} has {misfit.found} in {misfit.path}, which the schema declares as"
             f" {misfit.type}, and which does not fit there (at {row['cursor']}:{row['ordinal']} of"

@@ -79,7 +79,7 @@ def test_a_table_of_postgresql_has_its_own_columns(database: Database) -> None:
         database.execute("INSERT INTO others VALUES (1)")
         database.execute("UPDATE orders SET id = 2")
         database.execute("DELETE FROM orders")
-        with pytest.raises(SettingsError, match="no table public.none"):
+        with pytest.raises(SettingsError, match=r"no table public\.none"):
             stream.table(of="public.none")
         table = stream.table(rows=1, seconds=60, of="public.orders")
         rows = stream.table(rows=2, seconds=60, of="public.orders").to_pylist()
