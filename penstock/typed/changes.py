@@ -13,7 +13,7 @@ from penstock.model.change import Images, Operation, unreadable
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.images import untyped
 from penstock.typed.columns import COLUMNS, sequences
-from penstock.typed.documents import DocumentColumns, Misfit, text_of
+from penstock.typed.documents import DocumentColumns, FieldMisfit, text_of
 
 # What becomes of a value that its column's type cannot hold: an error, or null.
 OnMisfit = Literal["FAILFAST", "PERMISSIVE"]
@@ -22,7 +22,7 @@ _MESSAGE = pa.scalar(Operation.MESSAGE.value, pa.string())
 _NO_ROW = ("TRUNCATE", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE", "SUSPEND", "ERROR")
 _Document = dict[str, Any]
 # By the name of their column.
-_Misfits = Mapping[str, Sequence[Misfit]]
+_Misfits = Mapping[str, Sequence[FieldMisfit]]
 
 
 class TypedRows(Protocol):
@@ -109,7 +109,7 @@ class DocumentRows:
             schema=self.schema,
         )
 
-    def _refusal(self, batch: pa.RecordBatch, misfit: Misfit) -> SettingsError:
+    def _refusal(self, batch: pa.RecordBatch, misfit: FieldMisfit) -> SettingsError:
         row = batch.slice(misfit.row, 1).to_pylist()[0]
         names = row["namespace"] or row["database"], row["collection"]
         table = ".".join(filter(None, names))

@@ -30,7 +30,7 @@ _INFINITE = ("NaN", "Infinity", "-Infinity")
 _FINER = re.compile(r"(\.\d{6})\d+")
 
 
-class Misfit(NamedTuple):
+class FieldMisfit(NamedTuple):
     """A value that its column's type cannot hold: the number of its document, where it is in it,
     the type of the column there, and what was found, without the value."""
 
@@ -52,13 +52,13 @@ class DocumentColumns:
 
     def columns(
         self, documents: Sequence[Document | None]
-    ) -> tuple[list["pa.Array[Any]"], dict[str, list[Misfit]]]:
+    ) -> tuple[list["pa.Array[Any]"], dict[str, list[FieldMisfit]]]:
         """A column for each field of the schema, and by its name what did not fit, which is null
         there. No document, and a field that it does not have, is null."""
         rows = range(len(documents))
         found, misfits = [], {}
         for field in self.schema:
-            name, unfit = field.name, list[Misfit]()
+            name, unfit = field.name, list[FieldMisfit]()
             values = [None if each is None else each.get(name) for each in documents]
             found.append(_Column(values, rows, name, field.type, unfit).read())
             if unfit:
@@ -84,7 +84,7 @@ class _Column:
     rows: Sequence[int]
     path: str
     kind: Any
-    unfit: list[Misfit]
+    unfit: list[FieldMisfit]
 
     def read(self) -> Any:
         """The column as Arrow has it."""
@@ -123,7 +123,7 @@ class _Column:
 
     def _misfit(self, number: int) -> None:
         found = _kind_of(self.values[number])
-        self.unfit.append(Misfit(self.rows[number], self.path, str(self.kind), found))
+        self.unfit.append(FieldMisfit(self.rows[number], self.path, str(self.kind), found))
         self.values[number] = None
 
     def _offsets(self) -> tuple[Any, list[int]]:
