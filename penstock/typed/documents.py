@@ -155,7 +155,7 @@ class _Column:
 
 def _verify(kind: Any, path: str) -> None:
     """Raises SettingsError for a type that no document has."""
-    if types.is_struct(kind):
+    if types.is_struct(kind) and all(each.nullable for each in kind):  # a variant has others
         for each in kind:
             _verify(each.type, f"{path}.{each.name}")
     elif types.is_list(kind):

@@ -121,7 +121,12 @@ def test_all_values_of_a_column_are_as_each_alone() -> None:
             assert rows == {row for row, (_, each) in enumerate(alone) if each}
 
 
-@pytest.mark.parametrize("kind", [pa.duration("us"), pa.list_(pa.time64("us")), pa.null()], ids=str)
+_VARIANT = pa.struct([pa.field("value", pa.binary(), nullable=False)])  # as Spark has it
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.duration("us"), pa.list_(pa.time64("us")), pa.null(), _VARIANT], ids=str
+)
 def test_a_type_that_documents_have_not_is_refused(kind: Any) -> None:
     with pytest.raises(SettingsError, match="declare it as a string"):
         columns_of(kind)
