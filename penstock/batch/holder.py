@@ -16,8 +16,8 @@ from typing import Any
 from penstock.feeds import (
     Feed,
     HoldsSnapshot,
-    ReadsLines,
     RowSelection,
+    RowSource,
     SnapshotWait,
     TableSnapshot,
     TakesSnapshots,
@@ -48,7 +48,7 @@ class HeldTable:
 
     schema: TableSchema
     columns: tuple[str, ...]
-    source: ReadsLines
+    source: RowSource
     position: str
     ranges: tuple[Any, ...]
 
@@ -111,19 +111,32 @@ def _snapshot(
             "spark.no-selection",
             hint="filter the DataFrame",
         )
-    schema, _, table = source.table.rpartition(".")
-    selection = RowSelection(where=source.where, columns=request.columns)
+    columns = request.columns if feed.selects_rows else ()
+    selection = RowSelection(where=source.where, columns=columns)
     wait = SnapshotWait(patience=_PATIENCE)
-    return feed.snapshot(schema or "public", table, None, wait, selection)
+    return feed.snapshot(*_name(source, feed), None, wait, selection)
+
+
+def _name(source: SourceOptions, feed: Feed) -> tuple[str, str]:
+    """Schema and name of the table that the options name."""
+    schema, dot, table = source.table.partition(".")
+    if feed.selects_rows:
+        return (schema, table) if dot else ("public", schema)
+    known = [(each.schema, each.table) for each in feed.schemas()]
+    found = [each for each in known if source.table in (each[1], ".".join(each))]
+    if len(found) != 1:
+        raise SettingsError(
+            f"{source.table} is {'not the name of one' if found else 'no'} table or collection",
+            "spark.table-missing",
+            hint=f"there are: {', '.join(map('.'.join, known)) or 'none'}",
+        )
+    return found[0]
 
 
 def _held(taken: TableSnapshot, source: SourceOptions, request: TableRequest) -> HeldTable:
-    rows: object = taken.source
-    if not isinstance(rows, ReadsLines):
-        raise SettingsError(f"rows of {taken.schema.table} are no lines of COPY", "spark.no-lines")
     return HeldTable(
-        schema=taken.schema, columns=request.columns, source=rows, position=taken.position,
-        ranges=tuple(taken.plan(_ROWS, source.range_size)),
+        schema=taken.schema, columns=request.columns, source=taken.source,
+        position=taken.position, ranges=tuple(taken.plan(_ROWS, source.range_size)),
     )  # fmt: skip
 
 

@@ -10,12 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.batch.holder import HeldTable, TableRequest, hold
-from penstock.feeds import ListsTables
-from penstock.microbatch.options import read_source
+from penstock.feeds import ListsTables, ReadsLines
+from penstock.microbatch.late import Attempt
+from penstock.microbatch.options import read_source, typed_rows
+from penstock.microbatch.task import read_split
+from penstock.microbatch.ticket import RowsSplit
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
 from penstock.typed.columns import META, row_sequence
-from penstock.typed.lines import TableColumns
+from penstock.typed.lines import CellMisfit, TableColumns, misfit_error, read_lines
 
 _SIZE = 2**20  # bytes of lines that become one batch
 
@@ -26,6 +29,11 @@ class TablePart:
 
     table: HeldTable
     range: Any
+    number: int
+
+    @property
+    def rows(self) -> RowsSplit:
+        return RowsSplit(source=self.table.source, range=self.range, name=f"batch:{self.number}")
 
 
 def table_of(options: Mapping[str, str]) -> TableSchema | None:
@@ -64,25 +72,35 @@ def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:
         )  # fmt: skip
     columns = tuple(name for name in schema.names if name not in META)
     held = hold(TableRequest(options=dict(options), columns=columns))
-    return [TablePart(table=held, range=each) for each in held.ranges]
+    return [
+        TablePart(table=held, range=each, number=number) for number, each in enumerate(held.ranges)
+    ]
 
 
-def read(part: TablePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def read(
+    options: Mapping[str, str], part: TablePart, schema: pa.Schema, attempt: Attempt
+) -> Iterator[pa.RecordBatch]:
     """In a task: the rows of a range, as batches of this schema."""
-    table = part.table
+    table, source = part.table, read_source(options)[0]
+    lines: object = table.source
+    if not isinstance(lines, ReadsLines):
+        yield from read_split(options, part.rows, attempt, typed_rows(source, schema))
+        return
     name = f"{table.schema.schema}.{table.schema.table}"
-    own = pa.schema([field for field in schema if field.name in table.columns])
-    columns = TableColumns.of(table.schema, own)
+    own = pa.schema([field for field in schema if field.name not in META])
+    boxes = TableColumns.of(table.schema, own).boxes
     try:
-        with table.source.lines(own.names, b"", lambda: False) as lines:
-            for data, count in _joined(lines(part.range)):
-                found = dict(zip(own.names, columns.columns(data), strict=True))
+        with lines.lines(own.names, b"", lambda: False) as read_range:
+            for data, count in _joined(read_range(part.range)):
+                columns, misfits = read_lines(data, own.names, own, boxes)
+                if misfits and source.on_misfit == "FAILFAST":
+                    raise misfit_error(name, own, misfits[0])
+                known = {
+                    field.name: _known(field, count, table.position, misfits)
+                    for field in schema if field.name in META
+                } | dict(zip(own.names, columns, strict=True))  # fmt: skip
                 yield pa.RecordBatch.from_arrays(
-                    [
-                        found[field.name] if field.name in found else _known(field, count, table)
-                        for field in schema
-                    ],
-                    schema=schema,
+                    [known[each] for each in schema.names], schema=schema
                 )
     except Unavailable as error:
         if error.code != "postgres.snapshot-ended":
@@ -94,9 +112,14 @@ def read(part: TablePart, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         ) from error
 
 
-def _known(field: Any, count: int, table: HeldTable) -> Any:
+def _known(field: Any, count: int, position: str, misfits: Sequence[CellMisfit]) -> Any:
     """A column that tells of the rows; null where nothing is known of them."""
-    value = {"_operation": "READ", "_sequence": row_sequence(table.position)}.get(field.name)
+    if field.name == "_rest" and misfits:
+        texts: list[list[tuple[str, str]]] = [[] for _ in range(count)]
+        for each in misfits:
+            texts[each.row].append((each.column, each.text))
+        return pa.array([row or None for row in texts], field.type)
+    value = {"_operation": "READ", "_sequence": row_sequence(position)}.get(field.name)
     return pa.repeat(pa.scalar(value, field.type), count)
 
 

@@ -180,7 +180,7 @@ class RowsReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task. Where there are no ranges, Spark makes a partition of its own."""
         if isinstance(partition, PlannedRows):
-            yield from reading.read(partition.part, self._schema)
+            yield from reading.read(self._options, partition.part, self._schema, _this_attempt())
 
 
 @dataclass

@@ -110,7 +110,7 @@ def misfit_error(table: str, schema: pa.Schema, misfit: CellMisfit) -> PenstockE
     return SettingsError(
         f"{table} has a value in the column {misfit.column} that {kind} cannot hold",
         "typed.misfit",
-        hint="give a schema in which the column is a string; or in a stream on_misfit: PERMISSIVE",
+        hint="give a schema in which the column is a string; or set on_misfit: PERMISSIVE",
     )
 
 

@@ -110,7 +110,7 @@ def test_it_has_no_files_of_its_starter(table: Database, parent: subprocess.Pope
     [
         ({"table": "public.nothing"}, "postgres.settings"),
         ({"table": "public.seen"}, "postgres.not-a-table"),
-        ({"tables": "public.other"}, "postgres.table-not-published"),
+        ({"tables": "public.other"}, "spark.table-missing"),
         ({"where": "nothing = 1"}, "postgres.settings"),
         ({"backend": "memory"}, "spark.no-snapshots"),
     ],
