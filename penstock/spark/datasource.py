@@ -119,6 +119,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         source, _ = read_source(options)
+        if source.where:
+            raise SettingsError(
+                "the option where is for spark.read: a stream has all changes of its tables",
+                "spark.no-selection",
+                hint="filter the DataFrame, or give the publication a row filter",
+            )
         self._limits = source.limits
         self._options, self._schema = options, schema
         self._typed = typed_rows(source, schema)

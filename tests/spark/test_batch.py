@@ -15,7 +15,10 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
+from penstock.model.errors import SettingsError
+from penstock.spark import PenstockDataSource
 from penstock.typed.columns import META
 from tests.microbatch.sources import drop_slots, is_read
 from tests.servers import Database
@@ -240,6 +243,12 @@ def test_a_batch_needs_a_table(spark: SparkSession, table: Database) -> None:
     given = {"backend": "postgres", "connection": table.url}
     with pytest.raises(AnalysisException, match=r"spark\.table-missing"):
         spark.read.format("penstock").options(**given).load().collect()
+
+
+def test_a_stream_takes_no_condition(table: Database) -> None:
+    given = {"backend": "postgres", "connection": table.url, "table": "t", "where": "id < 5"}
+    with pytest.raises(SettingsError, match=r"where is for spark\.read"):
+        PenstockDataSource(given).streamReader(StructType())
 
 
 def test_what_does_not_fit_is_null_and_told_where_that_is_wanted(
