@@ -23,6 +23,7 @@ import psycopg
 import yaml
 
 from tests.servers import Database, Nats
+from tests.servers.postgres import keeping
 from tests.waiting import until
 
 # Of Spark's classes; test_class_archive.py makes it. A session costs 3.5 s of CPU then, not 7.
@@ -153,20 +154,27 @@ def running(folder: Path, pipeline: dict[str, Any]) -> Iterator[Run]:
 def eventually(check: Callable[[], Any], *, seconds: float = 300, run: Run | None = None) -> Any:
     """Waits until `check()` is true and raises nothing; returns what it gave. A check that reads a
     whole stream leaves most of the processor to what it waits for."""
-    deadline = time.monotonic() + seconds
-    while True:
-        began = time.monotonic()
-        problem: object = None
-        try:
-            if found := check():
-                return found
-        except (AssertionError, OSError, KeyError, IndexError, psycopg.OperationalError) as error:
-            problem = error
-        if run is not None:
-            run.alive()
-        now = time.monotonic()
-        assert now < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
-        time.sleep(min(2.0, max(0.2, 2 * (now - began))))
+    with keeping():
+        deadline = time.monotonic() + seconds
+        while True:
+            began = time.monotonic()
+            problem: object = None
+            try:
+                if found := check():
+                    return found
+            except (
+                AssertionError,
+                OSError,
+                KeyError,
+                IndexError,
+                psycopg.OperationalError,
+            ) as error:
+                problem = error
+            if run is not None:
+                run.alive()
+            now = time.monotonic()
+            assert now < deadline, f"not in {seconds} s: {problem}\n{run and run.log}"
+            time.sleep(min(2.0, max(0.2, 2 * (now - began))))
 
 
 def tree(run: Run) -> list[psutil.Process]:

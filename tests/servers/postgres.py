@@ -1,6 +1,7 @@
 """The demo's PostgreSQL in several versions, with settings of the test's and fresh databases."""
 
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,12 +14,13 @@ import psycopg
 from psycopg import sql
 
 from penstock.demo.sources.postgres import Postgres as DemoPostgres
-from penstock.demo.sources.postgres import execute
+from penstock.demo.sources.postgres import execute, rows_of
 from penstock.demo.sources.postgres import postgres_bin as packaged
 from penstock.model.errors import Unavailable
 
 _SIGNALS = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
 _PACKAGED = {16: "pginstall", 18: "pginstall18"}
+_connections = threading.local()  # `of`: by URL, while they are kept
 _TO_GO = 60.0  # seconds for sessions to end when their database is dropped
 
 
@@ -37,6 +39,41 @@ def postgres_bin(version: int) -> Path:
     return debian
 
 
+@contextmanager
+def keeping() -> Iterator[None]:
+    """Until its end, `execute` of this thread has one connection for each database: what is asked
+    again and again costs a thirtieth of the CPU."""
+    if getattr(_connections, "of", None) is not None:
+        yield
+        return
+    _connections.of = {}
+    try:
+        yield
+    finally:
+        for each in _connections.of.values():
+            each.close()
+        _connections.of = None
+
+
+def _execute(url: str, statement: str, params: Sequence[Any] | None) -> list[tuple[Any, ...]]:
+    if (kept := getattr(_connections, "of", None)) is None:
+        return execute(url, statement, params)
+    known = url in kept
+    try:
+        if not known:  # plans are not kept: tables are altered meanwhile
+            kept[url] = psycopg.connect(
+                url, autocommit=True, connect_timeout=30, prepare_threshold=None
+            )
+        return rows_of(kept[url].execute(statement.encode(), params))
+    except psycopg.OperationalError:
+        if url not in kept or not kept[url].closed:
+            raise
+        del kept[url]  # ended by its server
+        if not known:
+            raise
+        return _execute(url, statement, params)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Database:
     """One database of an embedded server."""
@@ -45,9 +82,9 @@ class Database:
     url: str
 
     def execute(self, statement: str, params: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
-        """Runs one statement (several, without `params`) in a connection of its own, each
-        committed; returns the rows of the last, if it has any."""
-        return execute(self.url, statement, params)
+        """Runs one statement (several, without `params`), each committed; returns the rows of the
+        last, if it has any. In a connection of its own, or see `keeping`."""
+        return _execute(self.url, statement, params)
 
 
 class Postgres(DemoPostgres):
@@ -67,6 +104,10 @@ class Postgres(DemoPostgres):
         self.version = version
         self.settings |= settings or {}
         self.hba = tuple(hba)
+
+    def execute(self, statement: str, params: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
+        """See `Database.execute`."""
+        return _execute(self.url, statement, params)
 
     def stop(
         self, mode: Literal["smart", "fast", "immediate"] = "fast", timeout: float = 30.0

@@ -127,10 +127,14 @@ class Postgres(EmbeddedServer):
 def execute(url: str, statement: str, params: Sequence[Any] | None = None) -> list[tuple[Any, ...]]:
     """See `Postgres.execute`; in the database at `url`."""
     with psycopg.connect(url, autocommit=True, connect_timeout=30) as connection:
-        cursor = connection.execute(statement.encode(), params)
-        while cursor.nextset():
-            pass
-        return cursor.fetchall() if cursor.description else []
+        return rows_of(connection.execute(statement.encode(), params))
+
+
+def rows_of(cursor: psycopg.Cursor[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Those of the last of its statements, if it has any."""
+    while cursor.nextset():
+        pass
+    return cursor.fetchall() if cursor.description else []
 
 
 def unprivileged() -> int | None:
