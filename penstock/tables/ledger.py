@@ -211,10 +211,17 @@ class TargetLedger(LedgerTables):
             row.stored,
         )
 
-    def load_anew(self, row: LedgerRow, *, is_ours: bool = True) -> None:
+    def load_anew(
+        self, row: LedgerRow, *, is_ours: bool = True, is_comparable: bool = True
+    ) -> None:
         """The table is loaded from its beginning, instead of the rows that are there, if they are
-        ours. Changes that are held are before the point of the rows that come."""
-        self.save(replace(row.begun_anew(), is_ours=is_ours))
+        ours. Changes that are held are before the point of the rows that come: of a snapshot that
+        is not planned yet, `last_point` decides, if places of before are `is_comparable`."""
+        last = "" if row.point or not is_comparable else row.last_point
+        if is_comparable:
+            query = f"SELECT max(cursor) FROM {self.own}held WHERE ledger = %s AND ordinal >= 0"
+            last = max(last, self.run(query, [row.id]).fetchone()[0] or "")
+        self.save(replace(row.begun_anew(), is_ours=is_ours, last_point=last))
         self.forget([row.id])
 
     def known(self, ids: Iterable[int]) -> Mapping[int, Mapping[str, str]]:

@@ -23,7 +23,8 @@ from penstock.tables.states import (
 @dataclass(frozen=True, slots=True)
 class LedgerRow:
     """How far a table of a source is. Changes before `point` are in the rows that were loaded; of
-    those between it and `last_point` some are: the parts were read at several points. `resumes`:
+    those between it and `last_point` some are: the parts were read at several points. Without a
+    `point`, `last_point` is the last change that was forgotten: rows have to be later. `resumes`:
     the state after one that waits. `is_ours`: rows of the source that are there were loaded or
     applied, so that a load may replace them. `is_again`: a load is not the first, and all rows of
     before are there. `columns`: `KnownColumns` as text. `losses`: of the source, after which it was

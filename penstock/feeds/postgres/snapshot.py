@@ -49,6 +49,9 @@ _EXPORTED = (
     "SELECT pg_catalog.pg_export_snapshot(),"
     " pg_catalog.pg_snapshot_xmin(pg_catalog.pg_current_snapshot())::text"
 )
+# Seconds for a reader's lock: a rewrite that is before it in the queue waits for the end of the
+# snapshot, which waits for the reader.
+_READER = 5.0
 _LINES = 2**18  # bytes of lines that are handed on at once
 _EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 
@@ -333,8 +336,8 @@ class PostgresSnapshot:
         )
         counts = [count for *_, count in self._ask(_LEAVES, oid, oid)]
         self.source = PostgresRowSource(
-            settings=settings, snapshot=snapshot, patience=self._patience, table=published,
-            rows=rows, count=sum(counts) if min(counts, default=-1) >= 0 else None,
+            settings=settings, snapshot=snapshot, patience=min(self._patience, _READER),
+            table=published, rows=rows, count=sum(counts) if min(counts, default=-1) >= 0 else None,
         )  # fmt: skip
 
     def _key(self) -> tuple[KeyColumn, ...]:

@@ -93,6 +93,8 @@ class LedgerLoad:
                 self._clear(cursor, staged)
         with self._beginning_anew(), self._locked("planning a load") as (ledger, row):
             if is_first:
+                if not row.point and row.last_point >= point.cursor:
+                    raise self._begun_anew  # since the snapshot was taken
                 ledger.forget_parts(row.id)
                 ledger.forget_rows(row.id)
                 ledger.letters.forget(self._table.loads)
@@ -139,6 +141,10 @@ class LedgerLoad:
         staged.clear(cursor)
 
     @property
+    def _begun_anew(self) -> Unavailable:
+        return Unavailable(f"{self.name}: the load was begun anew", "tables")
+
+    @property
     def _keeps(self) -> bool:
         """Whether rows stay: an append and a history have those that are gone at the source."""
         options, row = self._table.mapped.options, self._row
@@ -161,7 +167,7 @@ class LedgerLoad:
                 parts = ledger.parts(row.id)
                 identity = next((p.identity for p in parts if p.source == _source(point)), "")
                 if not identity:
-                    raise Unavailable(f"{self.name}: the load was begun anew", "tables")
+                    raise self._begun_anew
                 staged = self._staged(cursor, point)
                 staged.make(cursor)
                 pairs = self._database.references(cursor).pairs

@@ -130,7 +130,7 @@ class TableSink(TableLetters):
             rows = ledger.lock(each.row.id for each in tables).values()
             stale = [row for row in rows if row.losses != losses]
             for row in stale:
-                ledger.load_anew(replace(row, losses=losses))
+                ledger.load_anew(replace(row, losses=losses), is_comparable=False)
             return not stale and {row.is_live for row in rows} == {True}
 
     def leave(

@@ -44,7 +44,7 @@ class StoredSources(HeldConnection):
             if last and not is_comparable(last, mark_of(known.mark), cursor, mark_of(mark)):
                 known = SourceRecord()
                 for row in ledger.lock(each.row.id for each in tables).values():
-                    ledger.load_anew(row)
+                    ledger.load_anew(row, is_comparable=False)
             known = known._replace(mark=mark or known.mark)
             ledger.keep_source(backend, sid, known)
         self._known[sid] = backend, known
