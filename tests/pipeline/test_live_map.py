@@ -234,7 +234,7 @@ def _lose_and_double_nothing(run: Run, world: World, shop: int) -> None:
     logs = {("eu", "log"): "live", ("us", "log"): "live"}
     eventually(lambda: logs.items() <= world.states().items(), run=run)
     number = 0
-    for edit in range(6):
+    for edit in range(4):
         # The edit comes in the middle of changes, and takes effect while they go on.
         restarts = _backend(run, world.shop)["restarts"]
         for each in range(40):

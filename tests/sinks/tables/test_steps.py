@@ -73,6 +73,9 @@ def rows(target: Database | Path, query: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.fault
+@pytest.mark.parametrize(  # SQLite's is killed below
+    "target", ["postgres", pytest.param("sqlite", marks=pytest.mark.thorough)], indirect=True
+)
 def test_a_kill_at_each_step_loses_and_repeats_nothing(
     database: Database, target: Database | Path, tmp_path: Path
 ) -> None:
