@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.model.change import Images, Operation, unreadable
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.images import untyped
-from penstock.typed.columns import COLUMNS, sequences
+from penstock.typed.columns import COLUMNS, sequences, verify_beside
 from penstock.typed.documents import DocumentColumns, FieldMisfit, text_of
 
 # What becomes of a value that its column's type cannot hold: an error, or null.
@@ -52,15 +52,7 @@ class DocumentRows:
 
     def __post_init__(self) -> None:
         self._documents  # noqa: B018 - raises
-        for field in self.schema:
-            wanted = COLUMNS.get(field.name)
-            if not field.nullable or (wanted is not None and field.type != wanted):
-                of = "may not be null" if not field.nullable else f"has the type {field.type}"
-                raise SettingsError(
-                    f"the column {field.name} of the schema {of}",
-                    "typed",
-                    hint=f"declare it as {wanted}" if wanted else "changes may lack any value",
-                )
+        verify_beside(self.schema)
 
     def of_page(
         self, page: Iterable[pa.RecordBatch], kept: Iterable[pa.RecordBatch]

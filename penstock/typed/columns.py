@@ -59,6 +59,19 @@ def schema_of(table: TableSchema) -> pa.Schema:
     return pa.schema([*own, *beside])
 
 
+def verify_beside(schema: pa.Schema) -> None:
+    """Raises SettingsError for a column of a user's schema that no row can have."""
+    for field in schema:
+        wanted = COLUMNS.get(field.name)
+        if not field.nullable or (wanted is not None and field.type != wanted):
+            of = "may not be null" if not field.nullable else f"has the type {field.type}"
+            raise SettingsError(
+                f"the column {field.name} of the schema {of}",
+                "typed",
+                hint=f"declare it as {wanted}" if wanted else "changes may lack any value",
+            )
+
+
 def sequence(place: Place) -> str:
     """Text that sorts as the changes of one source do."""
     return f"{place.cursor}:{place.ordinal:0{_ORDINAL}}"

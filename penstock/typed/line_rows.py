@@ -13,14 +13,16 @@ from penstock.model.change import Images, Operation
 from penstock.model.errors import SettingsError
 from penstock.tables.lines import NULL, UNSENT, SourceRelation
 from penstock.typed.changes import OnMisfit
-from penstock.typed.columns import COLUMNS, META, sequences
-from penstock.typed.lines import Array, CellMisfit, Field, misfit_error, read_lines
+from penstock.typed.columns import COLUMNS, META, sequences, verify_beside
+from penstock.typed.lines import Array, CellMisfit, Field, is_readable, misfit_error, read_lines
 
 pc: Any = compute
 
 OnSchemaChange = Literal["rest", "fail"]
 _BOXES = "1020"  # the type box[]
 
+_ROWS = ("INSERT", "UPDATE", "REPLACE", "DELETE", "READ")
+_IMAGES = ("key", "before", "after")
 # What names a change's relation.
 _RELATION = ("relation_id", "schema_version")
 
@@ -69,6 +71,19 @@ class LineRows:
     on_schema_change: OnSchemaChange = "rest"
     on_misfit: OnMisfit = "FAILFAST"
 
+    def __post_init__(self) -> None:
+        verify_beside(self.schema)
+        for field in self.schema:
+            is_key = field.name == "_key_before"
+            is_wrong = is_key and not pa.types.is_struct(field.type)
+            if is_wrong or (field.name not in COLUMNS and not is_readable(field.type)):
+                raise SettingsError(
+                    f"the column {field.name} of the schema has the type {field.type}",
+                    "typed",
+                    hint="declare a struct of the key's columns" if is_key
+                    else "declare a plain type, an array of one, or a string",
+                )  # fmt: skip
+
     def of_page(
         self, page: Iterable[pa.RecordBatch], kept: Iterable[pa.RecordBatch]
     ) -> Iterator[pa.RecordBatch]:
@@ -81,6 +96,7 @@ class LineRows:
 
     def _rows(self, changes: pa.RecordBatch, relation: LineRelation) -> pa.RecordBatch:
         names = relation.names
+        changes, errors = _only_rows(_completed(changes, names))
         found: dict[str, Any] = {}
         misfits: list[CellMisfit] = []
         lacking = [field.name for field in self._own if field.name not in names]
@@ -93,6 +109,7 @@ class LineRows:
             "_committed_at": lambda: changes.column("committed_at"),
             "_unsent": lambda: _unsent(changes, names, lacking),
             "_rest": lambda: self._rest(changes, relation, misfits),
+            "_corrupt": lambda: errors,
             "_key_before": lambda: self._keys_before(changes, relation),
         }
         columns = []
@@ -198,6 +215,40 @@ def _of_one_relation(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, An
         count = len(list(rows))
         yield batch.slice(first, count), name
         first += count
+
+
+def _with(changes: pa.RecordBatch, **columns: Any) -> pa.RecordBatch:
+    made = [columns.get(name, changes.column(name)) for name in changes.schema.names]
+    return pa.RecordBatch.from_arrays(made, schema=changes.schema)
+
+
+def _completed(changes: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
+    """With the values that a change did not send, and that it has in the whole row of before."""
+    unsent: Any = changes.column("unchanged")
+    before = changes.column("before")
+    if not len(unsent.flatten()) or before.null_count == len(before):
+        return changes
+    rows: list[Any] = unsent.to_pylist()
+    lines: list[Any] = changes.column("after").to_pylist()
+    for row, (new, old) in enumerate(zip(lines, before.to_pylist(), strict=True)):
+        if rows[row] and new is not None and old is not None:
+            cells = zip(new.split("\t"), old.split("\t"), strict=True)
+            both = [was if now == UNSENT else now for now, was in cells]
+            lines[row] = "\t".join(both)
+            rows[row] = [name for name, cell in zip(names, both, strict=True) if cell == UNSENT]
+    return _with(changes, after=pa.array(lines, pa.string()), unchanged=pa.array(rows, unsent.type))
+
+
+def _only_rows(changes: pa.RecordBatch) -> tuple[pa.RecordBatch, Array | None]:
+    """Without images that are no rows; and those of changes that cannot be read."""
+    operations = changes.column("operation")
+    is_row = pc.is_in(operations, pa.array(_ROWS))
+    if pc.all(is_row).as_py():
+        return changes, None
+    after, nothing = changes.column("after"), pa.scalar(None, pa.string())
+    errors = pc.if_else(pc.equal(operations, Operation.ERROR.value), after, nothing)
+    images = {name: pc.if_else(is_row, changes.column(name), nothing) for name in _IMAGES}
+    return _with(changes, **images), errors
 
 
 def _lines(changes: pa.RecordBatch, names: Sequence[str]) -> bytes:

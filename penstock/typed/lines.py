@@ -63,6 +63,18 @@ def arrow_type(data_type: str) -> pa.DataType:
     return pa.list_(found) if array else found
 
 
+def is_readable(kind: pa.DataType) -> bool:
+    """Whether cells of lines can be of this type."""
+    types = pa.types
+    if types.is_list(kind):
+        return not types.is_nested(kind.value_type) and is_readable(kind.value_type)
+    return (
+        types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind)
+        or types.is_decimal128(kind) or types.is_string(kind) or types.is_binary(kind)
+        or kind in (pa.date32(), TIMESTAMP, TIMESTAMPTZ)
+    )  # fmt: skip
+
+
 class CellMisfit(NamedTuple):
     """A value that its column's type cannot hold."""
 

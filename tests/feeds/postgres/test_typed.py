@@ -8,6 +8,7 @@ import psycopg
 import pyarrow as pa
 import pytest
 
+from penstock.model.change import schema as change_schema
 from penstock.model.errors import SettingsError
 from penstock.typed.columns import META, schema_of
 from penstock.typed.line_rows import LineRows
@@ -174,3 +175,62 @@ def test_types_and_columns_of_a_schema_of_the_users(reader_of: Callable[..., Rea
         [{"flag": "t", "id": 1, "price": "1.500"}, {"flag": None, "id": 2, "price": None}]
     )
     assert not {*META} & {*rows.schema.names}
+
+
+def test_a_whole_row_of_before_has_what_was_not_sent(reader_of: Callable[..., Reader]) -> None:
+    reader = reader_of()
+    execute = reader.database.execute
+    execute("CREATE TABLE t (id int PRIMARY KEY, n int, large text)")
+    execute("ALTER TABLE t ALTER large SET STORAGE EXTERNAL; ALTER TABLE t REPLICA IDENTITY FULL")
+    reader.prepare()
+    execute("INSERT INTO t VALUES (1, 1, repeat('x', 5000)), (2, 2, NULL)")
+    execute("UPDATE t SET n = n + 1, id = id + 10")
+    reader.take(4)
+    found = [
+        (row["id"], row["n"], row["large"], row["_unsent"], row["_key_before"])
+        for row in dicts(rows_of(reader, typed_of(reader)))[2:]
+    ]
+    assert found == [(11, 2, "x" * 5000, [], {"id": 1}), (12, 3, None, [], {"id": 2})]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("n", pa.struct([("a", pa.int32())])), ("n", pa.list_(pa.list_(pa.int32()))),
+        ("n", pa.duration("us")), ("n", pa.map_(pa.string(), pa.string())),
+        ("_operation", pa.int32()), ("_rest", pa.string()), ("_key_before", pa.string()),
+    ],
+)  # fmt: skip
+def test_a_type_that_no_column_has_is_refused(name: str, kind: pa.DataType) -> None:
+    with pytest.raises(SettingsError, match=f"column {name} of the schema has the type"):
+        LineRows(table="public.t", schema=pa.schema([(name, kind)]))
+
+
+def test_a_change_that_cannot_be_read_is_a_row_without_values() -> None:
+    schema = pa.schema(
+        {
+            "id": pa.int32(),
+            "_operation": pa.string(),
+            "_corrupt": pa.string(),
+            "_sequence": pa.string(),
+        }
+    )
+    lost = {
+        "backend": "b", "partition": "b", "cursor": "7", "ordinal": 1, "event_id": "b:7:1",
+        "operation": "ERROR", "relation_id": 5, "after": '{"reason": "broken"}',
+    }  # fmt: skip
+    relation = {"schema": "public", "table": "t", "relation_id": 5, "version": None, "types": {},
+                "columns": [{"name": "id", "type": 23, "modifier": -1, "key": True}]}  # fmt: skip
+    row = {**lost, "operation": "INSERT", "ordinal": 0, "key": "1", "after": "1",
+           "delta": json.dumps(relation)}  # fmt: skip
+    columns = change_schema("text")
+    batch = pa.RecordBatch.from_pylist([row, lost], columns)
+    typed = LineRows(table="public.t", schema=schema)
+    found = [each for made in typed.of_page([batch], [batch]) for each in made.to_pylist()]
+    assert found == [
+        {"id": 1, "_operation": "INSERT", "_corrupt": None, "_sequence": "7:0000000000"},
+        {
+            "id": None, "_operation": "ERROR", "_corrupt": '{"reason": "broken"}',
+            "_sequence": "7:0000000001",
+        },
+    ]  # fmt: skip
