@@ -133,6 +133,7 @@ def test_runs_over_other_sources_take_each_change_once(
     assert found() == list(range(1, next(other.numbers)))
 
 
+@pytest.mark.thorough
 def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:

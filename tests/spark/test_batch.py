@@ -315,7 +315,7 @@ sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.parametrize("kill", [pytest.param(False, marks=pytest.mark.thorough), True])
 def test_the_holder_ends_with_spark(table: Database, kill: bool) -> None:
     given = {"backend": "postgres", "connection": table.url, "table": "t"}
     with subprocess.Popen(

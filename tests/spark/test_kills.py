@@ -30,7 +30,11 @@ pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)]
 ROWS, MORE = 6_000, 500
 # On a busy machine, of a Python that Spark started: to be started again.
 SLOW = "Python worker failed to connect back"
-TRIGGERS = [{}, {"processingTime": "200 milliseconds"}, {"availableNow": True}]
+TRIGGERS = [
+    pytest.param({}, marks=pytest.mark.thorough),
+    pytest.param({"processingTime": "200 milliseconds"}, marks=pytest.mark.thorough),
+    {"availableNow": True},
+]
 
 # A job of a user's into Parquet, whose list of files is exactly once by the checkpoint.
 _JOB = """

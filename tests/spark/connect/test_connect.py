@@ -46,6 +46,7 @@ def test_runs_of_a_table_of_postgresql_into_parquet(
     assert run()["ids"] == list(range(1, 2_511))
 
 
+@pytest.mark.thorough
 def test_the_ways_to_write_from_a_client(server: str, connect_path: str, tmp_path: Path) -> None:
     expected = {
         "registered": list(COLUMNS), "processing_time": 500, "for_each_batch": 500,
