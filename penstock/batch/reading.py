@@ -10,14 +10,15 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.batch.holder import HeldTable, TableRequest, hold
-from penstock.feeds import ListsTables, ReadsLines
+from penstock.feeds import FeedPlugin, ListsTables, ReadsLines
 from penstock.microbatch.late import Attempt
 from penstock.microbatch.options import read_source, typed_rows
 from penstock.microbatch.task import read_split
 from penstock.microbatch.ticket import RowsSplit
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.table_schema import TableSchema
-from penstock.typed.columns import META, row_sequence
+from penstock.process.plugins import plugin
+from penstock.typed.columns import META, row_sequence, schema_of
 from penstock.typed.lines import CellMisfit, TableColumns, misfit_error, read_lines
 
 _SIZE = 2**20  # bytes of lines that become one batch
@@ -37,28 +38,27 @@ class TablePart:
 
 
 def table_of(options: Mapping[str, str]) -> TableSchema | None:
-    """The table that the options name; None without one, and of documents. Does I/O; raises
-    SettingsError, Unavailable."""
+    """The table with lines that the options name; None without one. Does I/O; raises SettingsError,
+    Unavailable."""
     source, feed = read_source(options)
-    if not source.table:
+    found: FeedPlugin = plugin("feeds", source.backend)
+    if not source.table or not found.has_lines:
         return None
     name = source.table
     known = feed.schemas_there() if isinstance(feed, ListsTables) else feed.schemas()
-    found = [each for each in known if f"{each.schema}.{each.table}" == name]
-    if not found and isinstance(feed, ListsTables):
+    tables = [each for each in known if f"{each.schema}.{each.table}" == name]
+    if not tables:
         raise SettingsError(
             f"there is no table {name}", "spark.table-missing",
             hint="write schema.table; a view has no place in the log",
         )  # fmt: skip
-    if not found or found[0].is_of_documents:
-        return None
-    return found[0]
+    return tables[0]
 
 
 def verify(options: Mapping[str, str], schema: pa.Schema) -> None:
     """Raises SettingsError for columns that are not the table's. Does I/O."""
     if (table := table_of(options)) is not None:
-        TableColumns.of(table, pa.schema([each for each in schema if each.name not in META]))
+        schema_of(table, schema)
 
 
 def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:

@@ -24,7 +24,8 @@ from penstock.model.table_schema import SchemaStore
 from penstock.ops.reporter import Reporter
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
-from penstock.typed.changes import DocumentRows, OnMisfit, TypedRows
+from penstock.typed import OnMisfit, TypedRows
+from penstock.typed.document_rows import DocumentRows
 from penstock.typed.line_rows import LineRows, OnSchemaChange
 
 Mode = Literal["rows", "realtime"]

@@ -37,7 +37,7 @@ from penstock.ops.reporter import Reporter, add_sink_report
 from penstock.ops.reports import MeasureReport, ProcessReport
 from penstock.process.histograms import observed
 from penstock.sinks import Progress, Receipt, Sink
-from penstock.typed.changes import TypedRows
+from penstock.typed import TypedRows
 from penstock.wire.hash_partitions import hashing
 
 # What a receipt counts.

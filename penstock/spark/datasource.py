@@ -178,6 +178,7 @@ class RowsReader(DataSourceReader):
     filter to other uses of the DataFrame."""
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
+        typed_rows(read_source(options)[0], schema)  # raises for types that no row has
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[InputPartition]:

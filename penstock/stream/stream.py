@@ -31,7 +31,7 @@ from penstock.stream.records import batch_of, record_reader, row_reader
 from penstock.stream.side_by_side import NEVER
 from penstock.stream.tokens import beginning_at, history_of, token_of
 from penstock.stream.typed_rows import typed_reader, typed_rows
-from penstock.typed.changes import OnMisfit
+from penstock.typed import OnMisfit
 
 # Seconds: a connection that was closed by us may still hold the source.
 _GRACE = 30.0

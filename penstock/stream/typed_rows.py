@@ -11,8 +11,9 @@ from penstock.model.change import OnError, Operation
 from penstock.model.errors import SettingsError
 from penstock.model.page import Page
 from penstock.stream.records import rows_in
-from penstock.typed.changes import DocumentRows, OnMisfit, TypedRows
+from penstock.typed import OnMisfit, TypedRows
 from penstock.typed.columns import schema_of
+from penstock.typed.document_rows import DocumentRows
 from penstock.typed.line_rows import LineRows
 
 pc: Any = pyarrow.compute
@@ -31,7 +32,7 @@ def typed_rows(
                 "stream.table-missing",
                 hint='name one with its schema: of="public.orders"',
             )
-        return LineRows(table=of, schema=schema or schema_of(known[of]), on_misfit=on_misfit)
+        return LineRows(table=of, schema=schema_of(known[of], schema), on_misfit=on_misfit)
     if schema is None:
         raise SettingsError(
             f"the documents of {feed.backend} have no columns of their own",

@@ -42,9 +42,13 @@ _ORDINAL = 10  # digits
 _READ = pa.scalar(Operation.READ.value, _TEXT)
 
 
-def schema_of(table: TableSchema) -> pa.Schema:
-    """Of the rows of a table with lines: its own columns, and what tells of a row. Raises
-    SettingsError where a name is taken."""
+def schema_of(table: TableSchema, declared: pa.Schema | None = None) -> pa.Schema:
+    """Of the rows of a table with lines: its own columns, and what tells of a row; or those that a
+    user has `declared`. Raises SettingsError where a name is taken, and for a declared column that
+    the table has not."""
+    if declared is not None:
+        TableColumns.of(table, pa.schema([each for each in declared if each.name not in META]))
+        return declared
     own = TableColumns.of(table).schema
     if taken := {*own.names} & {*META}:
         raise SettingsError(

@@ -12,7 +12,7 @@ from pyarrow import compute
 from penstock.model.change import Images, Operation
 from penstock.model.errors import SettingsError
 from penstock.tables.lines import NULL, UNSENT, SourceRelation
-from penstock.typed.changes import OnMisfit
+from penstock.typed import OnMisfit
 from penstock.typed.columns import COLUMNS, META, sequences, verify_beside
 from penstock.typed.lines import Array, CellMisfit, Field, is_readable, misfit_error, read_lines
 
@@ -99,16 +99,18 @@ class LineRows:
         changes, errors = _only_rows(_completed(changes, names))
         found: dict[str, Any] = {}
         misfits: list[CellMisfit] = []
+        lines = b""
         lacking = [field.name for field in self._own if field.name not in names]
         if names:
             self._check(names, lacking)
-            found, misfits = self._values(changes, relation)
+            lines = _lines(changes, names)
+            found, misfits = self._values(lines, relation)
         made: dict[str, Callable[[], Any]] = {
             "_operation": lambda: changes.column("operation"),
             "_sequence": lambda: sequences(changes),
             "_committed_at": lambda: changes.column("committed_at"),
             "_unsent": lambda: _unsent(changes, names, lacking),
-            "_rest": lambda: self._rest(changes, relation, misfits),
+            "_rest": lambda: self._rest(lines, len(changes), relation, misfits),
             "_corrupt": lambda: errors,
             "_key_before": lambda: self._keys_before(changes, relation),
         }
@@ -137,24 +139,24 @@ class LineRows:
             )
 
     def _values(
-        self, changes: pa.RecordBatch, relation: LineRelation
+        self, lines: bytes, relation: LineRelation
     ) -> tuple[dict[str, Any], list[CellMisfit]]:
         wanted = pa.schema([field for field in self._own if field.name in relation.names])
-        columns, misfits = _read(_lines(changes, relation.names), relation, wanted)
+        columns, misfits = _read(lines, relation, wanted)
         if misfits and self.on_misfit == "FAILFAST":
             raise misfit_error(self.table, wanted, misfits[0])
         return dict(zip(wanted.names, columns, strict=True)), misfits
 
     def _rest(
-        self, changes: pa.RecordBatch, relation: LineRelation, misfits: Sequence[CellMisfit]
+        self, lines: bytes, count: int, relation: LineRelation, misfits: Sequence[CellMisfit]
     ) -> Array | None:
         has = {field.name for field in self._own}
         more = [name for name in relation.names if name not in has]
         if not (more or misfits):
             return None
         texts = pa.schema([(name, pa.string()) for name in more])
-        columns, _ = _read(_lines(changes, relation.names), relation, texts)
-        rows: list[dict[str, str]] = [{} for _ in range(len(changes))]
+        columns, _ = _read(lines, relation, texts)
+        rows: list[dict[str, str]] = [{} for _ in range(count)]
         for name, column in zip(more, columns, strict=True):
             for row, value in enumerate(column.to_pylist()):
                 if value is not None:

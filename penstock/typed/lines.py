@@ -86,9 +86,8 @@ class CellMisfit(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class TableColumns:
     """What the cells of a table's lines are: columns of `schema`, of which those that are arrays of
-    the type box are `boxes`. Pickles."""
+    the type box are `boxes`."""
 
-    table: str
     schema: pa.Schema
     boxes: frozenset[str] = frozenset()
 
@@ -106,14 +105,7 @@ class TableColumns:
                 hint=f"there are: {', '.join(sorted(kinds))}",
             )  # fmt: skip
         boxes = frozenset(each for each in declared.names if kinds[each] == "box[]")
-        return cls(name, declared, boxes)
-
-    def columns(self, lines: bytes) -> list[Array]:
-        """The columns of whole lines. Raises SettingsError for a value that a type cannot hold."""
-        columns, misfits = read_lines(lines, self.schema.names, self.schema, self.boxes)
-        if misfits:
-            raise misfit_error(self.table, self.schema, misfits[0])
-        return columns
+        return cls(declared, boxes)
 
 
 def misfit_error(table: str, schema: pa.Schema, misfit: CellMisfit) -> PenstockError:

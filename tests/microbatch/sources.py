@@ -19,6 +19,7 @@ from tests.mongo import Shop
 from tests.mongodb.history import History
 from tests.mongodb.server import ScriptedMongod
 from tests.servers import Database
+from tests.waiting import until
 
 
 class Written:
@@ -203,6 +204,14 @@ def drop_slots(database: Database) -> None:
         "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots"
         " WHERE database = current_database()"
     )
+
+
+@contextmanager
+def table_in(database: Database) -> Iterator[Table]:
+    """A table, whose slots go at the end."""
+    yield Table(database)
+    until(lambda: not is_read(database))
+    drop_slots(database)
 
 
 @contextmanager

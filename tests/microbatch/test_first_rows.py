@@ -11,7 +11,7 @@ from penstock.model.errors import SettingsError
 from tests.cosmos.server import CosmosServer
 from tests.dynamodb.server import StreamsServer
 from tests.microbatch.runs import Row, Run
-from tests.microbatch.sources import Documents, Items, Orders, Table, drop_slots, is_read
+from tests.microbatch.sources import Documents, Items, Orders, Table, is_read, table_in
 from tests.mongo import Shop
 from tests.servers import Database
 from tests.waiting import until
@@ -21,12 +21,10 @@ _CRASHES = 12  # more than there are micro-batches of rows
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    made = Table(database)
-    database.execute("ALTER TABLE t ADD n int NOT NULL DEFAULT 0, ADD large text")
-    database.execute("ALTER TABLE t ALTER large SET STORAGE EXTERNAL")
-    yield made
-    until(lambda: not is_read(database))
-    drop_slots(database)
+    with table_in(database) as made:
+        database.execute("ALTER TABLE t ADD n int NOT NULL DEFAULT 0, ADD large text")
+        database.execute("ALTER TABLE t ALTER large SET STORAGE EXTERNAL")
+        yield made
 
 
 class Copy:

@@ -27,6 +27,7 @@ from tests.microbatch.sources import (
     Written,
     drop_slots,
     is_read,
+    table_in,
     writing,
 )
 from tests.mongo import shop_on
@@ -38,10 +39,8 @@ from tests.waiting import until
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    made = Table(database)
-    yield made
-    until(lambda: not is_read(database))
-    drop_slots(database)
+    with table_in(database) as made:
+        yield made
 
 
 @pytest.fixture(

@@ -22,8 +22,7 @@ from tests.microbatch.sources import (
     Orders,
     Table,
     Written,
-    drop_slots,
-    is_read,
+    table_in,
     writing,
 )
 from tests.mongo import shop_on
@@ -48,10 +47,8 @@ writer.trigger(availableNow=True).start().awaitTermination()
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    made = Table(database)
-    yield made
-    until(lambda: not is_read(database))
-    drop_slots(database)
+    with table_in(database) as made:
+        yield made
 
 
 @pytest.fixture(params=["mongodb", "dynamodb", "cosmos"])
@@ -85,6 +82,19 @@ def run(frame: DataFrame, folder: Path, **trigger: Any) -> list[Any]:
     query = writer.trigger(**trigger).start()
     assert query.awaitTermination(300), "it does not end"
     return list(query.recentProgress)
+
+
+def run_killed(options: dict[str, str], folder: Path) -> None:
+    """A run of another driver, which is killed in the middle."""
+    given = json.dumps({"source": options, "sink": sink_options(folder)})
+    driver = subprocess.Popen(
+        [sys.executable, "-c", _DRIVER, given],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        start_new_session=True,
+    )
+    until(lambda: len(numbers(folder)) >= 2_000)
+    os.killpg(driver.pid, signal.SIGKILL)
+    driver.wait()
 
 
 def numbers(folder: Path) -> list[int]:
@@ -140,15 +150,7 @@ def test_a_driver_that_is_killed_in_the_middle_is_gone_on_with(
     frame = source(spark, table)
     run(frame, tmp_path, availableNow=True)
     table.write(8_000)
-    given = json.dumps({"source": table.options, "sink": sink_options(tmp_path)})
-    driver = subprocess.Popen(
-        [sys.executable, "-c", _DRIVER, given],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        start_new_session=True,
-    )
-    until(lambda: len(numbers(tmp_path)) >= 2_000)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
+    run_killed(table.options, tmp_path)
     table.write(500)
     run(frame, tmp_path, availableNow=True)
     assert numbers(tmp_path) == list(range(1, 8_501))
@@ -165,16 +167,7 @@ def test_rows_of_before_come_first_also_over_a_driver_that_is_killed(
     spark: SparkSession, table: Table, tmp_path: Path
 ) -> None:
     table.write(8_000)
-    options = {**table.options, "snapshot": "initial"}
-    given = json.dumps({"source": options, "sink": sink_options(tmp_path)})
-    driver = subprocess.Popen(
-        [sys.executable, "-c", _DRIVER, given],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
-        start_new_session=True,
-    )
-    until(lambda: len(numbers(tmp_path)) >= 2_000)
-    os.killpg(driver.pid, signal.SIGKILL)
-    driver.wait()
+    run_killed({**table.options, "snapshot": "initial"}, tmp_path)
     table.write(500)
     run(source(spark, table, snapshot="initial"), tmp_path, availableNow=True)
     table.write(500)

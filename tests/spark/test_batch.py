@@ -15,7 +15,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import IntegerType, StructType
 
 from penstock.model.errors import SettingsError
 from penstock.spark import PenstockDataSource
@@ -243,6 +243,18 @@ def test_a_batch_needs_a_table(spark: SparkSession, table: Database) -> None:
     given = {"backend": "postgres", "connection": table.url}
     with pytest.raises(AnalysisException, match=r"spark\.table-missing"):
         spark.read.format("penstock").options(**given).load().collect()
+
+
+def test_a_type_that_no_column_has_is_refused_before_anything_is_read() -> None:
+    given = {"backend": "postgres", "connection": "postgresql://127.0.0.1:1/no", "table": "t"}
+    schema = StructType().add("n", StructType().add("a", IntegerType()))
+    with pytest.raises(SettingsError, match="column n of the schema has the type struct"):
+        PenstockDataSource(given).reader(schema)
+
+
+def test_the_columns_of_documents_are_known_without_asking_their_source() -> None:
+    given = {"backend": "dynamodb", "table": "users", "endpoint": "http://127.0.0.1:1"}
+    assert "after" in PenstockDataSource(given).schema().names
 
 
 def test_a_stream_takes_no_condition(table: Database) -> None:

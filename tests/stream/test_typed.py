@@ -81,6 +81,8 @@ def test_a_table_of_postgresql_has_its_own_columns(database: Database) -> None:
         database.execute("DELETE FROM orders")
         with pytest.raises(SettingsError, match=r"no table public\.none"):
             stream.table(of="public.none")
+        with pytest.raises(SettingsError, match="no column prise"):
+            stream.table(of="public.orders", schema=pa.schema([("prise", pa.string())]))
         table = stream.table(rows=1, seconds=60, of="public.orders")
         rows = stream.table(rows=2, seconds=60, of="public.orders").to_pylist()
     at = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

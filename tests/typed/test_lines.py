@@ -13,7 +13,7 @@ from penstock.feeds import SnapshotWait
 from penstock.feeds.postgres import PostgresFeed, PostgresSettings
 from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
-from penstock.typed.lines import TableColumns, arrow_type
+from penstock.typed.lines import TableColumns, arrow_type, misfit_error, read_lines
 from penstock.wire.pgoutput.values import SESSION
 from tests.servers import Database
 from tests.wire.kinds import KINDS, LIVE, LIVE_SETUP, Kind
@@ -78,12 +78,20 @@ def columns_of(server: Server, *names: str, **types: pa.DataType) -> TableColumn
     return TableColumns.of(server.schema, pa.schema(fields))
 
 
+def read(columns: TableColumns, lines: bytes) -> list[Any]:
+    """The columns of whole lines; what does not fit is raised."""
+    found, misfits = read_lines(lines, columns.schema.names, columns.schema, columns.boxes)
+    if misfits:
+        raise misfit_error("public.kinds", columns.schema, misfits[0])
+    return found
+
+
 @pytest.mark.parametrize(
     "kind", [each for each in ALL if each.name not in MISFITS], ids=lambda each: each.name
 )
 def test_values_are_those_that_the_server_has(server: Server, kind: Kind) -> None:
     columns = columns_of(server, kind.name)
-    (found,) = columns.columns(server.lines(kind.name))
+    (found,) = read(columns, server.lines(kind.name))
     assert found.type == columns.schema.types[0]
     value, nothing = found.to_pylist()
     assert nothing is None
@@ -115,19 +123,19 @@ def test_what_does_not_fit_is_an_error_that_names_the_column_and_not_the_value(
     server: Server, name: str
 ) -> None:
     with pytest.raises(SettingsError, match=rf"public\.kinds.*{name} ") as caught:
-        columns_of(server, "id", name).columns(server.lines("id", name))
+        read(columns_of(server, "id", name), server.lines("id", name))
     assert caught.value.code == "typed.misfit"
     columns = columns_of(server, name, **{name: pa.string()})
-    assert columns.columns(server.lines(name))[0].to_pylist() == server.texts(name)
+    assert read(columns, server.lines(name))[0].to_pylist() == server.texts(name)
 
 
 def test_all_columns_of_a_table_at_once(server: Server) -> None:
     names = [each.name for each in ALL if each.name not in MISFITS]
     columns = columns_of(server, *names)
-    found = columns.columns(server.lines(*names))
+    found = read(columns, server.lines(*names))
     assert [each.type for each in found] == columns.schema.types
     assert {len(each) for each in found} == {2}
-    one = [columns_of(server, each).columns(server.lines(each))[0] for each in names]
+    one = [read(columns_of(server, each), server.lines(each))[0] for each in names]
     assert [*map(str, found)] == [*map(str, one)]
 
 
@@ -143,8 +151,8 @@ def test_all_columns_of_a_table_at_once(server: Server) -> None:
     ],
 )
 def test_text_comes_as_it_is(lines: bytes, wanted: list[str | None]) -> None:
-    columns = TableColumns("public.t", pa.schema([("v", pa.string())]))
-    assert columns.columns(lines)[0].to_pylist() == wanted
+    columns = TableColumns(pa.schema([("v", pa.string())]))
+    assert read(columns, lines)[0].to_pylist() == wanted
 
 
 @pytest.mark.parametrize(
@@ -171,12 +179,12 @@ def test_a_users_types_lose_nothing(server: Server) -> None:
         "int4": pa.int64(), "numeric_scale": pa.decimal128(12, 2), "float4_minus_inf": pa.float64()
     }  # fmt: skip
     columns = columns_of(server, *names, **names)
-    int4, numeric, real = (each.to_pylist()[0] for each in columns.columns(server.lines(*names)))
+    int4, numeric, real = (each.to_pylist()[0] for each in read(columns, server.lines(*names)))
     assert (int4, str(numeric), real) == (2147483647, "12.50", -math.inf)
     for name, wanted in [("int8", pa.int32()), ("timestamptz", pa.date32()), ("int4", pa.bool_()),
                          ("numeric_scale", pa.decimal128(12, 0))]:  # fmt: skip
         with pytest.raises(SettingsError, match=name):
-            columns_of(server, name, **{name: wanted}).columns(server.lines(name))
+            read(columns_of(server, name, **{name: wanted}), server.lines(name))
 
 
 def test_a_column_that_the_table_has_not_is_named(server: Server) -> None:

@@ -8,10 +8,9 @@ import pytest
 
 from penstock.model.change import COLUMNS
 from penstock.sinks.memory import MemorySinkSettings, stored
-from tests.microbatch.sources import Table, drop_slots, is_read
+from tests.microbatch.sources import Table, table_in
 from tests.servers import Database
 from tests.spark.connect.conftest import ran
-from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -23,10 +22,8 @@ MADE_UP = {
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    made = Table(database)
-    yield made
-    until(lambda: not is_read(database))
-    drop_slots(database)
+    with table_in(database) as made:
+        yield made
 
 
 def test_runs_of_a_table_of_postgresql_into_parquet(

@@ -9,11 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.docs.pages import DOCS
-from tests.microbatch.sources import Table, drop_slots, is_read
+from tests.microbatch.sources import Table, table_in
 from tests.pipeline.running import SHORT_LIVED
 from tests.servers import Database
 from tests.spark.connect.conftest import HOME, environment
-from tests.waiting import until
 
 pytestmark = pytest.mark.spark
 
@@ -22,12 +21,10 @@ PAGE = DOCS / "reference" / "spark.md"
 
 @pytest.fixture
 def table(database: Database) -> Iterator[Table]:
-    made = Table(database)
-    database.execute("CREATE PUBLICATION runs FOR TABLE t")
-    database.execute("SELECT pg_create_logical_replication_slot('runs', 'pgoutput')")
-    yield made
-    until(lambda: not is_read(database))
-    drop_slots(database)
+    with table_in(database) as made:
+        database.execute("CREATE PUBLICATION runs FOR TABLE t")
+        database.execute("SELECT pg_create_logical_replication_slot('runs', 'pgoutput')")
+        yield made
 
 
 class Pipeline:

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.model.change import schema
 from penstock.model.errors import Malformed, SettingsError
-from penstock.typed.changes import DocumentRows
 from penstock.typed.columns import COLUMNS
+from penstock.typed.document_rows import DocumentRows
 
 SCHEMA = pa.schema(
     [

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar
 
 import ormsgpack
 import pyarrow as pa
@@ -12,33 +12,15 @@ import pyarrow.compute as pc
 from penstock.model.change import Images, Operation, unreadable
 from penstock.model.errors import Malformed, SettingsError
 from penstock.model.images import untyped
+from penstock.typed import OnMisfit
 from penstock.typed.columns import COLUMNS, sequences, verify_beside
 from penstock.typed.documents import DocumentColumns, FieldMisfit, text_of
-
-# What becomes of a value that its column's type cannot hold: an error, or null.
-OnMisfit = Literal["FAILFAST", "PERMISSIVE"]
 
 _MESSAGE = pa.scalar(Operation.MESSAGE.value, pa.string())
 _NO_ROW = ("TRUNCATE", "DROP", "RENAME", "DROP_DATABASE", "INVALIDATE", "SUSPEND", "ERROR")
 _Document = dict[str, Any]
 # By the name of their column.
 _Misfits = Mapping[str, Sequence[FieldMisfit]]
-
-
-class TypedRows(Protocol):
-    """Makes rows of `schema` from changes whose images are of the form `images`. Pickles."""
-
-    @property
-    def images(self) -> Images: ...
-    @property
-    def schema(self) -> pa.Schema: ...
-
-    def of_page(
-        self, page: Iterable[pa.RecordBatch], kept: Iterable[pa.RecordBatch]
-    ) -> Iterator[pa.RecordBatch]:
-        """The rows of those changes of a page that are `kept`. Raises SettingsError for a value
-        that its column cannot hold."""
-        ...
 
 
 @dataclass(frozen=True)
