@@ -16,7 +16,9 @@ from rich.console import Console
 from . import show
 from .consolidate import consolidate, show_consolidation
 from .deliveries import deliveries
+from .delta import delta, show_commits
 from .drain import Drain, drain, drain_source
+from .idle import idle
 from .iterate import iterate
 from .latency import Latency, Load, latency, latency_source
 from .mirror import mirror
@@ -27,6 +29,7 @@ from .sources import SOURCES, open_source
 from .spark import figures, show_figures
 from .table import TEN, Shape
 from .takeover import takeover
+from .typed import typed_figures
 from .variants import pipeline_keys
 
 # In a file or a pipe, rich would fold tables to 80 columns.
@@ -34,7 +37,7 @@ console = Console(width=None if sys.stdout.isatty() else 120)
 
 KINDS = (
     "all", "drain", "latency", "scaling", "outage", "takeover", "deliveries", "iterate", "snapshot",
-    "mirror", "consolidate", "spark",
+    "mirror", "consolidate", "delta", "spark", "idle",
 )  # fmt: skip
 MOST_RECORDS = 20_000  # of `iterate`: more change nothing
 MOST_MIRRORED = 200_000  # rows of `mirror`
@@ -191,6 +194,11 @@ def _measured(
         ]
         show.show_takeovers(console, taken)
         results["takeover"] = [asdict(one) for one in taken]
+    if what == "idle":
+        times = {"seconds": options["seconds"], "warm_up": options["warm_up"]}
+        processes = idle(fresh(), extra=extra, version=options["version"], **times)
+        show.show_idle(console, processes)
+        results["idle"] = [asdict(one) for one in processes]
     if what == "deliveries":
         rows = deliveries(seconds=options["seconds"] / 12, runs=options["runs"])
         show.show_deliveries(console, rows)
@@ -219,8 +227,13 @@ def _measured(
         ))  # fmt: skip
         show_consolidation(console, consolidated)
         results["consolidate"] = [asdict(one) for one in consolidated]
+    if what == "delta":
+        committed = delta(fresh(), rows=options["rows"])
+        show_commits(console, committed)
+        results["delta"] = [{**asdict(one), "ratio": one.ratio} for one in committed]
     if what == "spark":
-        jobs = list(figures(fresh(), rows=options["rows"], version=options["version"]))
+        sizes = {"rows": options["rows"], "version": options["version"]}
+        jobs = [*typed_figures(fresh(), **sizes), *figures(fresh(), **sizes)]
         show_figures(console, jobs)
         results["spark"] = [asdict(one) for one in jobs]
     return results

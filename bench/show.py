@@ -9,6 +9,7 @@ from rich.table import Table
 from .deliveries import Row
 from .drain import Drain
 from .episodes import SLOW
+from .idle import IdleProcess
 from .iterate import Iteration
 from .latency import Latency
 from .mirror import MirrorRates
@@ -18,6 +19,7 @@ from .timeline import Sample, Standstill
 from .usage import OURS
 
 _WORST = 5  # episodes that are shown
+_AWAKE = 0.5  # wake-ups a second of threads that are shown
 _BAR = 30  # characters of the longest bar
 
 
@@ -41,6 +43,26 @@ def show_drain(console: Console, one: Drain) -> None:
     if one.still is not None:
         _curves(console, one.curves)
         _still(table, one.still)
+    console.print(table)
+
+
+def show_idle(console: Console, processes: Sequence[IdleProcess]) -> None:
+    """Each process, and its threads that wake."""
+    table = Table(title="a pipeline that has nothing to do", title_justify="left")
+    table.add_column("process, thread")
+    for name in ("% of a core", "wake-ups/s", "RSS, MB", "PSS, MB"):
+        table.add_column(name, justify="right")
+    for each in processes:
+        memory = [f"{size / 1e6:.0f}" for size in (each.rss, each.pss)]
+        table.add_row(each.role, f"{each.cpu:.2f}", f"{each.wakes:.1f}", *memory)
+        for thread in each.threads:
+            if thread.wakes >= _AWAKE:
+                table.add_row(f"  {thread.name}", f"{thread.cpu:.2f}", f"{thread.wakes:.1f}")
+    cpu, wakes = sum(each.cpu for each in processes), sum(each.wakes for each in processes)
+    memory = [f"{sum(sizes) / 1e6:.0f}" for sizes in (
+        [each.rss for each in processes], [each.pss for each in processes]
+    )]  # fmt: skip
+    table.add_row("together", f"{cpu:.2f}", f"{wakes:.1f}", *memory)
     console.print(table)
 
 

@@ -27,7 +27,8 @@ from .stream import messages_in, stored, wait_for
 from .usage import OURS, Usage
 
 _TRANSFORM = {"transform": [{"sql": "SELECT * FROM changes"}]}
-_SESSION = {
+# Of a user's job.
+SESSION = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "2g",
     "spark.python.unix.domain.socket.enabled": "true",
@@ -122,11 +123,11 @@ def job(given: Mapping[str, Any]) -> None:
     from pyspark.sql import SparkSession
 
     import penstock
-    from penstock.spark.session.session import java_options
+    from penstock.spark.session.plan import java_options
 
     builder = SparkSession.builder.master("local[2]")
     java = {"spark.driver.extraJavaOptions": java_options("rows")}
-    for key, value in {**_SESSION, **java, **given["conf"]}.items():
+    for key, value in {**SESSION, **java, **given["conf"]}.items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -60,6 +60,8 @@ class Usage:
         self.peak_pss = 0
         self.peak_rss = 0
         self.peak_threads = 0  # of our Python processes together
+        # When the first process of each role began, in seconds of the epoch.
+        self.begun: dict[str, float] = {}
         self._roots = {"service": service, "source": source, "nats": nats}
         self._cpu: dict[int, tuple[str, Cpu]] = {}
         self._base: dict[int, Cpu] = {}
@@ -112,6 +114,8 @@ class Usage:
             self._found = list(self._find())
         for process, role in self._found:
             try:
+                first = self.begun.get(role, process.create_time())
+                self.begun[role] = min(first, process.create_time())
                 times = process.cpu_times()
                 self._cpu[process.pid] = (role, Cpu(times.user, times.system))
                 if role in OURS:
@@ -145,7 +149,7 @@ class Usage:
         known = self._roles.get(process.pid)
         # A fork gets its name a moment later; a process that has ended has no command any more.
         if known is None or (known in ("service", "workers", "source") and process.cmdline()):
-            known = self._roles[process.pid] = _role_of(kind, process)
+            known = self._roles[process.pid] = role_of(kind, process)
         return known
 
 
@@ -155,7 +159,7 @@ def _busy() -> float:
     return float(times.user + times.nice + times.system + times.irq + times.softirq)
 
 
-def _role_of(kind: str, process: psutil.Process) -> str:
+def role_of(kind: str, process: psutil.Process) -> str:
     command = " ".join(process.cmdline())
     if kind == "source":
         return "wal sender" if "walsender" in command else "source"

@@ -37,6 +37,9 @@ settings.register_profile(
 )
 settings.load_profile("patient")
 
+# No pipeline of a test uses, or makes, the class archive in the user's cache.
+os.environ["XDG_CACHE_HOME"] = os.devnull
+
 # The tests kill processes, not machines: what was written survives without fsync.
 FAST = {"fsync": False, "full_page_writes": False, "wal_sender_timeout": "10min"}
 

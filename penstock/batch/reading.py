@@ -10,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.batch.holder import HeldTable, TableRequest, hold
-from penstock.feeds import FeedPlugin, ListsTables, ReadsLines
+from penstock.batch.span import plan_span, read_span
+from penstock.feeds import FeedPlugin, ListsTables, ReadsLines, Span
 from penstock.microbatch.late import Attempt
 from penstock.microbatch.options import read_source, typed_rows
 from penstock.microbatch.task import read_split
@@ -37,6 +38,10 @@ class TablePart:
         return RowsSplit(source=self.table.source, range=self.range, name=f"batch:{self.number}")
 
 
+# What a task reads.
+BatchPart = TablePart | Span
+
+
 def table_of(options: Mapping[str, str]) -> TableSchema | None:
     """The table with lines that the options name; None without one. Does I/O; raises SettingsError,
     Unavailable."""
@@ -61,14 +66,19 @@ def verify(options: Mapping[str, str], schema: pa.Schema) -> None:
         schema_of(table, schema)
 
 
-def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:
-    """The ranges of a table at one point, which is held for their tasks. `schema`: of the
-    DataFrame; what it leaves out is not read. Does I/O; raises SettingsError, Unavailable."""
-    source, _ = read_source(options)
+def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[BatchPart]:
+    """The ranges of a table at one point, which is held for their tasks; or the changes between two
+    positions, for one task. `schema`: of the DataFrame; what it leaves out is not read. Does I/O;
+    raises SettingsError, Unavailable, PositionLost."""
+    source, feed = read_source(options)
+    if source.changes:
+        verify(options, schema)
+        return plan_span(source, feed)
     if not source.table:
         raise SettingsError(
             "spark.read wants a table", "spark.table-missing",
-            hint='name one: .option("table", "public.orders"); changes come by spark.readStream',
+            hint='name one: .option("table", "public.orders"); changes come by spark.readStream,'
+            ' or .option("changes", "earliest..now")',
         )  # fmt: skip
     columns = tuple(name for name in schema.names if name not in META)
     held = hold(TableRequest(options=dict(options), columns=columns))
@@ -78,10 +88,14 @@ def plan(options: Mapping[str, str], schema: pa.Schema) -> Sequence[TablePart]:
 
 
 def read(
-    options: Mapping[str, str], part: TablePart, schema: pa.Schema, attempt: Attempt
+    options: Mapping[str, str], part: BatchPart, schema: pa.Schema, attempt: Attempt
 ) -> Iterator[pa.RecordBatch]:
-    """In a task: the rows of a range, as batches of this schema."""
-    table, source = part.table, read_source(options)[0]
+    """In a task: the rows of a range, or the changes of a span, as batches of this schema."""
+    source = read_source(options)[0]
+    if isinstance(part, Span):
+        yield from read_span(source, part, typed_rows(source, schema))
+        return
+    table = part.table
     lines: object = table.source
     if not isinstance(lines, ReadsLines):
         yield from read_split(options, part.rows, attempt, typed_rows(source, schema))

@@ -21,6 +21,7 @@ _COMMANDS = {
     "process": "Call an observer with the changes of a feed, on several hosts.",
     "init": "Print a pipeline file to begin with.",
     "check": "Preflight: what would keep a pipeline from running.",
+    "preview": "Show rows before and after transform, filter and set.",
     "tail": "Print the changes of a stream as they come.",
     "bridge": "One slot to one stream, configured by flags.",
     "snapshot": "Take snapshots of tables.",
@@ -40,6 +41,7 @@ _COMMANDS = {
     "retry": "Have what stands still begin anew now.",
     "shutdown": "Stop a pipeline that runs on this machine.",
     "dictionaries": "Train and show what single changes are compressed with.",
+    "explain": "What the code of an error means, and what to do.",
     "prove": "Try on a service of your own what the tests try on theirs.",
     "demo": "The whole way on embedded servers, and a verdict.",
 }
@@ -52,7 +54,7 @@ _SHARED = {
 _GONE = SettingsError(
     "`penstock class-archive` is no more",
     "cli.command-gone",
-    hint="spark.class_archive: PATH in the pipeline file; the first run makes the archive",
+    hint="a pipeline makes the archive when it idles; spark.class_archive says where",
 )
 
 
@@ -115,7 +117,8 @@ def _fail(error: PenstockError) -> NoReturn:
     click.echo(error.message, err=True)
     if error.hint:
         click.echo(f"hint:  {error.hint}", err=True)
-    click.echo(f"see:   {DOCS}/reference/errors/#{error.code.replace('.', '')}", err=True)
+    page = f"{DOCS}/reference/errors/#{error.code.replace('.', '')}"
+    click.echo(f"see:   penstock explain {error.code}, or {page}", err=True)
     raise SystemExit(2 if isinstance(error, SettingsError) else 1)
 
 
@@ -128,8 +131,9 @@ def main() -> None:
     A first look, on embedded servers:    penstock demo
     A pipeline of your own:               penstock init postgres --to pipeline.yaml
                                           penstock check pipeline.yaml
+                                          penstock preview pipeline.yaml
                                           penstock run pipeline.yaml
-    What it publishes:                    penstock tail --stream CDC
+    What it publishes:                    penstock tail pipeline.yaml
 
     Exit codes: 0 done, 1 failed (trying again may help), 2 something must be changed first.
     """

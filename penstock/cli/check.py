@@ -1,15 +1,21 @@
 """`penstock check`: preflight, one line for each finding, with its remedy."""
 
-import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from itertools import chain
 from pathlib import Path
 
 import click
 
-from penstock.cli.options import file_argument, load_deployment, state_option
+from penstock.cli.options import (
+    file_argument,
+    json_option,
+    load_deployment,
+    print_json,
+    state_option,
+)
 from penstock.cli.positions_edit import Editing
 from penstock.cli.preflight import check_host, check_machine
 from penstock.config import Backend, Deployment, Pipeline, secrets_of
@@ -30,9 +36,10 @@ _COLORS: dict[Level, str] = {"ok": "green", "warning": "yellow", "error": "red"}
 
 @click.command("check")
 @file_argument
-@click.option("--json", "as_json", is_flag=True, help="A JSON list of findings.")
+@json_option("A JSON list of findings.")
+@click.option("--notify", is_flag=True, help="Also post a test to each webhook of `ops.notify`.")
 @state_option
-def command(*, file: Path, as_json: bool, state: Path | None) -> None:
+def command(*, file: Path, as_json: bool, notify: bool, state: Path | None) -> None:
     """Look at everything that could keep the pipeline in FILE from running, or make it lose data.
     FILE may be a processor's.
 
@@ -40,12 +47,13 @@ def command(*, file: Path, as_json: bool, state: Path | None) -> None:
     """
     pipeline = load_deployment(file, state)
     shown: list[Finding] = []
-    for each in _clean(findings(pipeline), secrets_of(pipeline)):
+    found = chain(findings(pipeline), _notify(pipeline) if notify else ())
+    for each in _clean(found, secrets_of(pipeline)):
         shown.append(each)
         if not as_json:
             _print(each)
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in shown], indent=2))
+        print_json([asdict(each) for each in shown])
     else:
         _summary(shown)
     if any(each.level == "error" for each in shown):
@@ -138,6 +146,24 @@ def _of(owner: str, found: Iterator[Finding]) -> Iterator[Finding]:
             yield replace(each, subject=f"{owner}: {each.subject}")
     except PenstockError as error:
         yield failed(owner, error)
+
+
+def _notify(deployment: Deployment) -> Iterator[Finding]:
+    from penstock.ops.webhooks import try_each
+
+    if not deployment.ops.notify:
+        yield finding(
+            "warning", "ops.notify", "there is no webhook to try", "write ops.notify",
+            code="cli.webhook-none",
+        )  # fmt: skip
+    for name, why in try_each(deployment.ops.notify, deployment.name):
+        if why:
+            yield finding(
+                "error", name, f"the webhook did not take a test: {why}",
+                "correct its url and format, and let this machine reach it", code="cli.webhook",
+            )  # fmt: skip
+        else:
+            yield finding("ok", name, "the webhook took a test")
 
 
 def _clean(found: Iterable[Finding], secrets: set[str]) -> Iterator[Finding]:

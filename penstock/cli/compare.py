@@ -1,6 +1,5 @@
 """`penstock compare`: whether a stream has what its source has, document by document."""
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
@@ -9,11 +8,11 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import file_argument
+from penstock.cli.options import file_argument, json_option, print_json
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.consumer.compare import Comparison, Report
-from penstock.consumer.tail.reader import TailReader
-from penstock.feeds import Collection, ReadsCollections
+from penstock.consumer.tail.reader import Message, TailReader
+from penstock.feeds import Collection, DatesRows, ReadsCollections
 from penstock.model.errors import SettingsError
 from penstock.model.settings import parse_duration
 
@@ -28,7 +27,7 @@ _SHOWN = 20
 @click.option("--all", "every", is_flag=True, help="Every document.")
 @click.option("--wait", default="10s", show_default=True, help="For a stream that lags.")
 @click.option("--url", help="NATS server to read from, with its login; default: sink.url.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON object.")
+@json_option()
 def command(
     *,
     file: Path,
@@ -42,9 +41,10 @@ def command(
 ) -> None:
     """Compare the stream of the pipeline in FILE with a COLLECTION of its source.
 
-    COLLECTION is schema.table, or a collection. The stream must have every change of it from its
-    first document on. Writers may go on: a difference counts if the stream does not come to the
-    document's state within --wait. Exit code 0: nothing differs; 1: something does.
+    COLLECTION is schema.table, or a collection. Writers may go on: a difference counts if the
+    stream does not come to the document's state within --wait. Documents that are older than the
+    stream are counted, and not compared. Exit code 0: nothing differs; 1: something does; 3:
+    nothing differs of what the stream has, but documents are older than it.
     """
     pipeline = load_pipeline(file)
     found = _backend(pipeline, backend)
@@ -55,11 +55,11 @@ def command(
         _refuse_namesakes(pipeline, found, wanted)
         report = _compare(reader, found, wanted, most, patience)
     if as_json:
-        click.echo(json.dumps({**asdict(report), "same": report.same}, indent=2))
+        print_json({**asdict(report), "same": report.same})
     else:
         _print(report)
     if not report.same:
-        raise SystemExit(1)
+        raise SystemExit(3 if report.same_since else 1)
 
 
 def _seconds(text: str) -> float:
@@ -99,19 +99,21 @@ def _collection(backend: Backend, name: str) -> Collection:
 def _compare(
     reader: TailReader, backend: Backend, collection: Collection, most: int | None, wait: float
 ) -> Report:
-    comparison = Comparison(collection.identity)
+    comparison, begin = Comparison(collection.identity), _Begin()
 
     def changes(end: int) -> Iterator[Mapping[str, Any]]:
         while reader.sequence < end:
             messages = reader.fetch(500, timeout=1.0)
             for message in messages:
+                if message.body["backend"] == backend.name:
+                    begin.take(message)
                 if _is_of(message.body, backend, collection):
                     yield _with_key(message.body, collection)
             if not messages and reader.pending == 0:
                 return
 
     for body in changes(reader.end()):
-        comparison.fold.apply(body)
+        comparison.apply(body)
     comparison.add(collection.rows(most), every=most is None)
     deadline = time.monotonic() + wait
     while True:
@@ -119,19 +121,50 @@ def _compare(
             comparison.apply(body)
         late, copies = time.monotonic() > deadline, len(comparison.fold.rows)
         # Counting may cost what reading everything does.
-        if late or not comparison.differences:
-            count = collection.count()
-            if late or count == copies:
+        if late or not comparison.differences.keys() - comparison.unnamed:
+            count, known = begin.count(collection)
+            if late or count - copies == (known or 0):
                 break
         time.sleep(0.2)
+    older = max(0, count - copies) if known is None else known
+    # Those that no change has are older than the stream where as many are.
+    unnamed = comparison.unnamed if older == count - copies else set()
+    left_out = unnamed if len(unnamed) <= older else set()
     return Report(
         collection=f"{collection.namespace}.{collection.name}".lstrip("."),
         changes=comparison.fold.changes,
         stream_count=copies,
         source_count=count,
         compared=comparison.compared,
-        differences=dict(sorted(comparison.differences.items())),
+        differences={
+            name: problem
+            for name, problem in sorted(comparison.differences.items())
+            if name not in left_out
+        },
+        since=begin.since,
+        older=older,
+        is_proven=known is not None,
     )
+
+
+class _Begin:
+    """Where the stream of a backend begins. `since`: when its first change was committed."""
+
+    def __init__(self) -> None:
+        self.since: str | None = None
+        self._transaction: int | None = None  # the first that began
+
+    def take(self, message: Message) -> None:
+        self.since = self.since or (message.committed_at or message.stored_at).isoformat()
+        number = str(message.body.get("transaction") or "")
+        if number.isdecimal():
+            self._transaction = min(int(number), self._transaction or int(number))
+
+    def count(self, collection: Collection) -> tuple[int, int | None]:
+        """How many documents there are, and how many are older; None where one cannot tell."""
+        if isinstance(collection, DatesRows) and self._transaction is not None:
+            return collection.count_before(str(self._transaction))
+        return collection.count(), None
 
 
 def _reader(pipeline: Pipeline, url: str | None) -> TailReader:
@@ -187,6 +220,18 @@ def _print(report: Report) -> None:
         f" {report.stream_count} in the stream ({report.changes} changes);"
         f" {report.compared} compared, {len(report.differences)} differ"
     )
+    if report.older:
+        since = f"the stream begins at {report.since}" if report.since else "the stream is empty"
+        older = "are older" if report.is_proven else "are older, or their changes are missing"
+        click.echo(f"{since}; {report.older:,} documents {older}, and were not compared")
+        if report.same_since:
+            click.echo(
+                "their rows come into INIT with `snapshot: initial`, or with `penstock snapshot`;"
+                " penstock mirror joins both"
+            )
+        elif report.stream_count + report.older < report.source_count:
+            lost = report.source_count - report.stream_count - report.older
+            click.echo(f"neither older nor in the stream: {lost:,}")
     for identity, problem in list(report.differences.items())[:_SHOWN]:
         click.echo(f"  {identity}: {problem}")
     if len(report.differences) > _SHOWN:

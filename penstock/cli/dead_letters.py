@@ -1,6 +1,5 @@
 """`penstock dead-letters`: what could not be published, why, and once more."""
 
-import json
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import file_argument, print_list
+from penstock.cli.options import file_argument, json_list, print_json, print_list
 from penstock.config import load_pipeline
 from penstock.consumer.tail.reader import Since, parse_start
 from penstock.model.errors import Malformed, Rejected, SettingsError
@@ -28,7 +27,7 @@ def command() -> None:
 
 @command.command("list")
 @file_argument
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of text.")
+@json_list
 @click.option("--table", help="Only of this schema.table.")
 @click.option("--reason", help="Only with this reason, such as too-large.")
 @click.option("--since", help="Only those stored since then: 10m (ago), or an ISO 8601 time.")
@@ -56,9 +55,7 @@ def show(*, file: Path, id: str) -> None:
 
     Its raw bytes are base64. They are row data.
     """
-    click.echo(
-        json.dumps(Operated.by_command(load_pipeline(file)).letters.dead_letter(id), indent=2)
-    )
+    print_json(Operated.by_command(load_pipeline(file)).letters.dead_letter(id))
 
 
 @command.command("replay")
@@ -69,6 +66,7 @@ def show(*, file: Path, id: str) -> None:
 @click.option("--reason", help="With --all: only with this reason.")
 @click.option("--since", help="With --all: only those stored since then.")
 @click.option("--force", is_flag=True, help="Also where the target has later changes of its row.")
+@json_list
 def replay(
     *,
     file: Path,
@@ -78,6 +76,7 @@ def replay(
     reason: str | None,
     since: str | None,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Publish a dead letter's change after all, and take the letter away.
 
@@ -89,21 +88,34 @@ def replay(
         raise SettingsError("no dead letter is named", "cli", hint="name an ID, or give --all")
     on = Operated.by_command(load_pipeline(file))
     chosen = [str(each["id"]) for each in _chosen(on.letters, table, reason, since)]
-    if sum(not _replayed(on, each, force=force) for each in (chosen if id is None else [id])):
+    found = []
+    for each in chosen if id is None else [id]:
+        found.append(_replayed(on, each, force=force))
+        if not as_json:
+            _print(found[-1])
+    if as_json:
+        print_json(found)
+    if any(each["error"] for each in found):
         raise SystemExit(1)
 
 
-def _replayed(on: Operated, id: str, *, force: bool) -> bool:
+def _replayed(on: Operated, id: str, *, force: bool) -> dict[str, Any]:
+    """What came of it; `error` is empty where it was stored."""
     letter = on.letters.dead_letter(id)
+    known = {"id": letter["id"], "event_id": letter["event_id"]}
     try:
-        done = replay_letter(on, id, force=force)
+        return {**known, **replay_letter(on, id, force=force), "error": ""}
     except (Malformed, Rejected) as error:
-        click.echo(f"{letter['id']}: {error}", err=True)
-        return False
+        return {**known, "error": str(error)}
+
+
+def _print(done: Mapping[str, Any]) -> None:
+    if done["error"]:
+        click.echo(f"{done['id']}: {done['error']}", err=True)
+        return
     known = " (it was there already)" if done["duplicate"] else ""
     where = f"message {done['sequence']}" if "sequence" in done else f"in {done['target']}"
-    click.echo(f"{letter['id']}: {letter['event_id']} is {where}{known}")
-    return True
+    click.echo(f"{done['id']}: {done['event_id']} is {where}{known}")
 
 
 def _chosen(

@@ -7,6 +7,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from penstock.cli.options import json_option, print_json
 from penstock.demo.sources import SOURCES
 from penstock.model.errors import SettingsError
 
@@ -43,7 +44,8 @@ def _source(context: click.Context, option: click.Parameter, value: str) -> str:
     help="Two shops flow into one PostgreSQL, without NATS; `penstock verify` is the verdict.",
 )  # fmt: skip
 @click.option("--quiet", is_flag=True, help="Print the verdict only.")
-def command(*, consolidate: bool, **given: Any) -> None:
+@json_option("The verdict as an object; all else on stderr.")
+def command(*, consolidate: bool, as_json: bool, **given: Any) -> None:
     """Run a database, Spark and NATS on this machine and check what arrives.
 
     A small shop writes to a real PostgreSQL (or another --source); `penstock run` publishes every
@@ -55,11 +57,13 @@ def command(*, consolidate: bool, **given: Any) -> None:
     from penstock.demo.run import Options, run
 
     options = Options(**given)
-    if consolidate and (options.keep or options.source != "postgres"):
-        raise click.UsageError("--consolidate takes neither --keep nor another --source")
+    if consolidate and options.source != "postgres":
+        raise click.UsageError("--consolidate takes no other --source")
     # Terminated is ended in order: the servers must not outlive us.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    report = print_json if as_json else lambda _: None
     try:
-        sys.exit((run_consolidation if consolidate else run)(options, Console()))
+        played = run_consolidation if consolidate else run
+        sys.exit(played(options, Console(stderr=as_json), report))
     except KeyboardInterrupt:
         sys.exit(130)

@@ -1,5 +1,6 @@
 """`penstock init`: a pipeline file to begin with, and what its source needs."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from textwrap import wrap
@@ -7,7 +8,7 @@ from textwrap import wrap
 import click
 import yaml
 
-from penstock.config.explain import descriptions
+from penstock.config.explain import default_of, descriptions
 from penstock.model.errors import SettingsError
 from penstock.model.settings import Settings
 from penstock.process.plugins import plugin
@@ -18,18 +19,28 @@ _FILE = """\
 # ${{NAME:-DEFAULT}} is the environment variable NAME, or DEFAULT where it is not set.
 #
 # {needs}
-name: shop
+name: {name}
 backends:
   - {source}
 sink:
   type: jetstream
   url: ${{NATS_URL:-nats://localhost:4222}}
   # The stream, which is made if it is missing, and a message's subject in it.
-  stream: SHOP
-  subject: "shop.{subject}.{{operation}}"
+  stream: {stream}
+  subject: "{name}.{subject}.{{operation}}"
   # Or json.
   encoding: msgpack
+# The dashboard: http://127.0.0.1:9090/ui/. Its buttons need a token, as does who is elsewhere.
+# ops:
+#   token: ${{OPS_TOKEN}}
+{snapshot}# Where positions and dead letters are kept on this machine; for several see `positions`.
+# state: ./penstock-state
 """
+_SNAPSHOT = """\
+# The rows that are there before the first change: taken once, at the first start.
+# snapshot: initial
+"""
+NAME = "shop"
 _VALUES = {
     "postgres": {
         "connection": "${PG_URL:-postgresql://penstock:change-me@localhost:5432/shop}",
@@ -83,10 +94,19 @@ The account's read-only key, or (leave `key` out) the data plane's reader role:
 
 @click.command("init")
 @click.argument("source", type=click.Choice(list(_VALUES)))
+@click.option(
+    "--name", default=NAME, show_default=True,
+    help="Of the pipeline, and of the database that is read: letters, digits, _.",
+)  # fmt: skip
 @click.option("--to", type=click.Path(path_type=Path), help="The file to write.")
-def command(*, source: str, to: Path | None) -> None:
+def command(*, source: str, name: str, to: Path | None) -> None:
     """Print a pipeline file for SOURCE, with every key of it, and what the source needs."""
-    text = pipeline_file(source)
+    if not re.fullmatch("[a-z_][a-z0-9_]{0,40}", name):
+        raise SettingsError(
+            f"{name!r} can't be the name of a database, a slot and a stream", "cli",
+            hint="small letters, digits and _, at most 41 of them, with no digit in front",
+        )  # fmt: skip
+    text = pipeline_file(source, name)
     if to is None:
         click.echo(text, nl=False)
         return
@@ -100,16 +120,25 @@ def command(*, source: str, to: Path | None) -> None:
     click.echo(f"next: penstock check {to}")
 
 
-def pipeline_file(source: str) -> str:
+def pipeline_file(source: str, name: str = NAME) -> str:
+    """The text of the file; what the source needs is for the database `name`."""
     model: type[Settings] = plugin("feeds", source).settings
+    values = {key: _called(value, name) for key, value in _VALUES[source].items()}
     return _FILE.format(
         title=" ".join((model.__doc__ or "").split()),
-        needs=_NEEDS[source].replace("\n", "\n# "),
-        source="\n    ".join(_keys(model, {"name": "default", "type": source, **_VALUES[source]})),
+        needs=_called(_NEEDS[source], name).replace("\n", "\n# "),
+        source="\n    ".join(_keys(model, {"name": "default", "type": source, **values})),
+        name=name,
+        stream=name.upper(),
+        snapshot="" if source == "cosmos" else _SNAPSHOT,
         subject="{collection}"
         if source in ("postgres", "mongodb")
         else "{source_partition}.{collection}",
     )
+
+
+def _called(text: str, name: str) -> str:
+    return re.sub(rf"\b{NAME}\b", name, text)
 
 
 def _keys(model: type[Settings], values: Mapping[str, str]) -> list[str]:
@@ -120,6 +149,6 @@ def _keys(model: type[Settings], values: Mapping[str, str]) -> list[str]:
         if name in values:
             lines.append(f"{name}: {values[name]}")
         else:
-            default = yaml.safe_dump([model.model_fields[name].default], default_flow_style=True)
+            default = yaml.safe_dump([default_of(model, name)], default_flow_style=True)
             lines.append(f"# {name}: {default[1:-2]}")
     return lines

@@ -8,7 +8,7 @@ import click
 import yaml
 from pydantic import Field, ValidationError
 
-from penstock.cli.options import file_argument, print_list
+from penstock.cli.options import file_argument, json_option, print_json, print_list, say
 from penstock.config import load_pipeline
 from penstock.config.kuvasz import KuvaszMap, is_kuvasz, of_sqlite, of_yaml
 from penstock.config.map_store import Kind, MapStore
@@ -45,7 +45,7 @@ class _Entries(Settings):
 @file_argument
 @click.argument("action", type=click.Choice(["list", "export", "import"]), default="list")
 @click.argument("source", required=False, type=click.Path(exists=True, dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
+@json_option("JSON: a list of tables, the same as YAML has, or what was imported.")
 @click.option("--with-passwords", is_flag=True, help="`export`: or else they are ***.")
 def command(
     *, file: Path, action: str, source: str | None, as_json: bool, with_passwords: bool
@@ -74,9 +74,9 @@ def command(
         click.echo(f"left out: {problem}", err=True)
     with store:
         if source is not None:
-            _import(store, Path(source))
+            _import(store, Path(source), as_json=as_json)
         elif action == "export":
-            _export(store, with_passwords=with_passwords)
+            _export(store, with_passwords=with_passwords, as_json=as_json)
         else:
             _list(store, as_json=as_json)
 
@@ -91,7 +91,7 @@ def _list(store: MapStore, *, as_json: bool) -> None:
     print_list(rows, as_json=as_json, none="no tables", head=_HEAD, cells=cells)
 
 
-def _export(store: MapStore, *, with_passwords: bool) -> None:
+def _export(store: MapStore, *, with_passwords: bool, as_json: bool) -> None:
     content = store.content()
     entries: dict[str, dict[str, Any]] = {
         str(db["name"]): {"backend": db["name"]} for db in store.rows("db")
@@ -107,21 +107,37 @@ def _export(store: MapStore, *, with_passwords: bool) -> None:
             or None
             for name, options in entry.tables.items()
         }
-    click.echo(yaml.safe_dump([*entries.values()], sort_keys=False, allow_unicode=True), nl=False)
+    found = [*entries.values()]
+    text = yaml.safe_dump(found, sort_keys=False, allow_unicode=True)
+    say(found, text.removesuffix("\n"), as_json=as_json)
 
 
-def _import(store: MapStore, source: Path) -> None:
+def _import(store: MapStore, source: Path, *, as_json: bool) -> None:
     found = _read(source)
     entries = _validated(found.entries, source)
     with store.together():
         filling = _Filling(store)
         for entry in entries:
             filling.put(entry)
-    counts = f"{len(entries)} backends, {sum(len(each.sources) for each in entries)} sources"
-    click.echo(f"{counts} and {sum(len(each.tables) for each in entries)} tables are in the map")
-    for backend, table, cel in found.left:
-        click.echo(f"{backend}: {table} is not imported: write as SQL, by hand", err=True)
-        click.echo(yaml.safe_dump(dict(cel), sort_keys=False), err=True, nl=False)
+    counts = {
+        "backends": len(entries), "sources": sum(len(each.sources) for each in entries),
+        "tables": sum(len(each.tables) for each in entries),
+    }  # fmt: skip
+    left = [
+        {"backend": backend, "table": table, "cel": dict(cel)} for backend, table, cel in found.left
+    ]
+    if as_json:
+        print_json({**counts, "left": left})
+    else:
+        click.echo(
+            "{backends} backends, {sources} sources and {tables} tables are in the map".format(
+                **counts
+            )
+        )
+        for each in left:
+            where = f"{each['backend']}: {each['table']}"
+            click.echo(f"{where} is not imported: write as SQL, by hand", err=True)
+            click.echo(yaml.safe_dump(each["cel"], sort_keys=False), err=True, nl=False)
     if found.left:
         raise SystemExit(1)
 

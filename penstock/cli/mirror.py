@@ -1,13 +1,23 @@
 """`penstock mirror`: keeps copies of tables in SQLite or PostgreSQL."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from penstock.cli.options import nats_login, settings_of
+from penstock.cli.options import (
+    is_typed,
+    json_option,
+    nats_login,
+    print_json,
+    published_by,
+    settings_of,
+    settings_over,
+)
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.replica import Replica
 from penstock.consumer.mirror.tailing import ReplicaStatus
@@ -18,7 +28,8 @@ _BAR = 20  # characters
 
 
 @click.command("mirror")
-@click.argument("url", metavar="NATS_URL", envvar="NATS_URL")
+@click.argument("source", metavar="FILE|NATS_URL", envvar="NATS_URL")
+@click.option("--url", help="NATS server, in place of the sink's in FILE.")
 @click.option("--to", "target", required=True, help="sqlite:///mirror.db or postgresql://...")
 @click.option(
     "--tables", help="By commas, such as users,sales.orders; default: all published ones."
@@ -33,26 +44,40 @@ _BAR = 20  # characters
 )
 @click.option("--init", default="INIT", show_default=True, help="The stream of the snapshots.")
 @click.option("--quiet", is_flag=True, help="Print nothing but errors.")
+@json_option("At the end a JSON list of the tables; progress on stderr.")
 @nats_login
 def command(
     *,
-    url: str,
+    source: str,
+    url: str | None,
     target: str,
     tables: str | None,
     once: bool,
     dropped: str,
     init: str,
     quiet: bool,
+    as_json: bool,
     **login: str | None,
 ) -> None:
     """Keep copies of tables: take snapshots of them, load these, and apply the changes.
 
+    With a pipeline FILE, server, login and the stream of the snapshots are its own, unless an
+    option says otherwise, and the tables are those that it publishes. With a NATS_URL they are all
+    that are published there.
+
     The pipeline must run while a table is loaded for the first time. It goes on where it was when
     it is started again. Encoding and layout are what the messages say. Ends with Ctrl-C or SIGTERM.
     """
+    if Path(source).is_file() or source.endswith((".yaml", ".yml")):
+        found, sink = published_by(Path(source))
+        server, pipeline = settings_over(sink.nats, url, login), found.name
+        init = init if is_typed("init") else found.snapshot.stream
+    else:
+        server, pipeline = settings_of(url or source, login), ""
     replica = Replica(
-        settings_of(url, login),
+        server,
         target,
+        pipeline=pipeline,
         tables=_names(tables),
         init=init,
         dropped="keep" if dropped == "keep" else "drop",
@@ -67,8 +92,11 @@ def command(
                 is_stopped=stop.is_set,
                 report=lambda status: shown.update(lines(status, width=console.width)),
             )
-        for line in () if quiet else left(replica):
-            console.print(line, soft_wrap=True, highlight=False)
+        tables_left = [] if quiet and not as_json else list(left(replica))
+        if as_json:
+            print_json(tables_left)
+        for each in () if as_json else tables_left:
+            console.print(line_of(each), soft_wrap=True, highlight=False)
 
 
 def _names(tables: str | None) -> list[str] | None:
@@ -81,17 +109,28 @@ def _names(tables: str | None) -> list[str] | None:
     return names
 
 
-def left(replica: Replica) -> Iterator[str]:
-    """What the mirror has at its end: each table's rows, and how far they are."""
+def left(replica: Replica) -> Iterator[dict[str, Any]]:
+    """What the mirror has at its end: each table's rows (None where the target went away), and how
+    far they are; `message` is None where a table is not loaded yet."""
     for table in replica.copies:
         try:
-            rows = f"{replica.count(table):,} rows, "
+            rows: int | None = replica.count(table)
         except Unavailable:  # the target went away last
-            rows = ""
-        yield f"{table.target}: {rows}up to message {table.sequence:,} of {table.stream}"
+            rows = None
+        where = {"message": table.sequence, "stream": table.stream}
+        yield {"table": str(table.target), "rows": rows, **where}
     for loading in replica.status.loading:
         if not loading.problem:  # the error has it
-            yield f"{loading.name}: not loaded yet, {loading.rows:,} rows so far"
+            yield {"table": loading.name, "rows": loading.rows, "message": None, "stream": None}
+
+
+def line_of(found: Mapping[str, Any]) -> str:
+    """One of `left`, for people."""
+    if found["message"] is None:
+        return f"{found['table']}: not loaded yet, {found['rows']:,} rows so far"
+    rows = "" if found["rows"] is None else f"{found['rows']:,} rows, "
+    where = f"up to message {found['message']:,} of {found['stream']}"
+    return f"{found['table']}: {rows}{where}"
 
 
 def lines(status: ReplicaStatus, *, width: int) -> Text:

@@ -5,7 +5,14 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import OpsClient, file_argument, overrides, state_option
+from penstock.cli.options import (
+    OpsClient,
+    file_argument,
+    json_option,
+    overrides,
+    say,
+    state_option,
+)
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import Rejected, SettingsError
 from penstock.service.actions import Operated, PauseAction, ResumeAction, read_action
@@ -17,8 +24,11 @@ _backend = click.argument("backend", required=False)
 @file_argument
 @_backend
 @click.option("--for", "seconds", metavar="TIME", help="Until then, such as 30m; else `resume`.")
+@json_option()
 @state_option
-def pause(*, file: Path, backend: str | None, seconds: str | None, state: Path | None) -> None:
+def pause(
+    *, file: Path, backend: str | None, seconds: str | None, as_json: bool, state: Path | None
+) -> None:
     """Have BACKEND of the pipeline in FILE, or all, take no more changes.
 
     What is in flight is stored and acknowledged, and connections are kept. A restart, and another
@@ -26,53 +36,56 @@ def pause(*, file: Path, backend: str | None, seconds: str | None, state: Path |
     not read.
     """
     given = {"backend": backend, **({"for": seconds} if seconds else {})}
-    _print(read_action(PauseAction.title(), given).run(_reachable(file, state)))
+    _print(read_action(PauseAction.title(), given).run(_reachable(file, state)), as_json=as_json)
 
 
 @click.command("resume")
 @file_argument
 @_backend
+@json_option()
 @state_option
-def resume(*, file: Path, backend: str | None, state: Path | None) -> None:
+def resume(*, file: Path, backend: str | None, as_json: bool, state: Path | None) -> None:
     """Have BACKEND of the pipeline in FILE, or all, take changes again."""
     on, action = _reachable(file, state), ResumeAction(backend=backend)
     if why := action.refusal(on):
         raise SettingsError(why, "cli")
-    _print(action.run(on))
+    _print(action.run(on), as_json=as_json)
 
 
 @click.command("retry")
 @file_argument
 @_backend
-def retry(*, file: Path, backend: str | None) -> None:
+@json_option()
+def retry(*, file: Path, backend: str | None, as_json: bool) -> None:
     """Have BACKEND of the pipeline in FILE, or all, begin anew now.
 
     One that stands still is tried now and then by itself. Asks the ops server on this machine, and
     needs `ops.token`.
     """
-    _asked(load_pipeline(file), "retry", {"backend": backend})
+    _asked(load_pipeline(file), "retry", {"backend": backend}, as_json=as_json)
 
 
 @click.command("shutdown")
 @file_argument
-def shutdown(*, file: Path) -> None:
+@json_option()
+def shutdown(*, file: Path, as_json: bool) -> None:
     """Stop the pipeline in FILE that runs on this machine, in order.
 
     Asks its ops server, and needs `ops.token`.
     """
-    _asked(load_pipeline(file), "shutdown", {})
+    _asked(load_pipeline(file), "shutdown", {}, as_json=as_json)
 
 
 def _reachable(file: Path, state: Path | None) -> Operated:
     return Operated.by_command(load_pipeline(file, overrides=overrides(state)))
 
 
-def _print(done: Any) -> None:
-    for what, names in done.items():
-        click.echo(f"{what}: {', '.join(names)}")
+def _print(done: Any, *, as_json: bool) -> None:
+    lines = (f"{what}: {', '.join(names)}" for what, names in done.items())
+    say(done, "\n".join(lines), as_json=as_json)
 
 
-def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
+def _asked(pipeline: Pipeline, action: str, arguments: Any, *, as_json: bool) -> None:
     if pipeline.ops.token is None:
         raise SettingsError(
             f"{action} needs ops.token",
@@ -81,4 +94,4 @@ def _asked(pipeline: Pipeline, action: str, arguments: Any) -> None:
         )
     if "error" in (found := OpsClient.of(pipeline.ops).answer(f"/actions/{action}", arguments)):
         raise Rejected(str(found["error"]), "cli", hint=str(found.get("info", "")))
-    click.echo(f"{action} has begun")
+    say(found, f"{action} has begun", as_json=as_json)

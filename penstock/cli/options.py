@@ -9,17 +9,26 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from penstock.config import Deployment, Ops, Pipeline, keys_of, load_file
-from penstock.model.errors import Unavailable
+from penstock.model.errors import SettingsError, Unavailable
 from penstock.nats.settings import NatsSettings
 from penstock.processor.settings import ProcessorFile
+from penstock.sinks.server import SinkServer
 
 _PATIENCE = 10.0  # seconds that the ops server may take
 _LONGEST = 16 * 2**20  # bytes of its answer: more is not ours
 
 file_argument = click.argument("file", type=click.Path(path_type=Path))
-json_list = click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+
+
+def json_option(what: str = "A JSON object.") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Adds `--json`, which each command takes as `as_json` that prints something for people."""
+    return click.option("--json", "as_json", is_flag=True, help=what)
+
+
+json_list = json_option("A JSON list.")
 log_format = click.option(
     "--log-format",
     type=click.Choice(["logfmt", "json", "console"]),
@@ -59,10 +68,49 @@ def nats_login(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
+# Settings that say who logs in: another login replaces all of them.
+_WHO = "user", "password", "token", "nkey", "credentials"
+
+
 def settings_of(url: str, login: Mapping[str, str | None]) -> NatsSettings:
-    seed = {"nkey": Path(login["nkey"]).read_text().strip()} if login["nkey"] else {}
-    given = {name: value for name, value in login.items() if value is not None}
-    return NatsSettings.model_validate({"url": url, **given, **seed})
+    return NatsSettings.model_validate(_given({"url": url, **login}))
+
+
+def settings_over(
+    server: NatsSettings, url: str | None, login: Mapping[str, str | None]
+) -> NatsSettings:
+    """The settings of a pipeline file, but for what was given on the command line."""
+    known = {name: getattr(server, name) for name in NatsSettings.model_fields}
+    given = {name: value for name, value in {"url": url, **login}.items() if is_typed(name)}
+    if given.keys() & {*_WHO} or "@" in (given.get("url") or ""):
+        known |= dict.fromkeys(_WHO)
+    return NatsSettings.model_validate(known | _given(given))
+
+
+def _given(options: Mapping[str, str | None]) -> dict[str, str]:
+    found = {name: value for name, value in options.items() if value is not None}
+    seed = {"nkey": Path(found["nkey"]).read_text().strip()} if "nkey" in found else {}
+    return found | seed
+
+
+def is_typed(option: str) -> bool:
+    """Whether the command line has an option of the present command: not the environment."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def published_by(file: Path) -> tuple[Pipeline, SinkServer]:
+    """The pipeline in FILE, and the server with the stream that it publishes to. Raises
+    SettingsError."""
+    pipeline = load_file(file, Pipeline)
+    if (server := pipeline.sink.server()) is None:
+        raise SettingsError(
+            f"{file} has a sink of type {pipeline.sink.type}, which publishes to no stream",
+            "cli.no-stream",
+            hint="name a pipeline file whose sink is of type jetstream, or the server and the"
+            " stream by options; a sink of tables: `penstock verify FILE`",
+        )
+    return pipeline, server
 
 
 def overrides(state: Path | None) -> dict[str, str]:
@@ -79,6 +127,18 @@ def load_deployment(file: Path, state: Path | None) -> Deployment:
     return load_file(file, model, overrides=overrides(state))
 
 
+def print_json(found: Any) -> None:
+    click.echo(json.dumps(found, indent=2))
+
+
+def say(found: Any, text: str, *, as_json: bool) -> None:
+    """Prints what was found or done: as JSON, or as a text for people."""
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(text)
+
+
 def print_list(
     rows: Sequence[Mapping[str, Any]],
     *,
@@ -88,10 +148,7 @@ def print_list(
     cells: Iterable[Sequence[str]],
 ) -> None:
     """Prints the rows as JSON, or their cells in columns; `none` where there is no row."""
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    else:
-        click.echo(columns(head, cells) if rows else none)
+    say(rows, columns(head, cells) if rows else none, as_json=as_json)
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -107,8 +164,11 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 class OpsClient:
     """Asks an ops server, of a pipeline file or below a path."""
 
-    def __init__(self, bind: str, port: int, *, path: str = "", token: str = "") -> None:
+    def __init__(
+        self, bind: str, port: int, *, path: str = "", token: str = "", is_tls: bool = False
+    ) -> None:
         self._bind, self._port, self._path, self._token = bind, port, path, token
+        self._connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
 
     @classmethod
     def of(cls, ops: Ops) -> "OpsClient":
@@ -116,18 +176,22 @@ class OpsClient:
         token = ops.token or ops.read_token
         return cls(ops.bind, ops.port, token="" if token is None else token.get_secret_value())
 
-    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """The JSON object it answers with; empty where there is none. A `body` makes it a POST."""
+    def asked(self, path: str, body: Mapping[str, Any] | None = None) -> Any:
+        """The JSON it answers with; None where there is none. A `body` makes it a POST."""
         host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(self._bind, self._bind)  # noqa: S104
         method, data = ("GET", None) if body is None else ("POST", json.dumps(body))
         headers = {"Authorization": f"Bearer {self._token}"} if self._token else {}
-        with closing(http.client.HTTPConnection(host, self._port, timeout=_PATIENCE)) as connection:
+        with closing(self._connect(host, self._port, timeout=_PATIENCE)) as connection:
             try:
                 connection.request(method, self._path + path, data, headers)
-                answer = json.loads(connection.getresponse().read(_LONGEST))
+                return json.loads(connection.getresponse().read(_LONGEST))
             except (OSError, http.client.HTTPException, ValueError):
-                return {}
-        return answer if isinstance(answer, dict) else {}
+                return None
+
+    def ask(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The JSON object it answers with; empty where there is none."""
+        found = self.asked(path, body)
+        return found if isinstance(found, dict) else {}
 
     def answer(self, path: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The same; raises Unavailable where nothing answers."""

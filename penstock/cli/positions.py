@@ -17,8 +17,11 @@ from penstock.cli.options import (
     OpsClient,
     columns,
     file_argument,
+    json_option,
     load_deployment,
+    print_json,
     print_list,
+    say,
     state_option,
 )
 from penstock.cli.positions_edit import (
@@ -50,7 +53,7 @@ _ACTIONS: Mapping[str, tuple[str, ...]] = {
 @file_argument
 @click.argument("action", type=click.Choice(list(_ACTIONS)), default="list")
 @click.argument("arguments", nargs=-1)
-@click.option("--json", "as_json", is_flag=True, help="`list`: a JSON list.")
+@json_option("`list`: a JSON list; of a change what it has changed.")
 @click.option("--yes", is_flag=True, help="`set`, `delete`, `import`: do not ask.")
 @click.option("--now", is_flag=True, help="`release`: do not look for the term whether it renews.")
 @click.option("--remaining", is_flag=True, help="`list`: the changes that are left, and their sum.")
@@ -107,17 +110,18 @@ def command(
             case ("show", name):
                 _show(editing.row(name))
             case ("set", name, text):
-                _set(editing, name, text, yes=yes)
+                _set(editing, name, text, yes=yes, as_json=as_json)
             case ("delete", name):
-                _delete(editing, editing.row(name), yes=yes)
+                _delete(editing, editing.row(name), yes=yes, as_json=as_json)
             case ("release", name):
                 row = editing.row(name)
                 editing.release(row, now=now)
-                click.echo(f"{row.name} has no owner" + (" any more" if row.lease.owner else ""))
+                text = f"{row.name} has no owner" + (" any more" if row.lease.owner else "")
+                say({"released": row.name, "owner": row.lease.owner}, text, as_json=as_json)
             case ("import", path):
-                _import(editing, path, yes=yes)
+                _import(editing, path, yes=yes, as_json=as_json)
             case _:
-                click.echo(json.dumps(editing.export(), indent=2))
+                print_json(editing.export())
 
 
 def stored(pipeline: Deployment) -> list[dict[str, Any]]:
@@ -134,26 +138,27 @@ def _show(row: StoredRow) -> None:
         "properties": dict(row.lease.properties),
         "revision": row.lease.revision,
     }
-    click.echo(json.dumps({"partition": row.name, "bookmark": bookmark, **about}, indent=2))
+    print_json({"partition": row.name, "bookmark": bookmark, **about})
 
 
-def _set(editing: Editing, name: str, text: str, *, yes: bool) -> None:
+def _set(editing: Editing, name: str, text: str, *, yes: bool, as_json: bool) -> None:
     bookmark = editing.parse(name, text)
     before = editing.find(name)
     was = before.lease.continuation if before is not None else "no position"
     now = json.dumps(bookmark.to_json())
     _ask(yes, f"{name}: {was} becomes {now}. Changes between the two are lost or repeated.")
     editing.write({name: bookmark})
-    click.echo(f"{name} is at {now}")
+    done = {"set": name, "bookmark": bookmark.to_json()}
+    say(done, f"{name} is at {now}", as_json=as_json)
 
 
-def _delete(editing: Editing, row: StoredRow, *, yes: bool) -> None:
+def _delete(editing: Editing, row: StoredRow, *, yes: bool, as_json: bool) -> None:
     _ask(yes, f"{row.name}: {row.lease.continuation} is deleted. The next start begins anew there.")
     editing.delete(row)
-    click.echo(f"{row.name} has no position any more")
+    say({"deleted": row.name}, f"{row.name} has no position any more", as_json=as_json)
 
 
-def _import(editing: Editing, path: str, *, yes: bool) -> None:
+def _import(editing: Editing, path: str, *, yes: bool, as_json: bool) -> None:
     bookmarks = read_export(sys.stdin.read() if path == "-" else _text(path))
     for name in bookmarks:
         editing.verify(name)
@@ -163,7 +168,8 @@ def _import(editing: Editing, path: str, *, yes: bool) -> None:
         )
     _ask(yes, f"{len(bookmarks)} positions are written: {', '.join(bookmarks)}.")
     editing.write(bookmarks)
-    click.echo(f"{len(bookmarks)} positions are written")
+    text = f"{len(bookmarks)} positions are written"
+    say({"written": list(bookmarks)}, text, as_json=as_json)
 
 
 def _text(path: str) -> str:
@@ -177,8 +183,8 @@ def _text(path: str) -> str:
 
 def _ask(yes: bool, what: str) -> None:
     if not yes:
-        click.echo(what)
-        click.confirm("Go on?", abort=True)
+        click.echo(what, err=True)
+        click.confirm("Go on?", abort=True, err=True)
 
 
 def _row(row: StoredRow, now: datetime) -> dict[str, Any]:
@@ -215,7 +221,7 @@ def _print_remaining(pipeline: Deployment, stored: Sequence[StoredRow], *, as_js
     at_least = any(row["remaining"] is None for row in rows)
     if as_json:
         found = {"remaining": total, "at_least": at_least, "backends": totals, "partitions": rows}
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
         return
     if cells := [(row["backend"], row["partition"], _remaining_text(row)) for row in rows]:
         click.echo(columns(("backend", "partition", "remaining"), cells))

@@ -22,6 +22,7 @@ from penstock.leases.kinds import NameCheck, verify_kind
 from penstock.model.errors import LeaseLost, PenstockError
 from penstock.model.finding import Finding, failed, finding
 from penstock.native import describe, library
+from penstock.process.plugins import to_install
 from penstock.processor.settings import ProcessorFile
 from penstock.sinks.subject import parse_template
 from penstock.spark.session.launch import is_local
@@ -64,11 +65,9 @@ def check_host(pipeline: Deployment) -> Iterator[Finding]:
 def check_access(ops: Ops) -> Iterator[Finding]:
     """Who may ask from other machines."""
     if ops.bind not in ("127.0.0.1", "::1", "localhost") and ops.read_token is None:
-        may = "read what the ops server shows"
-        may += "" if ops.token else ", and stop the pipeline"
         yield finding(
             "warning",
-            "ops", f"bound to {ops.bind}: whoever reaches it may {may}",
+            "ops", f"bound to {ops.bind}: whoever reaches it may read what the ops server shows",
             "set ops.token and ops.read_token, or let a proxy ask who it is", code="cli.ops-open",
         )  # fmt: skip
 
@@ -119,7 +118,7 @@ def check_spark() -> Finding:
     """PySpark is an extra; nothing is imported."""
     if find_spec("pyspark") is None:
         return finding(
-            "error", "spark", "PySpark is not installed", "pip install 'penstock-cdc[spark]'",
+            "error", "spark", "PySpark is not installed", f"pip install '{to_install('spark')}'",
             code="cli.spark",
         )  # fmt: skip
     return finding("ok", "spark", "PySpark is installed")
@@ -162,7 +161,7 @@ def check_class_archive(environment: Mapping[str, str]) -> Iterator[Finding]:
     if "PENSTOCK_CLASS_ARCHIVE" in environment:
         yield finding(
             "warning", "class archive", "PENSTOCK_CLASS_ARCHIVE is not read any more",
-            "set spark.class_archive to the path of a file, or unset the variable",
+            "unset it; spark.class_archive says where the archive is, and false that there is none",
             code="cli.class-archive",
         )  # fmt: skip
 

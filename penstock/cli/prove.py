@@ -1,10 +1,8 @@
 """`penstock prove`: the contract on a service of the user's own."""
 
-import json
-
 import click
 
-from penstock.cli.options import nats_login
+from penstock.cli.options import json_option, nats_login, print_json
 from penstock.testing.proof import Outcome, Proof, prove
 from penstock.testing.services import service_of
 
@@ -14,7 +12,7 @@ _COLORS = {"holds": "green", "differs": "red", "not tried": "yellow"}
 @click.command("prove")
 @click.argument("url", envvar="PENSTOCK_PROVE_URL")
 @click.option("--yes", is_flag=True, help="Do not ask where it costs money.")
-@click.option("--json", "as_json", is_flag=True, help="The report as JSON; progress on stderr.")
+@json_option("The report as JSON; progress on stderr.")
 @click.option("--endpoint", help="Where DynamoDB is, if not at AWS.")
 @nats_login
 def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
@@ -36,7 +34,7 @@ def command(*, url: str, yes: bool, as_json: bool, **given: str | None) -> None:
         click.confirm(f"{service.price} Go on?", abort=True, err=True)
     proof = prove(service, lambda outcome: _show(outcome, as_json=as_json))
     if as_json:
-        click.echo(json.dumps(proof.to_json(), indent=2))
+        print_json(proof.to_json())
     else:
         _summary(proof)
     if not proof.holds:

@@ -3,16 +3,22 @@
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import click
-import structlog
 
 from penstock.cli.options import file_argument, log_format, overrides, state_option
 from penstock.config import Pipeline, load_pipeline, secrets_of
+from penstock.microbatch.run_folder import run_folder
 from penstock.model.errors import Unavailable
-from penstock.ops.logs import Format, configure
+from penstock.model.finding import Finding
+from penstock.spark.session.jvm import jvm_of
+
+if TYPE_CHECKING:
+    from penstock.ops.logs import Format
+    from penstock.ops.metrics import Additions
 
 # Set in the environment of a service that has started itself again.
 _STARTED_AGAIN = "PENSTOCK_STARTED_AGAIN"
@@ -25,7 +31,7 @@ PAUSE = 1.0  # seconds between two such starts
 @click.option("--bridge-metrics", is_flag=True, help="Also serve the CDC bridge's bridge_* series.")
 @state_option
 def command(
-    *, file: Path, log_format: Format | None, bridge_metrics: bool, state: Path | None
+    *, file: Path, log_format: "Format | None", bridge_metrics: bool, state: Path | None
 ) -> None:
     """Run the pipeline in FILE until SIGINT, SIGTERM or POST /shutdown.
 
@@ -37,28 +43,46 @@ def command(
 
 
 def serve(
-    pipeline: Pipeline, *, log_format: Format | None, bridge: Literal["", "series", "all"]
+    pipeline: Pipeline, *, log_format: "Format | None", bridge: Literal["", "series", "all"]
 ) -> None:
     """Sets up logs, runs the service, exits with its code; begins anew when the JVM dies.
     `bridge`: which of the CDC bridge's additions are served."""
-    configure(log_format, secrets=secrets_of(pipeline))
-    # Spark and Prometheus are imported late: a mistake in the file is reported without them.
-    from penstock.cli.bridge_series import BRIDGE, SERIES
-    from penstock.cli.check import findings
-    from penstock.service.service import Service
-    from penstock.spark.queries.supervised import EngineLost
+    with run_folder() as run, jvm_of(pipeline, run) as started:
+        # What takes long to import comes late: a mistake in the file is reported without it, and
+        # the JVM boots meanwhile.
+        import structlog
 
-    more = {"": None, "series": SERIES, "all": BRIDGE}[bridge]
-    service = Service(pipeline, findings=findings, more=more)
-    try:
-        raise SystemExit(service.run())
-    except Unavailable as error:
-        # What never started is the operator's to mend; what ran waits for a cluster to come back.
-        waits = _STARTED_AGAIN in os.environ and not service.is_stopping
-        if not (waits or isinstance(error, EngineLost)):
-            raise
-        structlog.get_logger("penstock").error("starting again", error=str(error))
-        time.sleep(PAUSE if _STARTED_AGAIN in os.environ else 0.0)
+        from penstock.ops.logs import configure
+
+        configure(log_format, secrets=secrets_of(pipeline))
+        from penstock.service.service import Service
+        from penstock.spark.queries.supervised import EngineLost
+
+        more = _additions(bridge) if bridge else None
+        service = Service(pipeline, run, started=started, findings=_findings, more=more)
+        try:
+            raise SystemExit(service.run())
+        except Unavailable as error:
+            # What never started is the operator's to mend; what ran waits for a cluster to come
+            # back.
+            waits = _STARTED_AGAIN in os.environ and not service.is_stopping
+            if not (waits or isinstance(error, EngineLost)):
+                raise
+            structlog.get_logger("penstock").error("starting again", error=str(error))
+            time.sleep(PAUSE if _STARTED_AGAIN in os.environ else 0.0)
     os.environ[_STARTED_AGAIN] = "1"
     # py4j holds state of the dead JVM all over this process: a new image is a clean start.
     os.execv(sys.executable, [sys.executable, "-m", "penstock", *sys.argv[1:]])  # noqa: S606
+
+
+# Imported when they are wanted, which most runs do not.
+def _additions(bridge: Literal["series", "all"]) -> "Additions":
+    from penstock.cli.bridge_series import BRIDGE, SERIES
+
+    return SERIES if bridge == "series" else BRIDGE
+
+
+def _findings(pipeline: Pipeline) -> Iterator[Finding]:
+    from penstock.cli.check import findings
+
+    return findings(pipeline)

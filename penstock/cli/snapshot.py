@@ -10,7 +10,7 @@ import orjson
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from penstock.cli.options import columns, file_argument, overrides, state_option
+from penstock.cli.options import columns, file_argument, json_option, overrides, say, state_option
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.errors import Unavailable
 from penstock.snapshots.asking import cancel_snapshot, init_stream, request_snapshot
@@ -26,7 +26,7 @@ _SILENT = 60.0  # seconds without a change of a record until the service counts 
 @file_argument
 @click.argument("words", metavar="[list | cancel ID | TABLE...]", nargs=-1)
 @click.option("--no-wait", is_flag=True, help="Return when the snapshots are accepted.")
-@click.option("--json", "as_json", is_flag=True, help="JSON, one line for each snapshot.")
+@json_option("JSON, one line for each snapshot.")
 @click.option("--where", metavar="SQL", help="Only rows that meet a condition.")
 @click.option("--columns", metavar="NAME,...", help="Only these columns, the key among them.")
 @click.option("--chunk-rows", type=click.IntRange(min=1), help="Most rows of a chunk.")
@@ -65,7 +65,8 @@ def command(
                 _list(Records(stream.connection, pipeline.name).all(), as_json=as_json)
             case ("cancel", snapshot_id):
                 cancel_snapshot(stream, pipeline, snapshot_id)
-                click.echo(f"{snapshot_id} is being cancelled")
+                text = f"{snapshot_id} is being cancelled"
+                say({"cancelled": snapshot_id}, text, as_json=as_json)
             case _:
                 SnapshotOptions.read(wanted)
                 ids = [request_snapshot(stream, pipeline, table, wanted) for table in words]

@@ -1,28 +1,37 @@
 """`penstock status` and `penstock top`: how a running pipeline is, by what its ops server says."""
 
-import json
+import os
+import select
+import signal
+import sys
+import termios
 import time
-from collections.abc import Mapping, Sequence
+import tty
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 import click
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, RenderableType
+from rich.layout import Layout
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.options import OpsClient, load_deployment
+from penstock.cli.options import OpsClient, json_option, load_deployment, print_json
+from penstock.cli.screens import ORDERS, SCREENS, View, overview
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.model.settings import Secret
+from penstock.process.closing import Closes
 
 _DEFAULT = "http://127.0.0.1:9090"
 _EVERY = 1.0  # seconds
-_WIDTH = 60  # values of a curve
-_BARS = "▁▂▃▄▅▆▇█"
-_COLORS = {"ok": "green", "degraded": "yellow", "standby": "yellow", "unhealthy": "red"}
-_TABLES = 20  # that are shown
+_SUSPEND = "\x1a"  # Ctrl-Z
+_HELP = """\
+1 to 5, Tab   the screen: overview, sources, tables, snapshots, letters
+s             the next order of its rows
+?             this, and back
+q, Ctrl-C     the end"""
 
 _where = click.argument("where", metavar="[FILE | URL]", default=_DEFAULT)
 _token = click.option("--token", envvar="PENSTOCK_OPS_TOKEN", help="With a URL; else the file's.")
@@ -30,38 +39,166 @@ _token = click.option("--token", envvar="PENSTOCK_OPS_TOKEN", help="With a URL; 
 
 @click.command("status")
 @_where
-@click.option("--json", "as_json", is_flag=True, help="What /status answers.")
+@json_option("What /status answers.")
 @_token
 def status(*, where: str, as_json: bool, token: str | None) -> None:
     """Show how a running pipeline is: by its FILE, or by the URL of its ops server.
 
     Exits with 0 if it is healthy, else with 1.
     """
-    _once(_ops(where, token), as_json=as_json)
+    ops = _ops(where, token)
+    found = _asked(ops, "/status")
+    if as_json:
+        print_json(found)
+    else:
+        _print(found, _asked(ops, "/history"))
+    raise SystemExit(0 if found["health"] == "ok" else 1)
 
 
 @click.command("top")
 @_where
 @click.option("--once", is_flag=True, help="Print one frame; exits with 0 if it is healthy.")
+@json_option("Once, as an object: `status`, and `history` with the curves.")
 @_token
-def top(*, where: str, once: bool, token: str | None) -> None:
-    """Watch a running pipeline in a terminal, until Ctrl-C: by its FILE, or by the URL of its ops
-    server."""
-    ops = _ops(where, token)
-    if once:
-        _once(ops, as_json=False)
-    with Live(auto_refresh=False, screen=True) as live:
+def top(*, where: str, once: bool, as_json: bool, token: str | None) -> None:
+    """Watch a running pipeline in a terminal, until q or Ctrl-C: by its FILE, or by the URL of its
+    ops server.
+
+    \b
+    1 to 5, Tab   overview, sources, tables, snapshots, letters
+    s             the next order of the rows
+    ?             the keys
+
+    Without a terminal it prints one frame.
+    """
+    ops, console = _ops(where, token), Console()
+    if once or as_json or not console.is_terminal:
+        found, history = _asked(ops, "/status"), _asked(ops, "/history")
+        if as_json:
+            print_json({"status": found, "history": history})
+        else:
+            _print(found, history)
+        raise SystemExit(0 if found["health"] == "ok" else 1)
+    # Terminated, it leaves the terminal as it was.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    viewing = Viewing()
+    try:
+        while not _watched(ops, console, viewing):
+            os.kill(0, signal.SIGTSTP)  # with the terminal as it was, until `fg`
+    except KeyboardInterrupt:
+        return
+
+
+@dataclass(slots=True, kw_only=True)
+class Viewing:
+    """What is looked at, by the keys that were pressed."""
+
+    screen: str = "overview"
+    helps: bool = False
+    is_done: bool = False
+    orders: dict[str, str] = field(default_factory=dict)  # of each screen that has another
+
+    @property
+    def order(self) -> str:
+        return self.orders.get(self.screen, next(iter(ORDERS[self.screen])))
+
+    def press(self, key: str) -> None:
+        """An unknown key changes nothing."""
+        names = list(SCREENS)
+        if key == "\t":
+            self.screen = names[(names.index(self.screen) + 1) % len(names)]
+        elif key.isdecimal() and 0 < int(key) <= len(names):
+            self.screen = names[int(key) - 1]
+        elif key == "s":
+            known = list(ORDERS[self.screen])
+            self.orders[self.screen] = known[(known.index(self.order) + 1) % len(known)]
+        elif key == "q":
+            self.is_done = True
+        self.helps = key == "?" and not self.helps
+
+
+class Keys(Closes):
+    """What is typed, without Enter and without an echo; nothing where standard input is no
+    terminal, which is left as it was."""
+
+    def __init__(self) -> None:
+        self._fd = sys.stdin.fileno() if sys.stdin.isatty() else -1
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._fd >= 0:
+            self._before = termios.tcgetattr(self._fd)
+            tty.setcbreak(self._fd)
+            now = termios.tcgetattr(self._fd)
+            now[6][termios.VSUSP] = b"\0"  # read as a key: the screen is left before the stop
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, now)
+        return self
+
+    def close(self) -> None:
+        if self._before:
+            termios.tcsetattr(self._fd, termios.TCSADRAIN, self._before)
+
+    def read(self, seconds: float) -> str:
+        """The keys that were pressed within so many seconds, which are waited for only where there
+        are none. One that sends several characters (an arrow) is none. Raises EOFError."""
+        if self._fd < 0:
+            time.sleep(seconds)
+            return ""
+        if not select.select([self._fd], [], [], seconds)[0]:
+            return ""
+        if not (typed := os.read(self._fd, 64)):
+            raise EOFError
+        return "" if typed.startswith(b"\x1b") else typed.decode(errors="replace")
+
+
+def _watched(ops: OpsClient, console: Console, viewing: Viewing) -> bool:
+    """Shows it until its end; False: it is to be suspended."""
+    with Keys() as keys, Live(console=console, auto_refresh=False, screen=True) as live:
+        while not viewing.is_done:
+            live.update(_screen(ops, console, viewing), refresh=True)
+            try:
+                typed = keys.read(_EVERY)
+            except EOFError:
+                return True
+            for key in typed:
+                if key == _SUSPEND:
+                    return False
+                viewing.press(key)
+    return True
+
+
+def _screen(ops: OpsClient, console: Console, viewing: Viewing) -> RenderableType:
+    body: RenderableType = Text(_HELP)
+    if not viewing.helps:
         try:
-            while True:
-                try:
-                    live.update(
-                        frame(_asked(ops, "/status"), _asked(ops, "/history")), refresh=True
-                    )
-                except Unavailable as error:
-                    live.update(Text(str(error), style="red"), refresh=True)
-                time.sleep(_EVERY)
-        except KeyboardInterrupt:
-            return
+            body = SCREENS[viewing.screen](_view(ops, console, viewing))
+        except Unavailable as error:
+            body = Text(str(error), style="red")
+    whole = Layout()
+    whole.split_column(Layout(body), Layout(_keys(viewing), size=1))
+    return whole
+
+
+def _view(ops: OpsClient, console: Console, viewing: Viewing) -> View:
+    every = "?partitions=all" if viewing.screen == "sources" else ""
+    status, history = _asked(ops, f"/status{every}"), _asked(ops, "/history")
+    letters: Any = ops.asked("/letters") if viewing.screen == "letters" else ()
+    if not isinstance(letters, list):
+        letters = str(letters["error"]) if letters else ()
+    return View(
+        status=status, history=history, letters=letters, width=console.width, order=viewing.order,
+        most=max(1, console.height),
+    )  # fmt: skip
+
+
+def _keys(viewing: Viewing) -> Text:
+    """The line of keys; the screen that is shown stands out."""
+    line = Text(no_wrap=True, overflow="ellipsis")
+    for place, name in enumerate(SCREENS, 1):
+        line.append(f"{place} ", "dim")
+        line.append(name, "reverse" if name == viewing.screen and not viewing.helps else "")
+        line.append("  ")
+    return line.append("s sort  ? help  q quit", "dim")
 
 
 def _ops(where: str, token: str | None) -> OpsClient:
@@ -70,9 +207,15 @@ def _ops(where: str, token: str | None) -> OpsClient:
         ops = load_deployment(Path(where), None).ops
         return OpsClient.of(ops.model_copy(update={"token": Secret(token)}) if token else ops)
     url = urlsplit(where)
-    if url.scheme != "http" or not url.hostname:
-        raise SettingsError(f"{where} is no http:// URL", "cli", hint=f"such as {_DEFAULT}")
-    return OpsClient(url.hostname, url.port or 80, path=url.path.rstrip("/"), token=token or "")
+    is_tls = url.scheme == "https"
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise SettingsError(
+            f"{where} is no http:// or https:// URL", "cli", hint=f"such as {_DEFAULT}"
+        )
+    return OpsClient(
+        url.hostname, url.port or (443 if is_tls else 80), path=url.path.rstrip("/"),
+        token=token or "", is_tls=is_tls,
+    )  # fmt: skip
 
 
 def _asked(ops: OpsClient, path: str) -> dict[str, Any]:
@@ -81,77 +224,6 @@ def _asked(ops: OpsClient, path: str) -> dict[str, Any]:
     return found
 
 
-def _once(ops: OpsClient, *, as_json: bool) -> None:
-    found = _asked(ops, "/status")
-    if as_json:
-        click.echo(json.dumps(found, indent=2))
-    else:
-        Console().print(frame(found, _asked(ops, "/history")))
-    raise SystemExit(0 if found["health"] == "ok" else 1)
-
-
-def frame(status: Mapping[str, Any], history: Mapping[str, Any]) -> RenderableType:
-    health = status["health"]
-    head = Text.assemble(
-        (f"{status['name']}  ", "bold"), (health, f"bold {_COLORS[health]}"),
-        f"  up {status['uptime_seconds'] / 60:.0f} min  penstock {status['version']}",
-    )  # fmt: skip
-    parts: list[RenderableType] = [head]
-    for reason, remedy in zip(status["reasons"], status["remedies"], strict=True):
-        parts.append(Text(f"  {reason}", style=_COLORS[health]))
-        parts.append(Text(f"    {remedy['do']} See {remedy['see']}"))
-    parts += [Text(), _owners(status, history["series"])]
-    if status["tables"]:
-        parts += [Text(), _tables(status["tables"])]
-    return Group(*parts)
-
-
-def _owners(status: Mapping[str, Any], series: Mapping[str, Sequence[float | None]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("", "changes", "a second", "lag", "p50", "p99", "state", "last minute"):
-        table.add_column(name, overflow="fold")
-    for each in status["backends"]:
-        read = series.get(f"read/{each['name']}", ())
-        paused = "paused" if each["paused"] else ""
-        state = each["blocked"] or paused or ("connected" if each["connected"] else "disconnected")
-        table.add_row(
-            each["name"], f"{each['events']:,}", _last(read), _number(each["lag_seconds"], "s"),
-            "", "", state, curve(read),
-        )  # fmt: skip
-    for each in status["sinks"]:
-        stored = series.get(f"stored/{each['name']}", ())
-        table.add_row(
-            f"→ {each['name']}", f"{each['acknowledged']:,}", _last(stored), "",
-            _number(each["latency_p50_ms"], "ms"), _number(each["latency_p99_ms"], "ms"),
-            f"{sum(each['dead_letters'].values()):,} dead letters", curve(stored),
-        )  # fmt: skip
-    return table
-
-
-def _tables(found: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("table", "state", "changes", "a second"):
-        table.add_column(name)
-    for each in sorted(found, key=lambda each: -(each.get("rate") or 0))[:_TABLES]:
-        whose = " / ".join(filter(None, (each["backend"], each.get("sid"), each["table"])))
-        changes = sum((each.get("applied") or {}).values())
-        table.add_row(whose, each["state"], f"{changes:,}", _number(each.get("rate"), ""))
-    return table
-
-
-def curve(values: Sequence[float | None]) -> str:
-    """The last values as bars, from 0 to the highest; a gap where nothing is known. Pure."""
-    shown = values[-_WIDTH:]
-    highest = max((value for value in shown if value is not None), default=0) or 1
-    bars = len(_BARS) - 1
-    return "".join(
-        " " if value is None else _BARS[round(bars * value / highest)] for value in shown
-    )
-
-
-def _last(values: Sequence[float | None]) -> str:
-    return _number(values[-1] if values else None, "")
-
-
-def _number(value: float | None, unit: str) -> str:
-    return "-" if value is None else f"{value:,.1f} {unit}".rstrip()
+def _print(status: dict[str, Any], history: dict[str, Any]) -> None:
+    console = Console()
+    console.print(overview(View(status=status, history=history, width=console.width)))

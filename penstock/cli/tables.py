@@ -2,12 +2,13 @@
 `penstock reload`: a table of a sink that keeps tables is loaded anew from its source."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import click
 
-from penstock.cli.options import file_argument, json_list, print_list
+from penstock.cli.options import file_argument, json_list, json_option, print_list, say
 from penstock.config import Backend, Pipeline, load_pipeline
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.service.actions import Operated, ResumeTableAction, SuspendTableAction
@@ -30,6 +31,8 @@ def list_(*, file: Path, as_json: bool) -> None:
     """List the tables of the pipeline in FILE, each with its state."""
     rows = list(_rows(load_pipeline(file)))
     shown = _OF_TABLES if any("sid" in row for row in rows) else _FIELDS
+    if any("version" in row for row in rows):
+        shown = shown | _OF_FILES
     cells = [[_cell(row.get(name)) for name in shown.values()] for row in rows]
     print_list(rows, as_json=as_json, none="no tables", head=tuple(shown), cells=cells)
     for row in () if as_json else rows:
@@ -42,7 +45,8 @@ def list_(*, file: Path, as_json: bool) -> None:
 @click.argument("table")
 @click.option("--backend", help="Where several backends have such a table.")
 @click.option("--snapshot", is_flag=True, help="And take its rows anew, which mends the hole.")
-def resume(*, file: Path, table: str, backend: str | None, snapshot: bool) -> None:
+@json_option()
+def resume(*, file: Path, table: str, backend: str | None, snapshot: bool, as_json: bool) -> None:
     """Follow a suspended TABLE (schema.table) again, from its next change on.
 
     What was skipped stays missing in the stream; `penstock tables list` says from where to where.
@@ -52,9 +56,11 @@ def resume(*, file: Path, table: str, backend: str | None, snapshot: bool) -> No
     count, fate = done["skipped"], "were skipped"
     if "held" in done:
         count, fate = done["held"], "were held and are applied"
-    click.echo(
+    say(
+        done,
         f"{table} resumes with its next change; {count} changes from "
-        f"{done['first_skipped']} to {done['last_skipped']} {fate}"
+        f"{done['first_skipped']} to {done['last_skipped']} {fate}",
+        as_json=as_json,
     )
 
 
@@ -62,21 +68,23 @@ def resume(*, file: Path, table: str, backend: str | None, snapshot: bool) -> No
 @file_argument
 @click.argument("table")
 @click.option("--backend", help="Where there are several backends.")
-def suspend(*, file: Path, table: str, backend: str | None) -> None:
+@json_option()
+def suspend(*, file: Path, table: str, backend: str | None, as_json: bool) -> None:
     """Do not follow TABLE (schema.table) from its next change on, until `resume`.
 
     Its changes are counted and are missing in a stream; a sink of tables holds them.
     """
     action = SuspendTableAction(table=table, backend=backend)
     done = action.run(Operated.by_command(load_pipeline(file)))
-    click.echo(f"{table} is {done['state']}")
+    say(done, f"{table} is {done['state']}", as_json=as_json)
 
 
 @click.command("reload")
 @file_argument
 @click.argument("table")
 @click.option("--sid", help="Of this source alone: its sid, or its slot where it has none.")
-def reload(*, file: Path, table: str, sid: str | None) -> None:
+@json_option()
+def reload(*, file: Path, table: str, sid: str | None, as_json: bool) -> None:
     """Load TABLE (`table` or `schema.table` of the source) anew.
 
     Rows of the source that are in the target are deleted, and read again by the pipeline, at once
@@ -91,15 +99,19 @@ def reload(*, file: Path, table: str, sid: str | None) -> None:
             "cli",
             hint="penstock snapshot FILE TABLE takes its rows",
         )
-    for name in sink.reload(table, sid):
-        click.echo(f"{name} is loaded anew")
+    names = list(sink.reload(table, sid))
+    lines = (f"{name} is loaded anew" for name in names)
+    say({"reloaded": names}, "\n".join(lines), as_json=as_json)
 
 
 def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
     known: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     # Of a sink of tables: one for each source.
-    for each in Operated.by_command(pipeline).letters.tables():
-        known.setdefault((each["backend"], each["table"]), []).append(each)
+    sink = Operated.by_command(pipeline).letters
+    sizes = cache(partial(_size, sink))
+    for each in sink.tables():
+        row = {**each, **sizes(str(each.get("target")))}
+        known.setdefault((each["backend"], each["table"]), []).append(row)
     keeps_all = any("sid" in each for same in known.values() for each in same)
     for backend in () if keeps_all else pipeline.backends:
         for name in _followed(backend):
@@ -107,6 +119,14 @@ def _rows(pipeline: Pipeline) -> Iterator[Mapping[str, Any]]:
             yield from known.pop((backend.name, name), [usual])
     for same in known.values():
         yield from same
+
+
+def _size(sink: object, target: str) -> Mapping[str, int]:
+    try:
+        return sink.size(target) if isinstance(sink, LoadsTables) else {}
+    except PenstockError as error:
+        click.echo(f"{target}: {error}", err=True)
+        return {}
 
 
 def _followed(backend: Backend) -> list[str]:
@@ -125,6 +145,8 @@ _FIELDS = {name: name for name in ("backend", "table", "state", "since", "reason
 _OF_TABLES = {
     name: name for name in ("backend", "sid", "table", "state", "since", "reason", "held", "place")
 }  # fmt: skip
+
+_OF_FILES = {name: name for name in ("version", "files", "bytes")}
 
 
 def _cell(value: object) -> str:

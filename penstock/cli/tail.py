@@ -3,17 +3,26 @@
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import click
 from rich.console import Console
 
-from penstock.cli.options import nats_login, settings_of
+from penstock.cli.options import (
+    is_typed,
+    nats_login,
+    published_by,
+    settings_of,
+    settings_over,
+)
 from penstock.consumer.tail.lines import json_line, line
 from penstock.consumer.tail.reader import Message, TailReader, parse_start
 from penstock.model.errors import Malformed
+from penstock.sinks.subject import parse_template
 
 
 @click.command("tail")
+@click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--url",
     envvar="NATS_URL",
@@ -22,7 +31,12 @@ from penstock.model.errors import Malformed
     help="NATS server, with user:password@ where needed (or NATS_URL).",
 )
 @click.option("--stream", default="CDC", show_default=True, help="JetStream stream.")
-@click.option("--subject", default=">", help="Only subjects that match, such as 'cdc.users.>'.")
+@click.option(
+    "--subject",
+    default=">",
+    show_default=True,
+    help="Only subjects that match, such as 'cdc.users.>'.",
+)
 @click.option("--json", "as_json", is_flag=True, help="JSON lines, whatever the encoding.")
 @click.option(
     "--from",
@@ -36,6 +50,7 @@ from penstock.model.errors import Malformed
 @nats_login
 def command(
     *,
+    file: Path | None,
     url: str,
     stream: str,
     subject: str,
@@ -47,9 +62,20 @@ def command(
 ) -> None:
     """Print the changes of a stream, one a line.
 
+    With a pipeline FILE, server, login, stream and subjects are those of its sink, unless an option
+    says otherwise; the environment then says nothing.
+
     Reads without acknowledging: it takes nothing away from other consumers.
     """
-    first, server = parse_start(start, datetime.now(UTC)), settings_of(url, login)
+    first = parse_start(start, datetime.now(UTC))
+    if file is None:
+        server = settings_of(url, login)
+    else:
+        _, sink = published_by(file)
+        server = settings_over(sink.nats, url, login)
+        if not is_typed("stream"):
+            stream = sink.stream
+            subject = subject if is_typed("subject") else parse_template(sink.subject).wildcard
     reader = TailReader(server, stream, subject=subject, start=first)
     console = Console(highlight=False)
     try:

@@ -1,6 +1,5 @@
 """`penstock verify`: whether the tables of a sink have what their sources have."""
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -9,7 +8,7 @@ from typing import Any
 
 import click
 
-from penstock.cli.options import file_argument
+from penstock.cli.options import file_argument, json_list, print_json
 from penstock.config import Pipeline, load_pipeline
 from penstock.feeds import ListsTables
 from penstock.model.errors import SettingsError
@@ -28,7 +27,7 @@ _NOTHING = Verdict(differences=())  # of a table that cannot be compared
 @click.argument("tables", metavar="[TABLE]...", nargs=-1)
 @click.option("--sid", help="Of one source only.")
 @click.option("--repair", is_flag=True, help="Give rows that differ what the source has.")
-@click.option("--json", "as_json", is_flag=True, help="A JSON list.")
+@json_list
 def command(
     *, file: Path, tables: tuple[str, ...], sid: str | None, repair: bool, as_json: bool
 ) -> None:
@@ -58,7 +57,7 @@ def command(
         if not as_json:
             _print(report)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        print_json(found)
     if not found:
         raise SettingsError(
             "nothing was compared", "cli", hint="no table of the map has that name or sid"

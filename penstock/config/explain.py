@@ -5,9 +5,12 @@ import inspect
 from collections.abc import Iterator, Mapping
 from functools import cache
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
-from penstock.model.settings import Settings
+from penstock.model.settings import WRITTEN, Settings
+
+_NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @cache
@@ -25,11 +28,12 @@ def descriptions(model: type[Settings]) -> Mapping[str, str]:
 
 
 def explained(settings: Settings, shown: Mapping[str, Any], path: str = "") -> Iterator[Any]:
-    """`{key, value, default, meaning}` of each key; `shown` is the dump of the settings. A group's
-    keys follow it; a feed's and a sink's own stand beside what all of them have."""
+    """`{key, value, default, meaning}` of each key; `shown` is the dump of the settings with the
+    context WRITTEN. A group's keys follow it; a feed's and a sink's own stand beside what all of
+    them have."""
     model = type(settings)
     meanings = descriptions(model)
-    for name, field in model.model_fields.items():
+    for name in model.model_fields:
         value, place = getattr(settings, name), f"{path}{name}"
         if name == "settings":
             shared = {f"{path}name", f"{path}type"}
@@ -41,9 +45,15 @@ def explained(settings: Settings, shown: Mapping[str, Any], path: str = "") -> I
             for number, each in enumerate(value):
                 yield from explained(each, shown[name][number], f"{place}[{number}].")
         else:
-            default = field.get_default(call_default_factory=True, validated_data=vars(settings))
-            unset = model.model_construct(**{name: None if field.is_required() else default})
             yield {
                 "key": place, "value": shown[name], "meaning": meanings.get(name, ""),
-                "default": unset.model_dump(mode="json", include={name}, warnings=False)[name],
+                "default": default_of(model, name, vars(settings)),
             }  # fmt: skip
+
+
+def default_of(model: type[Settings], name: str, others: Mapping[str, Any] = _NONE) -> Any:
+    """The default of a key as it is written in a file; `others`: the values of other keys."""
+    field = model.model_fields[name]
+    found = field.get_default(call_default_factory=True, validated_data=dict(others))
+    unset = model.model_construct(**{name: None if field.is_required() else found})
+    return unset.model_dump(mode="json", include={name}, warnings=False, context=WRITTEN)[name]

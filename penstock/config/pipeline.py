@@ -27,7 +27,7 @@ from penstock.leases import LeaseStore
 from penstock.model.change import Images, OnError
 from penstock.model.problems import problems_of
 from penstock.model.settings import Duration, Secret, Settings, Size, parse_duration
-from penstock.ops.thresholds import Thresholds
+from penstock.ops.thresholds import Thresholds, Webhook
 from penstock.process.plugins import plugin
 from penstock.sinks import Sink, SinkPlugin
 from penstock.sinks.server import SinkServer
@@ -251,6 +251,8 @@ class Ops(Thresholds):
     """Who has it may act, and read row data; without it there are no actions."""
     read_token: Secret | None = Field(default=None, min_length=1)
     """With it, nobody reads without one of both, but for whether it is healthy and ready."""
+    notify: tuple[Webhook, ...] = ()
+    """Webhooks that are told what an operator should know."""
 
 
 class SnapshotSettings(Settings):
@@ -300,8 +302,9 @@ class Spark(Settings):
     fork_server: bool = True
     """Python workers are forks of one process (on one machine); false: Spark starts each of
     them."""
-    class_archive: HomePath | None = None
-    """The file of the classes that Spark loads: used, or made when the first session ends."""
+    class_archive: bool | HomePath = Field(default=True, union_mode="left_to_right")
+    """The classes that Spark loads are kept for the next start: in the user's cache, in this file,
+    or (false) not at all. The file is made when the pipeline has little to do."""
     max_events: int = Field(default=50_000, ge=1)
     """Changes of a micro-batch with a planned end, per backend; of each partition at least one page
     always passes. An open one has no need of a bound: it takes a page at a time."""

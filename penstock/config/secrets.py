@@ -1,5 +1,6 @@
 """The secrets in settings, so that logs can leave them out."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -8,18 +9,21 @@ from pydantic import BaseModel, SecretStr
 
 # NATS takes a token in the place of a user.
 _TOKEN_SCHEMES = frozenset({"nats", "tls", "ws", "wss"})
+_WEBHOOK = re.compile(r"(?i)^https?://[^/?]*([/?].+)")
 _SECRET_PARAMETERS = frozenset({"password", "sslpassword", "token"})
 
 
 def secrets_of(settings: BaseModel) -> set[str]:
     """Every secret text inside, at any depth. Of a URL only what is secret in it: its password
-    (as written and decoded), or a token."""
+    (as written and decoded), or a token; a webhook's path, which alone lets anyone post there."""
     return {part for value in _values(settings) for part in _parts(value) if part}
 
 
 def _values(value: Any) -> Iterator[str]:
     if isinstance(value, SecretStr):
-        yield value.get_secret_value()
+        text = value.get_secret_value()
+        yield text
+        yield from _WEBHOOK.findall(text)
     elif isinstance(value, str) and "://" in value:
         yield value  # a store's URL: it may have a password
     elif isinstance(value, BaseModel):
@@ -34,7 +38,7 @@ def _values(value: Any) -> Iterator[str]:
 
 
 def _parts(text: str) -> Iterator[str]:
-    if "://" not in text:
+    if "://" not in text or text[0] in "/?":
         yield text
         return
     for url in text.split(",") if text.count("://") > 1 else [text]:

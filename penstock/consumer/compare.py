@@ -27,7 +27,10 @@ _MISSING_IN_STREAM, _MISSING_IN_SOURCE = "missing in the stream", "missing in th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What was found. `differences`: identity -> in which fields, or where it is missing."""
+    """What was found. `differences`: identity -> in which fields, or where it is missing. `since`:
+    when the stream's first change of the backend was committed. `older`: documents that no change
+    of the stream has, because they are older than it; where `is_proven` is not set, as far as one
+    can tell."""
 
     collection: str
     changes: int
@@ -35,10 +38,18 @@ class Report:
     source_count: int
     compared: int
     differences: Mapping[str, str] = field(default_factory=dict)
+    since: str | None = None
+    older: int = 0
+    is_proven: bool = True
 
     @property
     def same(self) -> bool:
         return not self.differences and self.stream_count == self.source_count
+
+    @property
+    def same_since(self) -> bool:
+        """Whether the stream has all but what is older than it."""
+        return not self.differences and self.stream_count + self.older == self.source_count
 
 
 class Fold(Generic[K]):
@@ -85,14 +96,15 @@ class Fold(Generic[K]):
 
 
 class Comparison:
-    """Of one collection. `fold` takes what the stream has of it; `add` its rows as they were read,
-    then `apply` what the stream still has, until `differences` is empty or nothing comes.
+    """Of one collection. `apply` what the stream has of it, `add` its rows as they were read, then
+    `apply` what the stream still has, until `differences` is empty or nothing comes.
     `identity` as for `Fold`."""
 
     def __init__(self, identity: Callable[[Mapping[str, Any]], str]) -> None:
         self.fold = Fold(identity)
         self.compared = 0
         self.differences: dict[str, str] = {}
+        self._named: set[str] = set()  # by any change
         self._rows: dict[str, Mapping[str, Any] | None] = {}
 
     def add(self, rows: Iterable[tuple[str, Mapping[str, Any]]], *, every: bool) -> None:
@@ -105,8 +117,14 @@ class Comparison:
             for identity in [name for name in self.fold.rows if name not in seen]:
                 self._compare(identity, None)
 
+    @property
+    def unnamed(self) -> set[str]:
+        """Of the differences the documents that no change of the stream has."""
+        return self.differences.keys() - self._named
+
     def apply(self, body: Mapping[str, Any]) -> None:
         for identity in self.fold.apply(body):
+            self._named.add(identity)
             if identity in self.differences:
                 self._judge(identity, self._rows[identity])
 

@@ -1,12 +1,13 @@
 """The whole demo: servers, shop, pipeline, consumer, verdict."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -23,7 +24,7 @@ START = 180.0  # seconds until the pipeline is ready, or a table is loaded
 _STALL = 30.0  # seconds without a new event after which draining gives up
 _FINISH = 60.0  # seconds that reading to the stream's end may take
 _EXAMPLES = 5  # of what differs in the mirror
-_KEPT = 5.0  # changes a second after the verdict
+KEPT = 5.0  # changes a second after the verdict
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,11 @@ class Options:
     quiet: bool = False
 
 
-def run(options: Options, console: Console) -> int:
+# Takes the verdict as plain JSON.
+Report = Callable[[Mapping[str, Any]], None]
+
+
+def run(options: Options, console: Console, report: Report = lambda _: None) -> int:
     """0 when every change arrived exactly once and in order, else 1. Raises Unavailable."""
     made = source(options.source)
     if made.notice:
@@ -49,6 +54,7 @@ def run(options: Options, console: Console) -> int:
             demo.play()
         folder.is_kept = not demo.ok
         show_lines(console, *demo.verdict())
+        report(demo.to_json())
         if options.keep:
             demo.keep(console, nats)
         if not demo.ok:
@@ -179,10 +185,22 @@ class _Demo:
             f"{mirrored if self._mirror.rows else ''}.",
         ]
 
+    def to_json(self) -> dict[str, Any]:
+        """The verdict. Latencies are milliseconds from commit to stored, null where unknown."""
+        p50, p99 = (self._consumer.meter.quantile(share) for share in (0.5, 0.99))
+        return {
+            "ok": self.ok, "source": self._options.source, "committed": self._ledger.count,
+            "transactions": len(self._ledger.committed), "received": self._consumer.replica.count,
+            "rows": self._rows, "mirrored_rows": self._mirror.rows,
+            "latency_p50_ms": p50 and p50 * 1e3, "latency_p99_ms": p99 and p99 * 1e3,
+            "exit_code": self._code, "problems": self._problems,
+            "log": "" if self.ok else str(self.pipeline.log_file),
+        }  # fmt: skip
+
     def keep(self, console: Console, nats: Nats) -> None:
         """Starts the pipeline again, opens the shop at a walk and says how to reach everything."""
         pipeline, source = self.pipeline, self._source
-        workload = Workload(self._writer, _KEPT)
+        workload = Workload(self._writer, KEPT)
         variables = " ".join(f"{name}={value}" for name, value in pipeline.variables.items())
         mirror = f"  penstock mirror {nats.url} --to sqlite:///mirror.db"
         with suppress(KeyboardInterrupt):
@@ -192,7 +210,7 @@ class _Demo:
             show_lines(
                 console,
                 "",
-                f"Everything stays up until Ctrl-C; the shop writes {_KEPT:.0f} changes a second:",
+                f"Everything stays up until Ctrl-C; the shop writes {KEPT:.0f} changes a second:",
                 *(f"  {each}" for each in source.hints()),
                 f"  penstock tail --url {nats.url} --stream {_STREAM}",
                 *([mirror] if source.mirrored else []),

@@ -58,7 +58,9 @@ class Screen(Closes):
             self._live.update(draw(scene), refresh=True)
             return
         phase, at = self._printed
-        if scene.phase != phase or time.monotonic() - at >= _PLAIN_EVERY:
+        # Before the first change is received each phase is one line.
+        is_due = scene.received and time.monotonic() - at >= _PLAIN_EVERY
+        if scene.phase != phase or is_due:
             self._printed = scene.phase, time.monotonic()
             self._console.print(summary(scene), highlight=False, soft_wrap=True)
 
@@ -76,7 +78,7 @@ def draw(scene: Scene) -> RenderableType:
 
 def summary(scene: Scene) -> str:
     """A scene in one line, for a pipe."""
-    if not scene.committed:
+    if not scene.received:
         return f"{scene.phase} ..."
     return (
         f"{scene.phase}: {scene.committed:,} committed, {scene.received:,} received,"

@@ -25,6 +25,7 @@ from typing import Self
 
 from penstock.model.errors import Unavailable
 from penstock.process.closing import Closes
+from penstock.process.plugins import to_install
 
 _PORT_TAKEN = ("address already in use", "could not bind")
 # After a kill PostgreSQL's children run on for a moment, and hold the shared memory.
@@ -53,7 +54,7 @@ def beside_python(program: str, *, extra: str) -> Path:
     ours = Path(sys.executable).with_name(program)
     found = ours if ours.exists() else shutil.which(program)
     if found is None:
-        hint = f"pip install 'penstock-cdc[{extra}]'"
+        hint = f"pip install '{to_install(extra)}'"
         raise Unavailable(f"{program} is not installed", "demo", hint=hint)
     return Path(found)
 

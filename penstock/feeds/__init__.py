@@ -88,6 +88,18 @@ class LogEnd:
     time: float = math.inf
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """The changes between two positions: `feed` gives them when its partitions are followed from
+    `begin` on, up to `end`, but for those up to `after`. It changes nothing at the source. Pickles.
+    """
+
+    feed: "Feed"
+    begin: Bookmarks
+    end: LogEnd
+    after: Place | None = None
+
+
 class HistoryLost(PositionLost):
     """The changes after a position are gone, or the source is another one: `gap` says which."""
 
@@ -154,8 +166,10 @@ class Following(Protocol):
         `lag_seconds` (the source's clock minus the time of what is durable; 0 only where it is
         proven that nothing comes after that); `window_seconds` (how far its history reaches back
         from its newest entry) and `window_left_seconds` (how long what is durable stays in it);
-        `reader` (our name at the source); `clock` (the source's, in seconds, at its last answer)
-        and `token` (text that changes with every event and idle token), for `max_gap`; `at_risk`
+        `window_bytes` and `window_left_bytes` (how much log it keeps for us at most, and how much
+        may still come); `reader` (our name at the source); `clock` (the source's, in seconds, at
+        its last answer) and `token` (text that changes with every event and idle token), for
+        `max_gap`; `at_risk`
         (why history may soon be lost); `throttled` (the last call was refused: calls are too many);
         `details`, in the source's own terms."""
 
@@ -352,6 +366,23 @@ class Feed(Protocol):
         `begin` does. A second later by default: times may be cut to seconds, and clocks differ."""
         return LogEnd(time=time.time() + 1.0)
 
+    def span(self, after: At | Place, until: datetime | Place | None) -> Span:
+        """The changes after one position and up to another, None for all that there are now, also
+        where a gap would be passed otherwise. A `Place` may be one without its ordinal, which is -1
+        then. Does I/O, and makes nothing at the source; raises Unavailable, and SettingsError for a
+        position that is none of this source, or that it does not reach back to. By default for
+        times: places of several partitions do not compare."""
+        if isinstance(after, Place) or isinstance(until, Place):
+            raise SettingsError(
+                f"a position of {self.backend} is of one of its partitions, and says nothing of the"
+                " others",
+                "feeds.span-position",
+                hint="write times with a zone, or the words earliest and now",
+            )
+        begun = self.begin(after)
+        end = self.end(begun) if until is None else LogEnd(time=until.timestamp())
+        return Span(feed=self, begin=begun, end=end)
+
     def judged(self, error: PositionLost, bookmark: Bookmark) -> HistoryLost | None:
         """What is lost after a bookmark, which following accepts and the source then refuses with
         this error; None: nothing, as far as is known, and it is tried again. Does I/O; raises
@@ -542,6 +573,16 @@ class TakesSnapshots(Protocol):
         `is_stopped`."""
 
 
+@runtime_checkable
+class SamplesRows(Protocol):
+    """A feed that can give some rows of a table, and changes nothing at the source for it."""
+
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        """Pages with at least so many rows of a table that is followed, if it has them: as of a
+        snapshot, or of the first changes that there are. Nothing goes on from their places. Does
+        I/O; raises Unavailable, SettingsError."""
+
+
 class Collection(Protocol):
     """A collection or table of a source as it is now, to compare it with a stream. Its methods do
     I/O; they raise Unavailable, SettingsError."""
@@ -561,6 +602,15 @@ class Collection(Protocol):
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Identity and document: all, or at most so many by chance. Values are those of messages,
         or the driver's that `compare.same` knows."""
+
+
+@runtime_checkable
+class DatesRows(Protocol):
+    """A collection whose rows name the transaction that wrote them last."""
+
+    def count_before(self, transaction: str) -> tuple[int, int]:
+        """How many rows there are, and how many of them were last written by a transaction that
+        began before this one. Does I/O, as `count`."""
 
 
 @runtime_checkable

@@ -4,7 +4,7 @@ the whole contract, and an example for authors of feeds.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cached_property, lru_cache
 from types import MappingProxyType
@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from penstock.feeds import At, Feed, FeedPlugin, Following, Gap, GapPolicy, Lineage, Listing
+from penstock.feeds.shared import first_pages
 from penstock.model.change import Images, OnError, schema
 from penstock.model.errors import Malformed, SettingsError, Unavailable
 from penstock.model.finding import Finding
@@ -248,6 +249,12 @@ class MemoryFeed(Feed):
 
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         return MemoryDecoder(self.settings, images)
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        return [("memory", "items")]
+
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        return first_pages(self, rows)
 
     def check(self) -> Sequence[Finding]:
         return [Finding(level="ok", subject=self.backend, message="made up in memory")]

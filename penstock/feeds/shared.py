@@ -7,15 +7,18 @@ record.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Generic, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, field_validator
 
-from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost
+from penstock.feeds import At, Feed, Gap, GapPolicy, HistoryLost, Span
 from penstock.model.errors import InvalidPosition, Malformed, PenstockError
 from penstock.model.finding import Finding, failed, finding
+from penstock.model.page import Page
 from penstock.model.position import Bookmark, PartitionId, Place, bookmarks_from_json
 from penstock.model.settings import Duration, Settings, Start
 
@@ -127,6 +130,10 @@ class SettingsFeed(Feed, Generic[S]):
     def on_gap(self) -> GapPolicy:
         return self.settings.on_gap
 
+    def span(self, after: At | Place, until: datetime | Place | None) -> Span:
+        settings = self.settings.model_copy(update={"on_gap": "fail"})
+        return replace(super().span(after, until), feed=type(self)(settings))
+
 
 class PolledFeed(SettingsFeed[P]):
     """The head of a feed whose partitions any number of readers may poll, and whose `start` may be
@@ -218,3 +225,15 @@ def hole_before(bookmark: Bookmark, policy: GapPolicy) -> HistoryLost | None:
         return None
     hole = (bookmark.mark or {})[_HOLE]
     return lost(hole["cause"], None, hole["detail"], policy=policy, hint=_HINT)
+
+
+def first_pages(feed: Feed, rows: int) -> Iterator[Page]:
+    """See `feeds.SamplesRows`: of the first changes, where reading them leaves nothing at the
+    source."""
+    for partition, bookmark in feed.begin("beginning").items():
+        with closing(feed.follow(partition, bookmark)) as following:
+            for page in following.read(1.0):
+                yield page
+                rows -= page.count
+        if rows <= 0:
+            return

@@ -29,6 +29,7 @@ from penstock.leases import Lease, changed
 from penstock.leases.encoding import fields_of, lease_of
 from penstock.leases.stores import ClientStore
 from penstock.model.errors import LeaseLost, SettingsError, Unavailable
+from penstock.process.plugins import to_install
 
 _HINT = (
     "write cosmos://:KEY@ACCOUNT.documents.azure.com:443/DATABASE/CONTAINER, KEY percent-encoded"
@@ -172,7 +173,7 @@ def _entra() -> Any:
         raise SettingsError(
             "a positions URL without a key needs azure-identity",
             "leases",
-            hint="pip install 'penstock-cdc[cosmos-entra]', or write the key into the URL",
+            hint=f"pip install '{to_install('cosmos-entra')}', or write the key into the URL",
         ) from None
     return DefaultAzureCredential()
 

@@ -12,6 +12,7 @@ from penstock.leases import Lease, LeaseStore
 from penstock.leases.holder import KIND, LeaseHolder
 from penstock.leases.owned import OwnedRows
 from penstock.model.errors import SettingsError
+from penstock.model.formats import verify_format
 from penstock.process.backoff import Clock
 
 Kind = Literal["pipeline", "processor"]
@@ -27,8 +28,9 @@ def kind_of(row: Lease) -> str:
 
 
 def verify_kind(rows: Iterable[Lease], kind: Kind) -> None:
-    """Raises SettingsError for a row of another kind."""
+    """Raises SettingsError for a row of another kind, or of a later version."""
     for row in rows:
+        verify_format(row.properties.get("format"), f"the position {row.name!r}")
         found = kind_of(row)
         if found not in ("", kind):
             raise SettingsError(

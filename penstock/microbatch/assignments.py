@@ -58,6 +58,11 @@ class Assignments:
                 self.counts[name] += reported.counts.get(name, 0)
 
     @property
+    def connected(self) -> int:
+        """How many partitions are read."""
+        return len(self._open)
+
+    @property
     def drawn(self) -> int:
         """How many changes tasks have taken."""
         return self.counts["events"]

@@ -137,11 +137,11 @@ class Epochs(ABC):
 
     def watch(self, timeout: float = 0.0) -> None:
         """Opens and ends partitions, saves what is durable if it is time to, then acknowledges it.
-        Waits at most `timeout` seconds for something to do.
+        Waits at most `timeout` seconds for something to do, or until it is time to look up.
 
         Raises LeaseLost if another process saved meanwhile, and PositionLost.
         """
-        self._fresh.wait(timeout)
+        self._fresh.wait(min(timeout, self._roster.due_in))
         self._end()
         self._look_up()
         if self._fresh.is_set() or self._clock() - self._saved_at >= SAVE:

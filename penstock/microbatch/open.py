@@ -7,10 +7,10 @@ from collections.abc import Callable
 from penstock.feeds import Feed
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.draw import Draw
-from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
+from penstock.microbatch.epochs import SAVE, AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.options import BatchLimits, SourceOptions
-from penstock.microbatch.page_server import PAUSE, Pages, PageServer
-from penstock.microbatch.run_folder import is_paused, is_stopping
+from penstock.microbatch.page_server import Pages, PageServer
+from penstock.microbatch.run_folder import Bell, is_paused, is_stopping
 from penstock.microbatch.source_reports import Json, Reading
 from penstock.microbatch.ticket import Report, Request, Ticket
 from penstock.model.errors import PenstockError, SettingsError
@@ -68,6 +68,7 @@ class OpenReading(Pages, Reading):
         self._server = PageServer.of(options, self)
         # Opens partitions, and saves what is durable, so that no page waits for a disk.
         self._watching: threading.Thread | None = None
+        self._bell: Bell | None = None  # of the run folder
         self._stopped = threading.Event()  # it ends
         self._failure: PenstockError | None = None  # what saving failed with: it ends all epochs
 
@@ -77,19 +78,28 @@ class OpenReading(Pages, Reading):
     def take(self, report: Report) -> None:
         self._epochs.take(report)
 
+    def check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
     def is_over(self) -> bool:
-        self._check()
         ends = is_stopping(self._runtime, self._query) or is_paused(self._runtime, self._backend)
         return ends or self._epochs.ends_early()
 
     def _watch(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._epochs.watch(PAUSE)
+                self._epochs.watch(SAVE)
                 self._report()
             except Exception as error:
                 self._failure = PenstockError.of(error, "saving positions")
+                self._wake()
                 return
+
+    def _wake(self) -> None:
+        """Draws that wait for pages look whether their epoch ends."""
+        with self.reader.wake:
+            self.reader.wake.notify_all()
 
     @property
     def durable(self) -> Bookmarks:
@@ -129,19 +139,19 @@ class OpenReading(Pages, Reading):
 
     def connect(self) -> None:
         self._start()
-        self._check()
+        self.check()
         self._epochs.check()
 
     def _start(self) -> None:
         if self._watching is None:
+            if self._runtime is not None:
+                self._bell = Bell(self._runtime, self._wake)
             self._watching = threading.Thread(target=self._watch, daemon=True)
             self._watching.start()
 
-    def _check(self) -> None:
-        if self._failure is not None:
-            raise self._failure
-
     def stop(self, timeout: float) -> None:
         self._stopped.set()
+        if self._bell is not None:
+            self._bell.close()
         self._server.close()
         self._epochs.stop(timeout)

@@ -48,10 +48,11 @@ class Listening(Settings):
 
 class Reports(Settings):
     """The board's TCP server: `tcp:HOST:PORT`, and its key in hexadecimal. Spark redacts options
-    with this name (spark.redaction.regex)."""
+    with this name (spark.redaction.regex). `spans`: whether times of batches are reported, too."""
 
     address: str = ""
     token: SecretStr = SecretStr("")
+    spans: bool = False
 
     def reporter(self, runtime: str | None) -> Reporter | None:
         """To the TCP server, or else to the socket in the run folder, or else none."""
@@ -109,10 +110,12 @@ class SourceOptions(Settings):
     table: str = ""
     on_schema_change: OnSchemaChange = "rest"
     on_misfit: OnMisfit = "FAILFAST"
-    # Of `spark.read`: an SQL condition for the table's rows; how many seconds
-    # its snapshot is held after a use; and bytes of a partition, about.
+    # Of `spark.read`: the changes between two positions (`FROM..TO`) in place of rows.
+    changes: str = ""
+    # Of its rows: an SQL condition; how many seconds their snapshot is held after a use; and bytes
+    # of a partition, about.
     where: str = ""
-    hold: Duration = Field(900.0, gt=0)
+    hold: Duration = Field(300.0, gt=0)
     range_size: Size = Field(32 * 2**20, ge=2**16)
     # How many hash partitions there are; with 1 the column `route` stays null.
     hash_partitions: int = Field(default=1, ge=1, le=1024)
@@ -206,6 +209,10 @@ def read_source(options: Mapping[str, str]) -> tuple[SourceOptions, Feed]:
     _preload("feeds", source.preload)
     found: FeedPlugin = plugin("feeds", source.backend)
     given = {name.removeprefix(_FEED): text for name, text in rest.items()}
+    is_span = not source.changes or ".." in source.changes
+    if not is_span and "changes" in found.settings.model_fields:  # a number, of the memory feed
+        given["changes"] = source.changes
+        source = source.model_copy(update={"changes": ""})
     if source.table and "table" in found.settings.model_fields:
         given = {"table": source.table, **given}
     elif source.table and found.has_lines:

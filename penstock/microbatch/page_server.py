@@ -29,8 +29,9 @@ from penstock.model.errors import Malformed, PenstockError
 from penstock.model.page import Page
 from penstock.process.connections import Server
 
-# Seconds that the clock is not read while no page comes.
-PAUSE = 0.1
+# Seconds between two looks whether an epoch ends, which asks the file system: while pages go out,
+# and while there are none. What wakes a draw without a page has it looked at, too.
+PAUSE, QUIET = 0.1, 1.0
 
 
 class Pages(Protocol):
@@ -42,8 +43,11 @@ class Pages(Protocol):
     def take(self, report: Report) -> None:
         """Takes in what a task reports. The task gets the PenstockError that it raises."""
 
+    def check(self) -> None:
+        """Called for each page of an open epoch. What it raises ends every conversation of one."""
+
     def is_over(self) -> bool:
-        """Whether an open epoch ends now. What it raises ends every conversation of one."""
+        """Whether an open epoch ends now; asked every `PAUSE` seconds, or every `QUIET` ones."""
 
 
 class PageServer(Server):
@@ -102,12 +106,13 @@ class PageServer(Server):
     def _send_pages(self, line: "_Line", request: Request) -> None:
         begun = time.monotonic()
         deadline, latest = begun + request.seconds, begun + max(request.seconds, request.most)
-        is_open, over = not request.ranges, False
+        is_open, over, look_at = not request.ranges, False, begun
         with closing(self._pages.draw(request)) as draw:
             if draw.begins:
                 line.send_value(ReportedPlaces(draw.begins))
             while not over and not line.is_closed:
-                wait = max(0.0, min(PAUSE, deadline - time.monotonic())) if is_open else PAUSE
+                pause = min(look_at, deadline) - time.monotonic() if is_open else PAUSE
+                wait = max(0.0, pause)
                 drawn, over = draw.next(wait)
                 for each in drawn:
                     if isinstance(each, Page):
@@ -116,8 +121,12 @@ class PageServer(Server):
                     else:
                         line.send_value(each)
                 if is_open:
-                    ends = latest if drawn else deadline
-                    over = self._pages.is_over() or over or time.monotonic() >= ends
+                    self._pages.check()
+                    now, ends = time.monotonic(), latest if drawn else deadline
+                    over = over or now >= ends
+                    if not drawn or now >= look_at:
+                        over = self._pages.is_over() or over
+                        look_at = now + (PAUSE if drawn else QUIET)
 
 
 class _Line:

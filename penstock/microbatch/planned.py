@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection
 from contextlib import suppress
 
-from penstock.feeds import Feed
+from penstock.feeds import Feed, LogEnd
 from penstock.microbatch.draw import PlannedDraw
 from penstock.microbatch.options import BatchLimits, SourceOptions
 from penstock.microbatch.page_server import Pages, PageServer
@@ -62,7 +62,8 @@ def bookmarks_of(offset: Json) -> dict[PartitionId, Bookmark]:
 class PlannedReading(Pages, Reading):
     """Plans micro-batches over all partitions of a feed; one thread calls it. With the `Pages` of
     its server: pages go to tasks in splits, or, where tasks make stubs (`late`), through the page
-    server. Where `positions` is None the offsets are the record, and carry marks."""
+    server. Where `positions` is None the offsets are the record, and carry marks. `acknowledges`:
+    the source is told what is durable."""
 
     def __init__(
         self,
@@ -70,10 +71,12 @@ class PlannedReading(Pages, Reading):
         roster: Roster,
         options: SourceOptions,
         positions: Positions | None = None,
+        *,
+        acknowledges: bool = True,
     ) -> None:
         self.reader = self._reservoir = reservoir
         self._roster, self._options = roster, options
-        self._keeper = Keeper(positions, reservoir)
+        self._keeper = Keeper(positions, reservoir if acknowledges else None)
         self._is_record = positions is None  # what offsets are
         self._durable: Bookmarks = {}  # everything up to here is in the sink
         self._initial: Json | None = None  # where a query began whose offsets are the record
@@ -96,6 +99,9 @@ class PlannedReading(Pages, Reading):
     def take(self, report: Report) -> None:
         """Tasks that decode store nothing."""
 
+    def check(self) -> None:
+        """Nothing is saved while tasks read."""
+
     def is_over(self) -> bool:
         """A planned micro-batch ends with its pages."""
         return False
@@ -112,12 +118,16 @@ class PlannedReading(Pages, Reading):
     def end_by_itself(self, feed: Feed) -> None:
         self._ending = feed
 
+    def end_at(self, feed: Feed, end: LogEnd) -> None:
+        """As `end_by_itself`, at an end that is known."""
+        self._run_end = RunEnd(feed, self._reservoir, end)
+
     def next(self, start: Json, limits: BatchLimits) -> Json:
         self._durable, self._limits = bookmarks_of(start), limits
         if self._is_over:
             return start
         if self._ending is not None and self._run_end is None:
-            self._run_end = RunEnd(self._ending, self._reservoir, self._durable)
+            self.end_at(self._ending, self._ending.end(self._durable))
         # The first offset comes at once.
         is_run = self._run_end is not None and start != self._initial
         found = self.advance(self._durable, is_run=is_run)

@@ -1,5 +1,6 @@
-"""The end of a run, of a query that ends by itself (the trigger AvailableNow): what the source had
-when it started. Changes are found to be after it without decoding, but for the last page.
+"""The end of a run, of a query that ends by itself: what the source had when it started (the
+trigger AvailableNow), or a position (a batch of changes). Changes are found to be after it without
+decoding, but for the last page.
 """
 
 import time
@@ -9,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.feeds import Feed
+from penstock.feeds import Feed, LogEnd
 from penstock.model.errors import PositionLost
 from penstock.model.page import Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
@@ -21,11 +22,11 @@ CHILDLESS = 2 * AGAIN
 
 
 class RunEnd:
-    """Pinned when it is made, which does I/O. The rest is called with `wake` held."""
+    """At `log`, which was pinned before this is made. Called with `wake` held."""
 
-    def __init__(self, feed: Feed, reservoir: Reservoir, known: Bookmarks) -> None:
+    def __init__(self, feed: Feed, reservoir: Reservoir, log: LogEnd) -> None:
         self._feed, self._reservoir = feed, reservoir
-        self._log = feed.end(known)
+        self._log = log
         self._pinned_at = time.monotonic()
         self._decoder = feed.decoder("json", "dead-letter")
         # Of partitions of which a change after the end was read: the last place before it.

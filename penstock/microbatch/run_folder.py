@@ -6,11 +6,14 @@ removes the folder of a killed one. Nothing in it is needed to resume.
 
 import os
 import shutil
+import socket
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from penstock.process.closing import Closes
 from penstock.process.processes import is_alive
 
 # The board's socket.
@@ -27,6 +30,9 @@ _OWNER = "owner"
 
 # How many tasks of each query may run at a time.
 _SLOTS = "task-slots"
+
+# `bell-PID`: the socket of a reader process, which the service wakes when it changed one of these.
+_BELL = "bell"
 
 _PREFIX = "penstock-run-"
 
@@ -53,6 +59,13 @@ def query_name(backend: str, attempt: int) -> str:
 
 def stop_query(folder: Path, query: str) -> None:
     (folder / f"{STOP}-{query}").touch()
+    _ring(folder)
+
+
+def stop_queries(folder: Path) -> None:
+    """All of them."""
+    (folder / STOP).touch()
+    _ring(folder)
 
 
 def pause_reader(folder: Path, backend: str, *, is_paused: bool) -> None:
@@ -61,6 +74,7 @@ def pause_reader(folder: Path, backend: str, *, is_paused: bool) -> None:
         file.touch()
     else:
         file.unlink(missing_ok=True)
+    _ring(folder)
 
 
 def is_paused(folder: str | None, backend: str) -> bool:
@@ -82,6 +96,7 @@ def write_task_slots(folder: Path, slots: int) -> None:
     new = folder / f"{_SLOTS}.new"
     new.write_text(str(slots))
     new.replace(folder / _SLOTS)
+    _ring(folder)
 
 
 def read_task_slots(folder: str | None) -> int | None:
@@ -90,6 +105,39 @@ def read_task_slots(folder: str | None) -> int | None:
         return int((Path(folder or "/nowhere") / _SLOTS).read_text())
     except FileNotFoundError:
         return None
+
+
+class Bell(Closes):
+    """Calls `changed`, in a thread, when the service has changed what readers look at in `folder`.
+    Nothing depends on it: who looks now and then sees the same later."""
+
+    def __init__(self, folder: str, changed: Callable[[], None]) -> None:
+        self._path, self._changed = Path(folder) / f"{_BELL}-{os.getpid()}", changed
+        self._path.unlink(missing_ok=True)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(self._path))
+        threading.Thread(target=self._listen, name="bell", daemon=True).start()
+
+    def _listen(self) -> None:
+        with suppress(OSError):  # closed
+            while self._path.exists():
+                self._socket.recv(1)
+                self._changed()
+
+    def close(self) -> None:
+        self._path.unlink(missing_ok=True)
+        # Closing alone does not wake a thread that is in recv.
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+
+def _ring(folder: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ringing:
+        ringing.setblocking(False)
+        for bell in folder.glob(f"{_BELL}-*"):
+            with suppress(OSError):  # its process has ended, or has others to hear
+                ringing.sendto(b"", str(bell))
 
 
 def _sweep(parent: Path) -> None:

@@ -49,9 +49,9 @@ class Source:
         self._feed, self._positions = feed, positions
         self._give_up: float | None = None  # when a stop ends without a save, once one has failed
         self._runtime, self._query = options.runtime, options.query
-        self._limits = options.limits
+        self._limits, self._has_rows = options.limits, options.snapshot == "initial"
         board = Reporter(Path(options.runtime) / BOARD) if options.runtime else None
-        self._reports = reports = SourceReports(board, feed)
+        self._reports = reports = SourceReports(board, feed, spans=options.reports.spans)
         if positions is not None:
             positions.on_write = reports.saved
         gaps = GapLog(positions, report=partial(reports.report, now=True))
@@ -59,8 +59,7 @@ class Source:
         if options.mode == "rows" or positions is None:
             reservoir = Reservoir(feed, limit=options.buffer, gaps=gaps, watch=reports.report)
             planned = PlannedReading(reservoir, Roster(feed), options, positions)
-            has_rows = options.snapshot == "initial"
-            self._reading = AfterFirstRows(planned, feed) if has_rows else planned
+            self._reading = AfterFirstRows(planned, feed) if self._has_rows else planned
         else:
             # Tasks of open micro-batches read what anyone may read; all else is read here.
             make = assigned if feed.polled else buffered
@@ -96,7 +95,8 @@ class Source:
         positions = self._positions
         begun: Bookmarks = {} if positions is None else positions.load()
         if not begun:
-            begun = self._feed.begin()
+            # With its rows first a query has the changes from now on, wherever `start` is.
+            begun = self._feed.begin("now" if self._has_rows else None)
             begun = begun if positions is None else positions.begin(begun)
         if self._runtime:
             self._remaining.open()

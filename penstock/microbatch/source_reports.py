@@ -12,7 +12,13 @@ from penstock.microbatch.ticket import Part
 from penstock.model.position import Bookmark, Bookmarks
 from penstock.ops.partitions import DISCONNECTED, ENDED, READING
 from penstock.ops.reporter import Reporter
-from penstock.ops.reports import BatchReport, GapReport, MeasureReport, PartitionReport
+from penstock.ops.reports import (
+    BatchReport,
+    GapReport,
+    MeasureReport,
+    PartitionReport,
+    SpansReport,
+)
 from penstock.process.histograms import observed
 from penstock.reading.gaps import GapLog
 from penstock.reading.partition_reports import PartitionReports, summed
@@ -20,9 +26,9 @@ from penstock.reading.remaining import Remaining
 from penstock.reading.reservoir import Reservoir
 from penstock.reading.silences import Silences
 
-# Seconds between two reports.
-REPORT = 0.5
-
+# Seconds between two reports, and between two of the same.
+REPORT, SAME = 0.5, 2.0
+_PLACES = 200  # that one report of a save names
 
 Json = dict[str, Any]
 
@@ -61,14 +67,15 @@ class Reading(Protocol):
 
 class SourceReports:
     """Reports on `board`; None: each call returns at once. `show` comes before the first `report`.
-    `stopped`: everything is saved and nothing more is read."""
+    `spans`: also what each save covers. `stopped`: everything is saved and nothing more is read."""
 
-    def __init__(self, board: Reporter | None, feed: Feed) -> None:
+    def __init__(self, board: Reporter | None, feed: Feed, *, spans: bool = False) -> None:
         self.batches = 0
         self.stopped = False
-        self._board, self._backend, self._feed = board, feed.backend, feed
+        self._board, self._backend, self._feed, self._spans = board, feed.backend, feed, spans
         self._partitions = PartitionReports(board, feed.backend) if board else None
         self._reported = 0.0  # when, by the monotonic clock
+        self._moved: Any = None  # what moves, as it was then
         self._reporting = threading.Lock()  # one report at a time
         self._ended: Mapping[str, Any] | None = None  # the offset where the last micro-batch ended
         self._drawn = 0  # changes up to there
@@ -79,10 +86,16 @@ class SourceReports:
         self._reading, self._gaps = reading, gaps
         self._silences, self._remaining = silences, remaining
 
-    def saved(self, seconds: float, error: str) -> None:
+    def saved(self, seconds: float, error: str, written: Bookmarks) -> None:
         """Reports a save of positions: how long it took, and why it failed ("": it did not)."""
         if self._board is None:
             return
+        ended, names = time.time_ns(), list(written)
+        for first in range(0, len(names) if self._spans else 0, _PLACES):
+            places = {str(name): _place(written[name]) for name in names[first : first + _PLACES]}
+            saved = {name: place for name, place in places.items() if place is not None}
+            began = ended - int(seconds * 1e9)
+            self._board.report(self._backend, SpansReport(saved=saved, began=began, ended=ended))
         report = MeasureReport(
             positions_error=error,
             saved=int(not error),
@@ -106,11 +119,19 @@ class SourceReports:
         if not self._reporting.acquire(blocking=now):
             return
         try:
-            if now or time.monotonic() - self._reported >= REPORT:
+            since = time.monotonic() - self._reported
+            if now or (since >= REPORT and (self._moves() or since >= SAME)):
                 self._reported = time.monotonic()
                 self._send(self._board, self._partitions)
         finally:
             self._reporting.release()
+
+    def _moves(self) -> bool:
+        """Whether anything was read or stored, came or went since this was asked last."""
+        reader, before = self._reading.reader, self._moved
+        counts = dict(reader.counts), reader.drawn, self.batches
+        self._moved = *counts, reader.connected, self._reading.durable
+        return bool(self._moved != before)
 
     def _send(self, board: Reporter, partitions: PartitionReports) -> None:
         checked = self._silences.checked(self._rows())

@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from penstock.microbatch.follower import Follower
 from penstock.microbatch.late import Attempt, SideChannel, as_changes, columns_of, stub_schema
-from penstock.microbatch.options import Reports, read_sink, read_source
+from penstock.microbatch.options import Reports, SinkOptions, read_sink, read_source
 from penstock.microbatch.page_client import PageClient
+from penstock.microbatch.page_times import PageTimes
 from penstock.microbatch.rows import Batches, DecodedPage, read_rows
 from penstock.microbatch.ticket import (
     TICKETS,
@@ -94,10 +95,10 @@ def _decoder(pickled: bytes) -> Decoder:
 @cache
 def _sink(
     options: frozenset[tuple[str, str]], *, on_driver: bool = False
-) -> tuple[Sink, str, Reporter | None]:
+) -> tuple[Sink, SinkOptions, Reporter | None]:
     chosen, sink = read_sink(dict(options))
     reports = Reports() if on_driver else chosen.reports
-    return sink, chosen.sink, reports.reporter(chosen.runtime)
+    return sink, chosen, reports.reporter(chosen.runtime)
 
 
 def read_split(
@@ -113,14 +114,18 @@ def read_split(
     if isinstance(split, Ticket) and side_channel is None:
         yield ticket_row(split, pickled)
         return
+    changes = changes_of(split, decoder, typed, board)
+    yield from changes if side_channel is None else side_channel.write(changes)
+
+
+def changes_of(
+    split: Part, decoder: Decoder, typed: TypedRows | None, board: Reporter | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a split, as batches or as `typed` rows."""
     decode = partial(_decoded, decoder, board=board)
     pages = read_rows(split, decode) if isinstance(split, RowsSplit) else _pages(split, decode)
-    changes = (
-        batch
-        for whole, kept in pages
-        for batch in (kept if typed is None else typed.of_page(whole, kept))
-    )
-    yield from changes if side_channel is None else side_channel.write(changes)
+    for whole, kept in pages:
+        yield from kept if typed is None else typed.of_page(whole, kept)
 
 
 def _pages(split: Split | Ticket, decode: Callable[[Page], Batches]) -> Iterator[DecodedPage]:
@@ -148,13 +153,14 @@ def write_changes(
 ) -> Receipt:
     """Stores the changes of one task and reports the progress. While an epoch runs, what is stored
     is reported to the reader process and counted here; the receipt counts the rest only."""
-    sink, name, board = _sink(frozenset(options.items()))
+    sink, chosen, board = _sink(frozenset(options.items()))
     freeze_garbage()
     clients: list[PageClient] = []
-    progress = _Progress(clients, board, name)
+    times = PageTimes(board) if board is not None and chosen.reports.spans else None
+    progress = _Progress(clients, board, chosen.sink, times)
     side_channel = _side_channel(options, attempt)
     try:
-        receipt = sink.write(_changes(batches, board, clients, side_channel), progress)
+        receipt = sink.write(_changes(batches, board, clients, side_channel, times), progress)
         progress.stored(receipt.position)
         for client in clients:
             client.finish()
@@ -172,11 +178,20 @@ def write_changes(
 class _Progress(Progress):
     """Places go to the reader process, reports to the board; `counted` of the running totals."""
 
-    def __init__(self, clients: Sequence[PageClient], board: Reporter | None, name: str) -> None:
+    def __init__(
+        self,
+        clients: Sequence[PageClient],
+        board: Reporter | None,
+        name: str,
+        times: PageTimes | None,
+    ) -> None:
         self.counted: Counter[str] = Counter()
         self._clients, self._board, self._name = clients, board, name
+        self._times = times
 
     def stored(self, position: Position) -> None:
+        if self._times is not None:
+            self._times.stored(position)
         for client in self._clients:
             client.stored(position)
 
@@ -206,12 +221,12 @@ def _totals(*, published: int, duplicates: int, size: int) -> dict[str, int]:
 
 def commit_receipts(options: Mapping[str, str], receipts: Sequence[Receipt]) -> None:
     """In the driver's commit process: what was done is counted."""
-    _, name, board = _sink(frozenset(options.items()), on_driver=True)
+    _, chosen, board = _sink(frozenset(options.items()), on_driver=True)
     if board is None or not receipts:
         return
     for receipt in receipts:
         totals = _totals(**{key: getattr(receipt, key) for key in _COUNTS})
-        add_sink_report(board, name, {"connected": True, **totals, **receipt.numbers})
+        add_sink_report(board, chosen.sink, {"connected": True, **totals, **receipt.numbers})
 
 
 def _changes(
@@ -219,6 +234,7 @@ def _changes(
     board: Reporter | None,
     clients: list[PageClient],
     side_channel: SideChannel | None,
+    times: PageTimes | None,
 ) -> Iterator[pa.RecordBatch]:
     """Rows with late columns; of tickets their pages' changes. `clients` gets one for each."""
     for batch in batches:
@@ -226,7 +242,7 @@ def _changes(
             for ticket, decoder in tickets(batch):
                 client = Follower(ticket) if ticket.feed else PageClient(ticket)
                 clients.append(client)
-                yield from _from_pages(client, _decoder(decoder), board)
+                yield from _from_pages(client, _decoder(decoder), board, times)
         elif batch.num_rows:
             yield from [as_changes(batch)] if side_channel is None else side_channel.join(batch)
     if side_channel is not None:
@@ -234,11 +250,14 @@ def _changes(
 
 
 def _from_pages(
-    client: PageClient, decoder: Decoder, board: Reporter | None
+    client: PageClient, decoder: Decoder, board: Reporter | None, times: PageTimes | None
 ) -> Iterator[pa.RecordBatch]:
     measures = Measures(board)
     for page in tidied(client.pages()):
+        handed = time.time_ns() if times is not None else 0
         changes = list(_decoded(decoder, page, board))
+        if times is not None:
+            times.decoded(page, changes, handed)
         client.handed_on(page, changes)
         measures.page(page, changes)
         yield from changes

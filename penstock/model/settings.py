@@ -10,7 +10,14 @@ from decimal import Decimal
 from typing import Annotated, Any
 
 import orjson
-from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, SecretStr
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    PlainSerializer,
+    SecretStr,
+    SerializationInfo,
+)
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)")
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -33,6 +40,22 @@ def parse_duration(value: Any) -> Any:
     return value
 
 
+def duration_text(seconds: float) -> str:
+    """`10m`, `1.5s`: the longest unit of which it is a whole number, else seconds."""
+    exact = Decimal(repr(seconds))
+    for unit, length in sorted(_SECONDS.items(), key=lambda each: -each[1]):
+        text = f"{int(exact / Decimal(repr(length)))}{unit}"
+        if seconds and parse_duration(text) == seconds:
+            return text
+    return f"{exact:f}s" if seconds else "0s"
+
+
+def size_text(size: int) -> str:
+    """`64MiB`; `1500B` where it is no whole number of a larger unit."""
+    unit = next(each for each in ("TiB", "GiB", "MiB", "KiB", "B") if not size % _BYTES[each])
+    return f"{size // _BYTES[unit]}{unit}" if size else "0B"
+
+
 def parse_start(value: Any) -> Any:
     """Where reading starts: YAML makes times, options have tokens as JSON. Raises ValueError."""
     if isinstance(value, str) and value.lstrip().startswith("{"):
@@ -52,14 +75,20 @@ def parse_size(value: Any) -> Any:
     return value
 
 
+# The context of a dump that people read: sizes are as in a file, and not numbers.
+WRITTEN = {"written": True}
+
+
+def _size(size: int, info: SerializationInfo) -> int | str:
+    return size_text(size) if info.context == WRITTEN else size
+
+
 # Seconds.
-Duration = Annotated[
-    float, BeforeValidator(parse_duration), PlainSerializer(lambda s: f"{Decimal(repr(s)):f}s")
-]
+Duration = Annotated[float, BeforeValidator(parse_duration), PlainSerializer(duration_text)]
 # A word, a time or a token.
 Start = Annotated[str | dict[str, Any], BeforeValidator(parse_start)]
 # Bytes.
-Size = Annotated[int, BeforeValidator(parse_size)]
+Size = Annotated[int, BeforeValidator(parse_size), PlainSerializer(_size)]
 # Prints as ***; `.get_secret_value()` reads it.
 Secret = SecretStr
 

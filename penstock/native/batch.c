@@ -98,6 +98,10 @@ static struct text tenant(const struct build *b, int64_t row, uint8_t *space) {
     return (void)row, (void)space, b->page->setup.tenant;
 }
 
+static struct text mark(const struct build *b, int64_t row, uint8_t *space) {
+    return (void)row, (void)space, b->page->setup.mark;
+}
+
 static struct text operation(const struct build *b, int64_t row, uint8_t *space) {
     return (void)space, b->page->setup.operations[rows_of(b)[row].operation];
 }
@@ -309,7 +313,8 @@ static void columns(struct build *b) {
     b->holder->owned[b->holder->owned_count++] = zeros;
     if (p->setup.lines) texts(b, description, nothing);
     else nulls(b, zeros, 3); /* delta */
-    nulls(b, zeros, 3); /* mark */
+    if (p->setup.mark.at) texts(b, mark, nothing);
+    else nulls(b, zeros, 3); /* mark */
     nulls(b, zeros, 2); /* route */
 }
 

@@ -13,7 +13,12 @@ struct piece {
     int64_t size;
 };
 
-enum { CONST, RAW, TEXT, PICK, TIME, PLACE, STRINGS, SIZE, COUNT, EDGE, BEHIND };
+enum { CONST, RAW, TEXT, PICK, TIME, PLACE, STRINGS, SIZE, COUNT, EDGE, BEHIND, HEADER };
+
+struct formatting {
+    const struct piece *pieces;
+    int64_t count;
+};
 
 #define UNKNOWN INT64_MIN /* the caller has to do it in its other way */
 
@@ -22,6 +27,13 @@ EXPORT int64_t penstock_format_bound(const struct piece *pieces, int32_t count,
 EXPORT int64_t penstock_format(const struct piece *pieces, int32_t count,
                               const struct column *columns, int64_t rows, int64_t first,
                               uint8_t *out, int32_t *ends);
+EXPORT int64_t penstock_format_all_bound(const struct formatting *all, int32_t count,
+                                         const struct column *columns, int64_t rows);
+EXPORT int64_t penstock_format_all(const struct formatting *all, int32_t count,
+                                   const struct column *columns, int64_t rows, uint8_t *out,
+                                   int32_t *ends);
+EXPORT int64_t penstock_format_sizes(const int32_t *one, const int32_t *other, int64_t rows,
+                                     int64_t *sizes);
 
 /* Of the four values of an EDGE, from `form` on: in the middle, the first, the last, the only. */
 static const uint8_t *edge(const struct piece *p, const struct column *c, int64_t row,
@@ -74,7 +86,7 @@ int64_t penstock_format_bound(const struct piece *pieces, int32_t count,
         const struct column *c = columns + p->a, *d = columns + p->b;
         switch (p->kind) {
         case CONST: total += rows * p->size; break;
-        case RAW: total += span(c, rows) + rows * p->size; break;
+        case RAW: case HEADER: total += span(c, rows) + rows * p->size; break;
         case TEXT: total += grown(span(c, rows), p->form) + rows * (5 + p->size); break;
         case PLACE: total += grown(span(c, rows), p->form) + rows * 32; break;
         case PICK:
@@ -148,11 +160,12 @@ int64_t penstock_format(const struct piece *pieces, int32_t count, const struct 
             }
             }
             if (is_null(c, row)) {
-                at = put(at, p->data, p->size);
+                if (p->kind != HEADER) at = put(at, p->data, p->size);
                 continue;
             }
             uint8_t *next = NULL;
             switch (p->kind) {
+            case HEADER: at = put(at, p->data, p->size); /* fall through */
             case RAW:
             case TEXT: {
                 const uint8_t *text = value(c, row, &size);
@@ -174,4 +187,39 @@ int64_t penstock_format(const struct piece *pieces, int32_t count, const struct 
         ends[row + 1] = (int32_t)(at - out);
     }
     return at - out;
+}
+
+int64_t penstock_format_all_bound(const struct formatting *all, int32_t count,
+                                  const struct column *columns, int64_t rows) {
+    int64_t total = 0;
+    for (const struct formatting *f = all; f < all + count; f++)
+        total += penstock_format_bound(f->pieces, (int32_t)f->count, columns, rows);
+    return total;
+}
+
+/* What each of several formatters makes of the same rows, one behind the other. `ends` has
+ * `rows + 1` numbers for each, all of them from `out` on. Returns as `penstock_format`. */
+int64_t penstock_format_all(const struct formatting *all, int32_t count,
+                            const struct column *columns, int64_t rows, uint8_t *out,
+                            int32_t *ends) {
+    int64_t total = 0;
+    for (const struct formatting *f = all; f < all + count; f++, ends += rows + 1) {
+        int64_t size = penstock_format(f->pieces, (int32_t)f->count, columns, rows, 0, out + total,
+                                       ends);
+        if (size < 0) return size;
+        for (int64_t i = 0; i <= rows; i++) ends[i] += (int32_t)total;
+        total += size;
+    }
+    return total;
+}
+
+/* Bytes of each row in two results together; returns the most. */
+int64_t penstock_format_sizes(const int32_t *one, const int32_t *other, int64_t rows,
+                              int64_t *sizes) {
+    int64_t most = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        sizes[i] = one[i + 1] - one[i] + other[i + 1] - other[i];
+        if (sizes[i] > most) most = sizes[i];
+    }
+    return most;
 }

@@ -26,9 +26,9 @@ enum { TENANT_NONE, TENANT_SAME, TENANT_FIELD };
 
 /* What a page's changes have in common, and how to decode them. Operations: their names; the first
  * three are INSERT, UPDATE and DELETE. `lines`: images are lines of COPY, and all else is as with
- * `json`. `events`: what every event id begins with. */
+ * `json`. `events`: what every event id begins with; `mark`: that of all changes. */
 struct setup {
-    struct text payload, backend, partition, database, tenant, events;
+    struct text payload, backend, partition, database, tenant, events, mark;
     const struct text *operations;
     int64_t captured_at;
     int32_t streamed, json, tenant_rule, lines;

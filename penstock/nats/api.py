@@ -2,6 +2,7 @@
 
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -22,6 +23,8 @@ _OF_PEERS = ("offline", "insufficient storage")
 _NOT_FOUND = {10059, 10037, 10043}
 _WILD = {"*": "*", ">": ">"}
 # err_code -> (what to raise, remedy). Codes: errors.json of nats-server.
+_SHOWN = 20  # names in a hint
+
 _ERRORS: Mapping[int, tuple[type[PenstockError], str]] = {
     10039: (SettingsError, "enable JetStream for the account"),
     10076: (SettingsError, "start nats-server with JetStream enabled (-js, or jetstream {})"),
@@ -130,6 +133,14 @@ class JetStream:
             found += page
             if not page or len(found) >= answer.get("total", 0):
                 return found
+
+    def those_there(self) -> str:
+        """The names of all streams, as the begin of a hint; "" where the account may not know."""
+        with suppress(PenstockError):
+            names = [name for name in self.names(">") if not name.startswith(("KV_", "OBJ_"))]
+            more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            return f"there are: {', '.join(sorted(names)[:_SHOWN])}{more}. " if names else ""
+        return ""
 
     def last(self, stream: str, subject: str) -> Stored | None:
         """The last message stored under `subject` (may have wildcards), as its leader has it."""

@@ -74,7 +74,8 @@ class PullConsumer:
             **config,
         })  # fmt: skip
         if made is None:
-            raise SettingsError(f"there is no stream {stream!r}", "nats", hint=hint)
+            there = JetStream(connection).those_there()
+            raise SettingsError(f"there is no stream {stream!r}", "nats", hint=there + hint)
         self.pending = int(made["num_pending"])  # messages after the last that was returned
         name = made["name"]
         self._next = f"{connection.api}.CONSUMER.MSG.NEXT.{stream}.{name}"

@@ -5,7 +5,7 @@ import socket
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp
 from multiprocessing.connection import Connection
@@ -23,6 +23,7 @@ from penstock.process.closing import Closes
 # Counters of processes. A process that ended does not count any more; the oldest are forgotten.
 _REMEMBERED = 50_000  # a sink of tables has five for each
 _LATELY = 10.0  # seconds over which a rate is told
+_IDLE = 60.0  # seconds without a change stored, after which a latency is not the present's
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 R = TypeVar("R", bound=StatusReport)
@@ -82,6 +83,11 @@ class Entry(Generic[R]):
         )
 
 
+def is_idle(sink: Entry[Any], now: float) -> bool:
+    """Whether what a sink reported of its latency is of long ago."""
+    return now - sink.changed.get("acknowledged", sink.since) > _IDLE
+
+
 def _is_calm(value: Any, bound: float) -> bool:
     return not value or (isinstance(value, int | float) and value <= bound)
 
@@ -132,6 +138,8 @@ class Board(Closes):
         self._counted: OrderedDict[tuple[str, str, str, str], float] = OrderedDict()
         self._lock = threading.Lock()
         self._socket: socket.socket | None = None
+        # Of each kind that is passed on: to what.
+        self._passed: dict[str, Callable[[str, Any], None]] = {}
 
     def __enter__(self) -> Self:
         """Binds the socket, replacing one that a dead process left; raises SettingsError."""
@@ -166,6 +174,15 @@ class Board(Closes):
                     if name.partition("/")[0] == backend:
                         del entries[name]
 
+    @contextlib.contextmanager
+    def passing_on(self, kind: type[R], take: Callable[[str, R], None]) -> Iterator[None]:
+        """Within it, `take` gets each report of the kind, and whose it is."""
+        self._passed[kind.kind] = take
+        try:
+            yield
+        finally:
+            del self._passed[kind.kind]
+
     def serve(self, connection: Connection) -> None:
         """Confirms the reports of one TCP connection; raises EOFError or OSError at its end."""
         while True:
@@ -180,6 +197,10 @@ class Board(Closes):
         sender: str = "",
     ) -> None:
         """Merges a report. Its counters, and `totals`, are those of the process `sender`."""
+        if (take := self._passed.get(report.kind)) is not None:
+            take(name, report)
+        if not report.is_kept:
+            return
         with self._lock:
             gains = {
                 key: self._gain((report.kind, name, key, sender), total)

@@ -7,6 +7,7 @@ healthy, however connected it is; an idle one that has nothing to do is.
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from penstock.ops.board import Entry, Snapshot
@@ -45,10 +46,11 @@ _STARTING = 120.0
 
 
 class Remedy(NamedTuple):
-    """What to do, and the page of the documentation with more of it."""
+    """What to do, the page of the documentation with more of it, and the action that does it."""
 
     do: str
     see: str
+    action: str = ""
 
 
 STAND_BY = Remedy(
@@ -57,12 +59,16 @@ STAND_BY = Remedy(
 )
 _STANDS = Remedy(
     "Remove the cause; it goes on by itself, or at once with: penstock retry.",
-    "reference/operations/#a-backend-that-fails",
-)
+    "reference/operations/#a-backend-that-fails", "retry",
+)  # fmt: skip
 _AWAY = Remedy("Look at its server and the network; it is tried again.", _STANDS.see)
 _STARTS = Remedy("It goes on by itself; if not, the log says why.", _STANDS.see)
-_PAUSED = Remedy("To go on: penstock resume.", "reference/operations/#actions")
-_STALE = Remedy("Load its tables anew, then: penstock gaps mend.", "how-to/recover-from-a-gap/")
+# Of a start that takes no longer than starts do.
+STARTING = Remedy(f"It starts; that may take {_STARTING:.0f} s.", _STANDS.see)
+_PAUSED = Remedy("To go on: penstock resume.", "reference/operations/#actions", "resume")
+_STALE = Remedy(
+    "Load its tables anew, then: penstock gaps mend.", "how-to/recover-from-a-gap/", "mend"
+)
 _RISK = Remedy(
     "Bring the sink up to speed, or let the source keep more.",
     "reference/operations/#the-window-of-history",
@@ -80,16 +86,18 @@ _REFUSED = Remedy(
     "how-to/snapshots/#how-long-changes-are-kept",
 )
 _TABLE = Remedy(
-    "Remove the cause, then: penstock tables resume.", "how-to/dead-letters/#a-suspended-table"
-)
+    "Remove the cause, then: penstock tables resume.",
+    "how-to/dead-letters/#a-suspended-table", "resume-table",
+)  # fmt: skip
 
 
 class Complaint(NamedTuple):
-    """One thing that is wrong; never ok."""
+    """One thing that is wrong; never ok. `about`: the arguments of the remedy's action."""
 
     health: Health
     reason: str
     remedy: Remedy
+    about: Mapping[str, str] = MappingProxyType({})
 
 
 def worst(found: Sequence[Complaint]) -> Health:
@@ -117,7 +125,9 @@ def complaints(
     # A shared sink's progress is not evidence about one backend.
     alone = tuple(sinks.values()) if len(backends) == 1 else ()
     found = [
-        each._replace(reason=f"backend {name}: {each.reason}")
+        each._replace(
+            reason=f"backend {name}: {each.reason}", about={"backend": name, **each.about}
+        )
         for name in backends
         for each in _Backend(name, snapshot, alone, now, limits).complaints(started)
     ]
@@ -154,13 +164,14 @@ class _Backend:
             waited = self._now - query.changed.get("begun", query.since)
             why = query.report.last_error
             patience = limits.stalled_after if why else inf
-            remedy = _AWAY if why else _STARTS
+            remedy = _AWAY if why else STARTING
             yield _lasting(waited, patience, remedy, f"has not begun for {waited:.0f} s", why)
         elif entry is None:
             # It may have joined a pipeline that runs.
             waited = self._now - max(started, query.since if query is not None else started)
             reason = f"has not reported for {waited:.0f} s since the start"
-            yield _lasting(waited, _STARTING, _STARTS, reason)
+            remedy = STARTING if waited < _STARTING else _STARTS
+            yield _lasting(waited, _STARTING, remedy, reason)
         elif entry.report.stopped:
             yield Complaint("unhealthy", "has stopped", _STARTS)
         else:
@@ -199,7 +210,7 @@ class _Backend:
             if gap.report.stale:
                 causes = ", ".join(sorted(gap.report.counts))
                 reason = f"partition {partition} is stale: it has lost changes ({causes})"
-                yield Complaint("degraded", reason, _STALE)
+                yield Complaint("degraded", reason, _STALE, {"partition": partition})
         if state := source.source_state:
             reason = source.source_message or f"the source is {state}"
             yield Complaint("degraded", reason, _RISK)
@@ -296,9 +307,10 @@ def _disconnected(
     entry: Entry[SourceReport] | Entry[SinkReport], now: float, limits: Thresholds
 ) -> Iterator[Complaint]:
     if not _is_connected(entry.report):
-        gone = now - entry.changed.get("connected", entry.since)
-        reason = f"disconnected for {gone:.0f} s"
-        yield _lasting(gone, limits.stalled_after, _AWAY, reason, entry.report.last_error)
+        since, why = entry.changed.get("connected", entry.since), entry.report.last_error
+        reason = f"disconnected for {now - since:.0f} s"
+        remedy = STARTING if since == entry.since and not why else _AWAY
+        yield _lasting(now - since, limits.stalled_after, remedy, reason, why)
 
 
 def _is_connected(report: SourceReport | SinkReport) -> bool:
@@ -320,11 +332,13 @@ def _table_complaints(snapshot: Snapshot) -> Iterator[Complaint]:
             does = "is suspended" if state == "suspended" else "waits"
             why = table.error if state == "waiting" else table.reason
             reason = f"{who}table {name} {does} since {table.since} ({why})"
-            yield Complaint("degraded", reason, _TABLE)
+            about = {"backend": table.backend, "table": table.table}
+            yield Complaint("degraded", reason, _TABLE, about)
     for (who, state), count in counts.items():
         if count > _NAMED:
             does = "are suspended" if state == "suspended" else "wait"
-            yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}", _TABLE)
+            remedy = _TABLE._replace(action="")
+            yield Complaint("degraded", f"{who}{count - _NAMED} more tables {does}", remedy)
 
 
 def partition_health(row: PartitionReport, limits: Thresholds, *, is_stale: bool) -> str:

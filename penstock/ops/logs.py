@@ -8,7 +8,8 @@ import re
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import orjson
@@ -53,6 +54,17 @@ def hide(secrets: Iterable[str]) -> None:
     for each in structlog.get_config()["processors"]:
         if isinstance(each, Blot):
             each.add(secrets)
+
+
+@contextmanager
+def also_through(processor: Processor) -> Iterator[None]:
+    """Within it, `processor` gets every event, without secrets, before it becomes a line."""
+    processors = structlog.get_config()["processors"]
+    processors.insert(-1, processor)
+    try:
+        yield
+    finally:
+        processors.remove(processor)
 
 
 def _renderer(form: Format, *, colors: bool) -> Processor:

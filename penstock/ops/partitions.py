@@ -53,6 +53,13 @@ def at_risk(report: ReadingReport, share: float) -> str:
     window, left = report.window_seconds, report.window_left_seconds
     if report.at_risk:
         return report.at_risk
+    keeps, room = report.window_bytes, report.window_left_bytes
+    if keeps is not None and room is not None and room < share * keeps:
+        return (
+            f"at_risk: the source gives our place up after {room >> 20} MiB more of its log (it"
+            f" keeps {keeps >> 20} MiB): bring the sink or the pipeline up to speed, or let the"
+            " source keep more"
+        )
     if window is None or left is None or window < _BEGUN or left >= share * window:
         return ""
     return (

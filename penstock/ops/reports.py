@@ -8,7 +8,7 @@ manual's tables are derived from that. An unknown field is a TypeError where it 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from math import inf
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 Over = Literal["", "sum", "max"]
 
@@ -72,13 +72,15 @@ class StatusReport:
 
     Not slotted: the status of a backend inherits from several. `expires`: seconds without a report
     after which the thing has gone. `of_backend`: its name is that of a backend, or begins with it;
-    `has_rows`: a backend has many, named BACKEND/KEY.
+    `has_rows`: a backend has many, named BACKEND/KEY. `is_kept`: the board merges it, or else only
+    passes it on.
     """
 
     kind: ClassVar[str]
     expires: ClassVar[float] = inf
     of_backend: ClassVar[bool] = True
     has_rows: ClassVar[bool] = False
+    is_kept: ClassVar[bool] = True
     named: Mapping[str, Any]
 
     def __new__(cls, **named: Any) -> Self:
@@ -90,12 +92,13 @@ class StatusReport:
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessReport(StatusReport):
-    """Of all workers of the pipeline."""
+    """Of all workers of the pipeline, and of the service."""
 
     kind = "process"
     of_backend = False
 
     unknown_types: Mapping[str, int] = counted(dict, "Types that are delivered as their text.")
+    notifications: Mapping[str, int] = counted(dict, "As in the status.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +142,13 @@ class ReadingReport(StatusReport):
     window_left_seconds: float | None = told(
         None, "How long the stored position stays in the source's history: alert when it falls.",
         series="window_left_seconds", chart="window_left_seconds",
+    )  # fmt: skip
+    window_bytes: int | None = told(
+        None, "How much log the source keeps for the reader at most.", series="window_bytes"
+    )
+    window_left_bytes: int | None = told(
+        None, "How much log may still come until the source gives the reader up: alert when it"
+        " falls.", series="window_left_bytes", chart="window_left_bytes",
     )  # fmt: skip
     at_risk: str = told("", "Why changes may soon be lost, and what to do.")
     last_error: str = told("", "What failed last.")
@@ -409,10 +419,38 @@ class TableStatus(StatusReport):
         return {name: value for name, value in found if value is not None}
 
 
+class StoredBatch(NamedTuple):
+    """A page that is stored. Times are nanoseconds since 1970 UTC: read from the source, handed to
+    a task, decoded, stored."""
+
+    partition: str
+    place: str
+    changes: int
+    captured: int
+    handed: int
+    decoded: int
+    stored: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpansReport(StatusReport):
+    """Of a backend, for spans: what a task stored, what its reader saved, or Spark's last
+    micro-batch of rows."""
+
+    kind = "spans"
+    is_kept = False
+
+    stored: Sequence[Sequence[Any]] = told(tuple, "The fields of each `StoredBatch`.")
+    saved: Mapping[str, str] = told(dict, "Partition to place.")
+    began: int = told(0, "When the save began, in nanoseconds since 1970 UTC.")
+    ended: int = told(0, "When it ended.")
+    micro_batch: Mapping[str, Any] = told(dict, "`id`, and Spark's `timings` in milliseconds.")
+
+
 KINDS: Mapping[str, type[StatusReport]] = {
     each.kind: each
     for each in (
         ProcessReport, QueryReport, SourceReport, PartitionReport, MeasureReport, BatchReport,
-        GapReport, SnapshotsReport, SinkReport, TableStatus,
+        GapReport, SnapshotsReport, SinkReport, TableStatus, SpansReport,
     )
 }  # fmt: skip

@@ -9,6 +9,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, NamedTuple
@@ -33,6 +34,15 @@ class OpsRequest:
     body: bytes = b""
     ids: Mapping[str, Any] = field(default_factory=dict)
     client: str = ""
+
+
+def _is_of_this_machine(request: OpsRequest) -> bool:
+    if {"forwarded", "x-forwarded-for", "via"} & request.headers.keys():
+        return False
+    with suppress(ValueError):
+        client = ip_address(request.client)
+        return (getattr(client, "ipv4_mapped", None) or client).is_loopback
+    return False
 
 
 Answer = Callable[[OpsRequest], Response]
@@ -138,6 +148,13 @@ class Access:
         if self.read_token is None:
             return None
         return self._refusal(request, "reading", {"token", "read_token"})
+
+    def refusal_to_stop(self, request: OpsRequest) -> Response | None:
+        """As `refusal_to_write`; without `ops.token` whoever asks on this machine may, and not
+        through a proxy on it."""
+        if self.token or not _is_of_this_machine(request):
+            return self.refusal_to_write(request)
+        return None
 
     def refusal_to_write(self, request: OpsRequest) -> Response | None:
         """The same; and 403 where `ops.token` is not set."""

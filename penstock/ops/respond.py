@@ -78,7 +78,8 @@ def _ready(asked: Asked) -> Response:
     status = asked.status
     accepted = asked.request.query.get("standby") == "ok" and status.standby is not None
     code = 200 if status.ready or accepted else 503
-    return as_json(code, {"ready": status.ready, "reasons": status.unready})
+    found = {"ready": status.ready, "warming_up": status.warming_up, "reasons": status.unready}
+    return as_json(code, found)
 
 
 def _status(asked: Asked) -> Response:
@@ -122,7 +123,7 @@ def _shutdown(asked: Asked) -> Response:
     """Browsers send `Origin` with a page's POST, and no web page may stop a pipeline."""
     if "origin" in asked.request.headers:
         return refused(403, "foreign_origin", "not from a web page")
-    if asked.access.token and (denied := asked.access.refusal_to_write(asked.request)):
+    if denied := asked.access.refusal_to_stop(asked.request):
         return denied
     after = BackgroundTask(asked.stop)  # when the answer is sent
     return as_json(202, {"shutdown": "a graceful stop has begun"}, background=after)
@@ -149,7 +150,7 @@ ANSWERS: Mapping[str, tuple[str, str, Callable[[Asked], Response]]] = {
     "/status": ("GET", "everything known; ?partitions=all: of all partitions", _status),
     "/schema/status": ("GET", "the JSON Schema of /status", _schema),
     "/metrics": ("GET", "Prometheus text", _metrics),
-    "/history": ("GET", "?range=15m or 24h: what charts show", _history),
+    "/history": ("GET", "?range=15m, 1h, 24h or 7d: what charts show, and what happened", _history),
     "/streams/info": ("GET", "?stream=NAME: the stream as its server tells it", _stream),
     "/shutdown": ("POST", "a graceful stop", _shutdown),
 }
@@ -171,7 +172,6 @@ _KINDS = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8", "svg": "image/svg+xml",
 }  # fmt: skip
-_PAGES = {"": "index.html", "map": "map.html"}
 _FILES = {
     each.name
     for each in files("penstock.ops").joinpath("ui").iterdir()
@@ -184,8 +184,10 @@ _HEADERS = {
 
 
 def page(request: OpsRequest) -> Response:
-    asked = str(request.ids.get("name", ""))
-    if (name := _PAGES.get(asked, asked)) not in _FILES:
+    name = str(request.ids.get("name", "")) or "index.html"
+    if name == "map":  # where the screen was a page
+        return RedirectResponse("./#/map", 302)
+    if name not in _FILES:
         return refused(404, "not_found", f"there is no page {name[:40]}")
     body = files("penstock.ops").joinpath("ui", name).read_bytes()
     return Response(body, media_type=_KINDS[name.rpartition(".")[2]], headers=_HEADERS)

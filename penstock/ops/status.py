@@ -13,9 +13,10 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from penstock.model.version import DOCS
-from penstock.ops.board import Entry, Snapshot
+from penstock.ops.board import Entry, Snapshot, is_idle
 from penstock.ops.health import (
     STAND_BY,
+    STARTING,
     Complaint,
     Health,
     complaints,
@@ -30,6 +31,7 @@ from penstock.ops.reports import (
     GapReport,
     MeasureReport,
     PartitionReport,
+    ProcessReport,
     QueryReport,
     SinkReport,
     SnapshotsReport,
@@ -62,6 +64,7 @@ class BackendStatus(SourceReport, QueryReport, MeasureReport):
     last_event_seconds: float | None = told(
         None, "Since changes were read from the source.", series="last_event_seconds"
     )
+    rate: float | None = told(None, "Changes read a second, lately.")
     position: Mapping[str, str] = told(dict, "Partition to place, of the partitions shown.")
     partitions: Sequence[PartitionStatus] = told(
         tuple, "Those that need attention most, at most 20: those that are disconnected or failing,"
@@ -83,6 +86,7 @@ class SinkStatus(SinkReport):
     """Where changes go."""
 
     name: str = told(..., "Its name.")
+    rate: float | None = told(None, "Changes stored a second, lately.")
     age_seconds: float | None = told(None, "Since the last report.")
 
 
@@ -102,11 +106,16 @@ class Status:
     backends: Sequence[BackendStatus] = told(..., "The sources.")
     sinks: Sequence[SinkStatus] = told(..., "Where changes go.")
     last_batch: BatchStatus | None = told(..., "Of all backends the latest.")
-    remedies: Sequence[Mapping[str, str]] = told(
-        (), "Of each reason what to `do`, and a link to more (`see`)."
-    )
+    remedies: Sequence[Mapping[str, Any]] = told(
+        (), "Of each reason what to `do`, a link to more (`see`), and the `action` that helps, with"
+        " its `arguments`; empty without one.",
+    )  # fmt: skip
     ready: bool = told(False, "What `/ready` answers.")
     unready: Sequence[str] = told((), "Why it is not ready.")
+    starting: bool = told(False, "Whether that it starts is all that is wrong.")
+    warming_up: bool = told(
+        False, "Whether it is ready and no task has run yet: the first changes take some seconds."
+    )
     tables: Sequence[TableStatus] = told(
         (), "Those that are or were suspended; of a sink of tables every table of each source. What"
         " is not known is left out.",
@@ -114,6 +123,10 @@ class Status:
     standby: str | None = told(
         None, "The instance that owns the pipeline, while this one waits for it."
     )
+    notifications: Mapping[str, int] = told(
+        dict, "Posts to the webhooks of `ops.notify`: sent, failed (each try), dropped.",
+        series="notifications", counter=True, label="outcome",
+    )  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         tables = [each.to_json() for each in self.tables]
@@ -164,6 +177,13 @@ def assess(
         version=version,
         ready=ready,
         unready=unready,
+        starting=worst(found) == "degraded" and all(each.remedy is STARTING for each in found),
+        warming_up=ready
+        and not snapshot.of(SinkReport)
+        and not any(
+            snapshot.latest(SourceReport, backend).host
+            for backend in backends  # a processor
+        ),
         uptime_seconds=round(now - started, 3),
         health=worst(found),
         reasons=tuple(each.reason for each in found),
@@ -177,14 +197,18 @@ def assess(
         tables=_tables(snapshot, now),
         last_batch=min(filter(None, batches), key=lambda batch: batch.age_seconds, default=None),
         standby=standby,
+        notifications=snapshot.latest(ProcessReport, "").notifications,
     )
 
 
-def _remedy(found: Complaint) -> dict[str, str]:
+def _remedy(found: Complaint) -> dict[str, Any]:
     """An error has its own page, which its code names."""
     code = re.search(r"\[([a-z]+\.[a-z-]+)\]$", found.reason)
     page = f"reference/errors/#{code[1].replace('.', '')}" if code else found.remedy.see
-    return {"do": found.remedy.do, "see": f"{DOCS}/{page}"}
+    action, arguments = found.remedy.action, found.about if found.remedy.action else {}
+    return {
+        "do": found.remedy.do, "see": f"{DOCS}/{page}", "action": action, "arguments": arguments,
+    }  # fmt: skip
 
 
 def _backend(
@@ -222,6 +246,8 @@ def _backend(
     }
     if source is not None and reader.events:
         known["last_event_seconds"] = round(now - source.changed["events"], 3)
+    if source is not None:
+        known["rate"] = round(source.rate(now), 3)
     if source is not None and query is not None and source.at < query.changed.get("restarts", 0.0):
         known["connected"] = False  # what reported has ended, and its successor has not reported
     return BackendStatus(name=name, age_seconds=_age(source, now), **known)
@@ -231,7 +257,12 @@ def _sink(name: str, entry: Entry[SinkReport], now: float) -> SinkStatus:
     sink = entry.report
     # Each level from the start: an alert compares it with what it was before.
     levels = {level: sink.pressure_entered.get(level, 0) for level in LEVELS if sink.pressure}
-    made = {"histograms": histograms(sink.histograms), "pressure_entered": levels}
+    made: dict[str, Any] = {
+        "histograms": histograms(sink.histograms), "pressure_entered": levels,
+        "rate": round(entry.rate(now), 3),
+    }  # fmt: skip
+    if is_idle(entry, now):
+        made |= {"latency_p50_ms": None, "latency_p99_ms": None}
     return SinkStatus(name=name, age_seconds=_age(entry, now), **{**sink.named, **made})
 
 

@@ -6,13 +6,16 @@ from functools import cache
 from importlib import import_module
 from importlib.metadata import Distribution, distribution, entry_points
 from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import orjson
 
 from penstock.model.errors import SettingsError
 
 # Modules of packages that have another name.
 _BROUGHT_BY = {
     "azure": "azure-cosmos", "bson": "pymongo", "botocore": "boto3", "dns": "dnspython",
-    "py4j": "pyspark",
+    "opentelemetry": "opentelemetry-sdk", "py4j": "pyspark",
 }  # fmt: skip
 
 
@@ -63,5 +66,14 @@ def installed_by(module: str, package: Distribution) -> str | None:
     for requirement in package.requires or ():
         found = re.match(r"([\w.-]+).*extra == \W(.+)\W", requirement)
         if found and found[1].replace("_", "-") == wanted:
-            return f"{package.name}[{found[2]}]"
+            return to_install(found[2], package)
     return None
+
+
+def to_install(extra: str, package: Distribution | None = None) -> str:
+    """What pip installs an extra of ours by: the package's name, or the folder that the package was
+    installed from."""
+    package = package or distribution("penstock-cdc")
+    url = orjson.loads(package.read_text("direct_url.json") or "{}")
+    folder = unquote(urlsplit(url["url"]).path) if "dir_info" in url else package.name
+    return f"{folder}[{extra}]"

@@ -35,7 +35,7 @@ class ProcessorReports(Closes):
         owned = list(self._processor.node.owned.values())
         return {part.partition: part.progress.position.saved for part in owned}
 
-    def _saved(self, seconds: float, error: str) -> None:
+    def _saved(self, seconds: float, error: str, written: Bookmarks) -> None:
         self._saves["save_errors" if error else "saved"] += 1
 
     def post(self) -> None:

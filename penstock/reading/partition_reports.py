@@ -50,7 +50,8 @@ def summed(
         },
         "lag": dict(lag),
         "lag_bytes": lag.get("bytes"),
-        **_shortest(rows.values()),
+        **_shortest(rows.values(), "seconds"),
+        **_shortest(rows.values(), "bytes"),
         "last_error": errors[0] if errors else "",
         "source_state": source.get("state") or (THROTTLED if throttled else ""),
         "source_message": source.get("message", ""),
@@ -88,12 +89,11 @@ class PartitionReports:
             self._sent[name] = row
 
 
-def _shortest(rows: Collection[PartitionReport]) -> dict[str, float | None]:
+def _shortest(rows: Collection[PartitionReport], unit: str) -> dict[str, Any]:
     """The window of the partition whose position leaves it first; None where nothing is known."""
-    windows = [
-        (row.window_left_seconds, row.window_seconds)
-        for row in rows if row.window_left_seconds is not None
-    ]  # fmt: skip
-    known = [row.window_seconds for row in rows if row.window_seconds is not None]
-    left, window = min(windows, default=(None, min(known, default=None)))
-    return {"window_seconds": window, "window_left_seconds": left}
+    whole, rest = f"window_{unit}", f"window_left_{unit}"
+    windows = [(getattr(row, rest), getattr(row, whole)) for row in rows]
+    known = [window for _, window in windows if window is not None]
+    measured = [(left, window) for left, window in windows if left is not None]
+    left, window = min(measured, key=lambda each: each[0], default=(None, min(known, default=None)))
+    return {whole: window, rest: left}

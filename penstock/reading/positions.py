@@ -42,8 +42,10 @@ class BookmarkRows:
         self.rows = OwnedRows(store, f"{prefix}/", owner, exact=exact, stated={KIND: kind})
         # Why the last write failed; "" after one that did not.
         self.error = ""
-        # Called after each write, with the seconds that it took and its error.
-        self.on_write: Callable[[float, str], None] = lambda _seconds, _error: None
+        # Called after each write, with the seconds that it took, its error, and what it wrote.
+        self.on_write: Callable[[float, str, Bookmarks], None] = lambda _seconds, _error, _made: (
+            None
+        )
         # What the rows hold, as far as this object knows; the rows' lock guards both.
         self._stored: dict[PartitionId, Bookmark] = {}
 
@@ -104,13 +106,15 @@ class BookmarkRows:
         ]
         return self.rows.store.put_all(list(map(self.rows.state, rows)))
 
-    def _note_write(self, began: float, now: float, error: str = "") -> None:
+    def _note_write(
+        self, began: float, now: float, error: str = "", written: Bookmarks = MappingProxyType({})
+    ) -> None:
         if error and not self.error:
             log.warning("positions cannot be saved; trying again: %s", error)
         if self.error and not error:
             log.warning("positions are saved again")
         self.error = error
-        self.on_write(now - began, error)
+        self.on_write(now - began, error, written)
 
     def _list(self) -> list[Lease]:
         """All rows, whoever owns them. Raises SettingsError for one of another kind."""
@@ -262,7 +266,7 @@ class Positions(BookmarkRows):
                 raise
             return {}
         if fresh or self.error:
-            self._note_write(now, self._clock())
+            self._note_write(now, self._clock(), written=fresh)
         self._changes = 0
         self._next = now + self._interval
         with self.rows.lock:

@@ -318,6 +318,11 @@ class Reservoir:
         return {name: part.status() for name, part in parts.items()}
 
     @property
+    def connected(self) -> int:
+        """How many partitions have a connection."""
+        return sum(part.reader.is_connected for part in tuple(self._parts.values()))
+
+    @property
     def fill(self) -> float:
         """How full the buffer is, in percent."""
         return round(100 * self._room.used / self._room.limit, 1)

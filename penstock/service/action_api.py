@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from penstock.config import explained, secrets_of
 from penstock.model.errors import PenstockError, SettingsError
+from penstock.model.settings import WRITTEN
 from penstock.model.version import __version__
 from penstock.native import describe
 from penstock.ops.logs import Blot
@@ -107,7 +108,7 @@ class ActionApi:
                 "penstock": __version__, "Python": python_version(), "PySpark": version("pyspark"),
                 "native library": describe(),
             },
-            "keys": list(explained(pipeline, pipeline.model_dump(mode="json"))),
+            "keys": list(explained(pipeline, pipeline.model_dump(mode="json", context=WRITTEN))),
         }  # fmt: skip
         return as_json(200, Blot(secrets_of(pipeline))(None, "", found))
 

@@ -1,5 +1,5 @@
 """REST for the map of tables, as kuvasz-streamer has it: backends (`db`), their sources (`url`),
-their tables (`tbl`), and the map of both sides, for the page `/ui/map`.
+their tables (`tbl`), and the map of both sides, for the screen `/ui/#/map`.
 
 Errors are `{code, error, info}`. Everybody may read what the ops server shows; passwords are not
 shown. Writing takes `ops.token`, and a map in a file of its own.

@@ -14,7 +14,7 @@ from starlette.concurrency import iterate_in_threadpool, run_in_threadpool
 from starlette.responses import Response
 
 from penstock.config import SinkChoice
-from penstock.consumer.tail.lines import key_of, table_of
+from penstock.consumer.tail.lines import changed_columns, key_of, table_of
 from penstock.consumer.tail.reader import Message, TailReader
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.model.images import base64_of
@@ -26,6 +26,7 @@ _SHOWN = 50  # changes in one event
 _LOOKED_AT = 200  # messages for one event, where filters leave changes out
 _TOGETHER = 10  # that are asked for at once, which bounds memory
 _LONGEST = 4000  # bytes of a change that are shown
+_CELLS, _CELL = 40, 200  # columns of a change, and characters of a value
 MESSAGES = "server-sent events: the newest changes of the stream: row data"
 FILTERS = ("table", "operation", "key")
 
@@ -114,9 +115,12 @@ def _key(message: Message) -> str:
 
 def _shown(message: Message) -> dict[str, Any]:
     change = orjson.dumps(message.body, base64_of, orjson.OPT_NON_STR_KEYS)
+    columns = changed_columns(message.body)[:_CELLS]
     return {
         "sequence": message.sequence, "stored_at": message.stored_at, "subject": message.subject,
+        "committed_at": message.committed_at or message.stored_at,
         "table": table_of(message.body), "operation": message.operation, "key": _key(message),
+        "columns": [[text[:_CELL] for text in column] for column in columns],
         "change": change[:_LONGEST].decode(errors="ignore"), "size": len(change),
     }  # fmt: skip
 

@@ -1,8 +1,9 @@
-"""What operators see of a running service: the board, the ops server, the METRICS line."""
+"""What operators see of a running service: the board, the ops server, the METRICS line; and what
+webhooks are told."""
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -10,23 +11,27 @@ from typing import Self
 
 import orjson
 import structlog
+from prometheus_client import core
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from penstock.config import Deployment
+from penstock.config import Deployment, secrets_of
 from penstock.config.parts import PipelinePart
+from penstock.leases.holder import instance_name
 from penstock.microbatch.run_folder import BOARD
 from penstock.model.errors import SettingsError
 from penstock.model.version import __version__
 from penstock.ops.board import Board
 from penstock.ops.history import History
 from penstock.ops.logs import LastLines, last_lines, metrics_fields
-from penstock.ops.metrics import Additions
+from penstock.ops.metrics import Additions, families
 from penstock.ops.partitions import SHOWN
 from penstock.ops.requests import Access, Endpoint, OpsRequest, refused, server_sent
 from penstock.ops.respond import PAGES, Asked, StreamInfo, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import Status, assess
+from penstock.ops.telemetry import telemetry
+from penstock.ops.webhooks import Notifier
 from penstock.process.repeated import Repeated
 
 log = structlog.get_logger("penstock")
@@ -76,6 +81,9 @@ class Operations(PipelinePart):
         self._server: OpsServer | None = None
         self._refused = ""
         self._health = ""
+        self._notifier = Notifier(
+            ops.notify, board, settled=ops.stalled_after, secrets=secrets_of(pipeline)
+        )
         self.endpoints = [
             *status_endpoints(self._asked_by),
             Endpoint("/events", "GET", EventStream(self.status, last_lines()).answer, EVENTS),
@@ -83,6 +91,14 @@ class Operations(PipelinePart):
         ]
 
     def __enter__(self) -> Self:
+        about = {
+            "service.name": "penstock",
+            "service.version": __version__,
+            "service.instance.id": instance_name(),
+            "penstock.pipeline": self._deployment.name,
+        }
+        self._open.enter_context(telemetry(self._board, self._families, about))
+        self._open.enter_context(self._notifier)
         steps = (
             ("metrics", self._log_metrics, METRICS),
             ("history", self._record, RECORD),
@@ -97,6 +113,7 @@ class Operations(PipelinePart):
 
     def follow(self, pipeline: Deployment, changed: Collection[str]) -> None:
         self._deployment = pipeline
+        self._notifier.hide(secrets_of(pipeline))
 
     def status(self, partitions: int | None = SHOWN) -> Status:
         """How the pipeline is now; of each backend at most so many partitions (None: all)."""
@@ -153,16 +170,23 @@ class Operations(PipelinePart):
         if more and more.line:
             print(more.line(status), flush=True)
 
+    def _families(self) -> Iterator[core.Metric]:
+        status = self.status()
+        yield from families(status)
+        yield from self._more.metrics(status) if self._more else ()
+
     def _record(self) -> None:
         self._history.record(self._board.snapshot(), time.time())
 
     def _watch_health(self) -> None:
-        if (status := self.status()).health != self._health:
-            # That a start has just begun is no warning.
+        self._history.notice(status := self.status(), time.time())
+        if status.health != self._health and not (status.starting and not self._health):
             is_calm = not self._health or status.health in ("ok", "standby")
             tell = log.info if is_calm else log.warning
-            tell("health has changed", health=status.health, reasons=list(status.reasons))
+            more = {"warming_up": True} if status.warming_up else {}
+            tell("health has changed", health=status.health, reasons=list(status.reasons), **more)
             self._health = status.health
+        self._notifier.look(status)
 
 
 class EventStream:

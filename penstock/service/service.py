@@ -18,7 +18,7 @@ from penstock.config import Pipeline
 from penstock.config.parts import PipelinePart, PipelineParts
 from penstock.leases import open_store
 from penstock.leases.holder import instance_name
-from penstock.microbatch.run_folder import run_folder, write_owner
+from penstock.microbatch.run_folder import write_owner
 from penstock.model.errors import LeaseLost
 from penstock.model.finding import Finding
 from penstock.ops.board import Board
@@ -39,10 +39,13 @@ from penstock.service.standby import Standby
 from penstock.service.supervision import Supervision
 from penstock.sinks import WENT_BACK
 from penstock.snapshots.loading import TableLoader
+from penstock.spark.queries.archive_at_idle import ArchiveAtIdle
 from penstock.spark.queries.engine import Engine
 from penstock.spark.queries.supervised import EngineLost
+from penstock.spark.session.jvm import Jvm
 
 TICK = 0.2  # seconds
+CALM = 1.0  # and while all queries run
 AGAIN = 1.0  # seconds after which an instance that lost its pipeline asks for it again
 # Seconds for which an instance that takes over waits for the ops port of the one before.
 PORT_PATIENCE = 10.0
@@ -52,16 +55,19 @@ log = structlog.get_logger("penstock")
 
 class Service(PipelinePart):
     """Runs one pipeline until it is stopped: `pipeline`, as its map has it now. `live` follows the
-    map; None while another instance runs it. `findings`: what `penstock check` looks at."""
+    map; None while another instance runs it. `run` is the run folder; a JVM may have been `started`
+    there. `findings`: what `penstock check` looks at."""
 
     def __init__(
         self,
         pipeline: Pipeline,
+        run: Path,
         *,
+        started: Jvm | None = None,
         findings: Callable[[Pipeline], Iterator[Finding]],
         more: Additions | None,
     ) -> None:
-        self.pipeline = pipeline
+        self.pipeline, self._run, self._started = pipeline, run, started
         self.live: LiveMap | None = None
         self._findings, self._more = findings, more
         self._stop = threading.Event()
@@ -80,7 +86,7 @@ class Service(PipelinePart):
             # (PySpark starts the JVM, and with it every worker, with SIGINT ignored: Ctrl-C reaches
             # only us.)
             stack.enter_context(ending_at_signals(self._stopping))
-            run = stack.enter_context(run_folder())
+            run = self._run
             pipeline = self.pipeline = _kept_in(self.pipeline, run)
             board = stack.enter_context(open_board(pipeline, run))
             ownership = self._ownership(board)
@@ -91,15 +97,16 @@ class Service(PipelinePart):
             ops = stack.enter_context(self._operations(board, standby))
             ops.endpoints += self._endpoints(stack.enter_context(Actions()), ops)
             paused = PausedReaders(pipeline, stack.enter_context(Pauses(pipeline)), run, board)
-            engine = stack.enter_context(Engine(pipeline, run, self._stop.is_set))
-            lasting = PipelineParts(engine, standby, ops, paused, self)
+            stops = self._stop.is_set
+            engine = stack.enter_context(Engine(pipeline, run, stops, self._started))
+            lasting = PipelineParts(engine, ArchiveAtIdle(board), standby, ops, paused, self)
 
             def meanwhile() -> None:
                 ops.try_to_listen()
                 for each in self.pipeline.backends if standby.error else ():
                     error = standby.error
                     board.post(each.name, QueryReport(begun=False, blocked="", last_error=error))
-                with self._ending_with_spark():
+                with self._ending_with_spark(engine):
                     engine.wait()
 
             while standby.wait(meanwhile):
@@ -138,15 +145,18 @@ class Service(PipelinePart):
         parts: PipelinePart,
     ) -> None:
         """Runs the pipeline, which is ours, until a stop or until a lease is lost."""
-        with self._ending_with_spark():
+        with self._ending_with_spark(engine):
             try:
                 engine.own()
                 if self.pipeline.transform:
                     snapshots.start(engine.statements())
                 with engine.reporting(supervision.board):
+                    ticked = -CALM
                     while not self._stop.wait(TICK):
                         owned.verify()
-                        parts.tick(time.monotonic())
+                        now = time.monotonic()
+                        if now - ticked >= CALM or not supervision.is_calm(now):
+                            parts.tick(ticked := now)
                     supervision.drain()
             except LeaseLost as error:
                 is_back = error.code == WENT_BACK
@@ -155,18 +165,19 @@ class Service(PipelinePart):
                 supervision.hand_over()
 
     @contextmanager
-    def _ending_with_spark(self) -> Iterator[None]:
+    def _ending_with_spark(self, engine: Engine) -> Iterator[None]:
         """Raises EngineLost when Spark ended by itself; not when it ended with a stop: SIGTERM to
-        the whole group of processes ends the JVM, too, and so does a stop while it starts."""
+        the whole group of processes ends the JVM, too, and so does a stop while it starts, when
+        nothing is in flight."""
         try:
             yield
         except EngineLost as error:
             if not self._stop.is_set():
                 self._stop.set()
                 raise
-            log.warning(
-                "Spark is gone; the next start delivers what was in flight", error=str(error)
-            )
+            if engine.is_open:
+                event = "Spark is gone; the next start delivers what was in flight"
+                log.warning(event, error=str(error))
 
     def _operations(self, board: Board, standby: Standby) -> Operations:
         server = self.pipeline.sink.server()

@@ -197,7 +197,7 @@ class Snapshots(PipelinePart):
     def _requested(self, name: TableName, options: SnapshotOptions) -> Any:
         tables = self._tables
         try:
-            return self._requests.request(name, tables.all, options)
+            return self._requests.request(name, tables.asked(), options)
         except SettingsError:
             tables.look()  # it may be new
             if tables.unknown:
@@ -206,7 +206,7 @@ class Snapshots(PipelinePart):
                     "service",
                     hint="its source is away, or refuses us: the log says which; ask again",
                 ) from None
-            return self._requests.request(name, tables.all, options)
+            return self._requests.request(name, tables.asked(), options)
 
     def _warn(self, event: str, error: Exception) -> None:
         found = PenstockError.of(error, "snapshots")

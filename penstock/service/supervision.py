@@ -13,10 +13,10 @@ import structlog
 
 from penstock.config import Pipeline
 from penstock.config.parts import PipelinePart
-from penstock.microbatch.run_folder import STOP, query_name, stop_query
+from penstock.microbatch.run_folder import query_name, stop_queries, stop_query
 from penstock.model.errors import PenstockError, PositionLost, Unavailable
-from penstock.ops.board import Board
-from penstock.ops.reports import BatchReport, QueryReport, SourceReport
+from penstock.ops.board import Board, Snapshot
+from penstock.ops.reports import BatchReport, QueryReport, SourceReport, SpansReport
 from penstock.service.beginning import Beginnings
 from penstock.service.notices import BoardLog, GapAnnouncements
 from penstock.spark.queries.supervised import Supervised
@@ -24,6 +24,7 @@ from penstock.spark.queries.supervised import Supervised
 # Seconds.
 GRACE = 30.0
 DRAIN_POLL = 0.05
+_BATCHES = 1.0  # between two reports of Spark's micro-batches: each asks the JVM three times
 
 log = structlog.get_logger("penstock")
 
@@ -42,20 +43,30 @@ class Supervision(PipelinePart):
         self.board, self._pipeline, self._queries = board, pipeline, queries
         self._beginnings, self._run = beginnings, run
         self._gaps, self._log = GapAnnouncements(pipeline), BoardLog()
+        self._batches_at = -_BATCHES  # when micro-batches were reported
+        self._begun: dict[str, int | None] = {}  # how many had been then, by query
         self._ending: set[str] = set()  # queries that are not to be started again
 
     def tick(self, now: float) -> None:
         """`now` is monotonic seconds. Raises LeaseLost, EngineLost, and what ends the service: an
         error of what all backends share, or of all backends at the start."""
         self._beginnings.verify()
+        snapshot = self.board.snapshot()
+        if is_due := now - self._batches_at >= _BATCHES:
+            self._batches_at = now
         for query in self._queries.values():
             if query.name in self._beginnings.begun and query.name not in self._ending:
                 query.tick(now)
             self._post(query)
+            if is_due and self._is_fresh(query.name, snapshot):
+                self._post_batch(query)
         self._refuse_hopeless()
-        snapshot = self.board.snapshot()
         self._log.write(snapshot)
         self._gaps.tick(snapshot, now)
+
+    def is_calm(self, now: float) -> bool:
+        """Whether all queries have run for a while, at `now`, and none ended or is to end."""
+        return not self._ending and all(each.is_steady(now) for each in self._queries.values())
 
     def follow(self, pipeline: Pipeline, changed: Collection[str]) -> None:
         """Stops the queries of backends that changed."""
@@ -94,7 +105,7 @@ class Supervision(PipelinePart):
 
     def drain(self) -> None:
         """Ends all queries, and waits for what they delivered: see `draining`."""
-        (self._run / STOP).touch()
+        stop_queries(self._run)
         deadline = time.monotonic() + GRACE
         while (waiting := self.draining(self._queries)) and time.monotonic() < deadline:
             for query in self._queries.values():
@@ -108,7 +119,6 @@ class Supervision(PipelinePart):
         self._log.write(self.board.snapshot())
 
     def _post(self, query: Supervised) -> None:
-        self._post_batch(query)
         error = self._beginnings.errors.get(query.name)
         passes = error is None or isinstance(error, Unavailable)
         report = QueryReport(
@@ -119,8 +129,17 @@ class Supervision(PipelinePart):
         )
         self.board.post(query.name, report)
 
+    def _is_fresh(self, name: str, snapshot: Snapshot) -> bool:
+        """Whether a micro-batch may have ended: an open one ends when the next one begins."""
+        begun, before = snapshot.latest(SourceReport, name).batches, self._begun.get(name)
+        self._begun[name] = begun
+        return not self._pipeline.is_open or begun != before
+
     def _post_batch(self, query: Supervised) -> None:
-        self.board.post(query.name, BatchReport(**query.progress()))
+        progress = query.progress()
+        self.board.post(query.name, BatchReport(**progress))
+        if progress and not self._pipeline.is_open:
+            self.board.post(query.name, SpansReport(micro_batch=progress))
 
     def _refuse_hopeless(self) -> None:
         """Raises the first backend's error if each has failed for good and none has ever run:

@@ -63,18 +63,20 @@ class FollowedTables(Closes):
         """The tables, as the last look found them."""
         return [table for tables in self._found.copy().values() for table in tables]
 
+    def asked(self) -> list[FollowedTable]:
+        """The same for a request, with the tables suspended since. Raises Unavailable."""
+        reasons = self._owned.suspended()
+        return [_marked(table, reasons) for table in self.all]
+
     def look(self) -> None:
         """Looks at the tables of every backend that can be asked."""
         with self._warning("which tables are suspended is not known now"):
             self._reasons = self._owned.suspended()
         for source in self._sources:
             with self._warning(f"the tables of {source.backend} cannot be looked at now"):
-                self._found[source.backend] = list(map(self._marked, tables_of(source)))
-
-    def _marked(self, table: FollowedTable) -> FollowedTable:
-        name = table.schema.schema, table.schema.table
-        reason = self._reasons.get((table.source.backend, ".".join(name)), "")
-        return replace(table, schema=replace(table.schema, suspended=reason))
+                self._found[source.backend] = [
+                    _marked(table, self._reasons) for table in tables_of(source)
+                ]
 
     def _run(self) -> None:
         while self._goes_on:
@@ -135,3 +137,9 @@ class FollowedTables(Closes):
             if self._said.get(what) != text:
                 log.warning(what, error=text)
             self._said[what] = text
+
+
+def _marked(table: FollowedTable, reasons: Mapping[tuple[str, str], str]) -> FollowedTable:
+    name = table.schema.schema, table.schema.table
+    reason = reasons.get((table.source.backend, ".".join(name)), "")
+    return replace(table, schema=replace(table.schema, suspended=reason))

@@ -169,3 +169,7 @@ class LoadsTables(Protocol):
     ) -> Sequence[str]:
         """Has a table (`table` or `schema.table` of the source) loaded anew, of one partition or
         all, of one backend or all; returns their names."""
+
+    def size(self, target: str) -> Mapping[str, int]:
+        """Of a table of the sink that is files: its `version`, and how many `files` and `bytes` it
+        has; else empty. It is asked only when an operator looks."""

@@ -11,8 +11,9 @@ from typing import Any, Literal
 
 import orjson
 
+from penstock.model.formats import verify_format
 from penstock.model.table_schema import TableName
-from penstock.nats.buckets import Bucket
+from penstock.nats.buckets import Bucket, read_map
 from penstock.nats.connection import Connection
 from penstock.snapshots.job import RunProgress
 from penstock.snapshots.range_progress import SnapshotPlan
@@ -148,11 +149,12 @@ class Records:
 
 def _read(document: bytes) -> RunRecord | None:
     """None if penstock did not write it. A later version may have more fields."""
+    found = read_map(document)
+    verify_format(found.get("format"), f"a document of the bucket {BUCKET}")
     try:
-        found: dict[str, Any] = orjson.loads(document)
         known = {each.name: found[each.name] for each in fields(RunRecord) if each.name in found}
         return RunRecord(**{**known, "name": tuple(known["name"])})
-    except (ValueError, TypeError, KeyError):
+    except (TypeError, KeyError):
         return None
 
 

@@ -119,9 +119,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: dict[str, str], schema: pa.Schema) -> None:
         source, _ = read_source(options)
-        if source.where:
+        if source.where or source.changes:
             raise SettingsError(
-                "the option where is for spark.read: a stream has all changes of its tables",
+                f"the option {'where' if source.where else 'changes'} is for spark.read: a stream"
+                " has all changes of its tables",
                 "spark.no-selection",
                 hint="filter the DataFrame, or give the publication a row filter",
             )
@@ -192,9 +193,9 @@ class RowsReader(DataSourceReader):
 
 @dataclass
 class PlannedRows(InputPartition):
-    """A range of a table on its way to a task."""
+    """A range of a table, or a span of changes, on its way to a task."""
 
-    part: reading.TablePart
+    part: reading.BatchPart
 
 
 def _limits(limit: ReadLimit, limits: BatchLimits) -> BatchLimits:

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 
 class CosmosOptions(TypedDict, total=False):
     name: str
-    on_gap: Literal["fail", "continue"]
+    on_gap: Literal["fail", "resnapshot", "continue"]
     start: str | Mapping[str, Any]
     polled: bool
     poll: float | str

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Literal
 
 from psycopg import sql
@@ -84,6 +84,10 @@ class TableDatabase(ABC):
     def find(self, cursor: Any, schema: str, table: str) -> Destination | None:
         """A table as it is now; None if there is none."""
 
+    def size(self, target: str) -> Mapping[str, int]:
+        """Of a table (`schema.table`) that is files, see `LoadsTables.size`; else empty."""
+        return {}
+
     @abstractmethod
     def type_at(self, cursor: Any, column: RelationColumn) -> str:
         """The type of a source's column in this database."""
@@ -101,6 +105,18 @@ class TableDatabase(ABC):
     def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
         """Alters a table. Raises SettingsError where another try would not help, and for another
         session's lock, unless the caller `waits` until that is gone."""
+
+    def fill(
+        self, cursor: Any, found: Destination, name: str, value: str, only: Mapping[str, str]
+    ) -> None:  # fmt: skip
+        """Rows that have no value in a column get this one, which is a text: those with the values
+        `only`."""
+        statement = sql.SQL("UPDATE {0} SET {1} = {2} WHERE {1} IS NULL").format(
+            sql.Identifier(found.schema, found.table), sql.Identifier(name), sql.Literal(value)
+        )
+        for column, wanted in only.items():
+            statement += sql.SQL(" AND {} = {}").format(sql.Identifier(column), sql.Literal(wanted))
+        cursor.execute(statement)
 
     def copies(self, cursor: Any, staged: StagedRows, rows: Sequence[Any]) -> bool:
         """Adds new rows in bulk; or none, and is false, where another row is in the way of one."""
@@ -179,10 +195,21 @@ class TableDatabase(ABC):
             raise self.translation(error, doing) from error
 
     @contextmanager
+    def previewing(self) -> Iterator[Any]:
+        """The cursor of a transaction of which nothing stays. Raises as `transaction` does."""
+        with closing(self.connect()) as connection, suppress(_Undone), connection.transaction():
+            yield connection.cursor()
+            raise _Undone
+
+    @contextmanager
     def transaction(self, doing: str) -> Iterator[Any]:
         """The cursor of a transaction of its own. Raises Unavailable, SettingsError, Rejected."""
         with HeldConnection(self) as held, held.transaction(doing) as cursor:
             yield cursor
+
+
+class _Undone(Exception):
+    """Ends a transaction without its changes."""
 
 
 class HeldConnection(Closes):

@@ -12,6 +12,7 @@ from typing import Any
 from psycopg import sql
 
 from penstock.model.errors import SettingsError
+from penstock.model.formats import verify_format
 
 CREATE = (
     "SELECT pg_catalog.pg_advisory_xact_lock(8022146)",  # another process may make it, too
@@ -83,6 +84,9 @@ class LedgerTables:
         """Makes what is missing, also of a ledger that an earlier version made."""
         if (taken := self.taken()) is not None:
             raise taken
+        if self.is_there("format"):  # a table of one number, of later versions
+            (found,) = self.run(f"SELECT max(number) FROM {self.own}format").fetchone()
+            verify_format(found, f"the ledger with {self.letters_table}")
         if all(map(self.is_there, ("source", "known", "refused"))):  # each newer than the others
             return
         is_old = self.is_there() and not self.is_there("source")

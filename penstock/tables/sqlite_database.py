@@ -2,7 +2,8 @@
 
 import re
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -24,6 +25,7 @@ from penstock.tables.sqlite_staging import (
     insert_rows,
     kind_of,
     open_file,
+    open_to_preview,
     row_id_of,
 )
 from penstock.tables.staged import Destination, RowMapping
@@ -100,6 +102,11 @@ class SqliteDatabase(TableDatabase):
         with self.translated("opening"):
             return open_file(self.path, *_SESSIONS[owner])
 
+    @contextmanager
+    def previewing(self) -> Iterator[Any]:
+        with self.translated("opening"), closing(open_to_preview(self.path)) as connection:
+            yield connection.cursor()
+
     def translation(self, error: Exception, doing: str) -> PenstockError:
         """See `TableDatabase`. SQLite's messages have names and no values."""
         code = code_of(error) if isinstance(error, sqlite3.Error) else 0
@@ -173,7 +180,8 @@ class SqliteLedger(TargetLedger):
     """The ledger as tables of the file: `penstock_ledger` and others; by a `SqliteCursor`."""
 
     letters_table = "penstock_dead_letter"
-    _id, own, _create = "integer", "main.penstock_", CREATE[2:]
+    _id, own = "integer", "main.penstock_"
+    _create: Sequence[str] = CREATE[2:]
 
     def __init__(self, cursor: Any) -> None:
         self._cursor = cursor

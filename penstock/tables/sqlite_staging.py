@@ -104,6 +104,20 @@ def open_file(path: Path, patience: float, session: Sequence[str]) -> SqliteConn
     return connection
 
 
+def open_to_preview(path: Path) -> SqliteConnection:
+    """Opens the file for reading alone, or an empty database in its place if it is missing; in a
+    transaction, which may have temporary tables."""
+    # Where no connection has made the files of the WAL, this one would leave them.
+    how = "mode=ro" if Path(f"{path}-wal").exists() else "mode=ro&immutable=1"
+    name = f"{path.absolute().as_uri()}?{how}" if path.exists() else ":memory:"
+    connection = sqlite3.connect(
+        name, uri=True, isolation_level=None, detect_types=sqlite3.PARSE_DECLTYPES,
+        factory=SqliteConnection,
+    )  # fmt: skip
+    connection.execute("BEGIN")
+    return connection
+
+
 def find_destination(cursor: Any, schema: str, table: str) -> Destination | None:
     """The table as it is now; None if there is none. Raises sqlite3's errors."""
     info = 'SELECT name, type, hidden, "notnull" AND dflt_value IS NULL, pk > 0'

@@ -6,14 +6,15 @@ statements whatever the number of rows.
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
 from psycopg import sql
 
-from penstock.model.errors import Rejected
+from penstock.model.errors import Rejected, SettingsError
 from penstock.tables.fold import Clear, Merge, Move, Recount, RowFold, form_of
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 
@@ -51,11 +52,12 @@ class RowMapping:
     destination, over the source's; where there are some, only these are written. `filter`: which
     rows are in the destination. `sid`: what its column for the source's name has, if there is one,
     which is called `sid_column`. `columns`: those that are written, if not all that both have.
-    `source`: its name, for SQL."""
+    `source`: its name, for SQL; `backend`: that of its backend."""
 
     sid: str | None = None
     sid_column: str = SID
     source: str = ""
+    backend: str = ""
     columns: Sequence[str] | None = None
     computed: Mapping[str, str] = field(default_factory=dict)
     filter: str = ""
@@ -119,6 +121,15 @@ class StagedRows(ABC):
         filled = self.written | self.destination.generated | self.fixed.keys()
         is_filled = self.destination.columns.keys() <= filled
         return not is_filled or self.destination.is_referenced
+
+    @property
+    def finds_rows(self) -> bool:
+        """Whether changes are applied to the rows that they change."""
+        return True
+
+    def problems(self) -> Iterator[SettingsError]:
+        """What else is wrong with the destination for these rows."""
+        yield from ()
 
     @property
     def unique(self) -> Sequence[str]:
@@ -263,11 +274,41 @@ class StagedRows(ABC):
             self._insert(cursor)
         return count
 
+    @contextmanager
+    def loading(self, cursor: Any, part: str, point: str, *, merges: bool) -> Iterator[None]:
+        """Within, `load` is given the rows of a part of a load, which are those at a point."""
+        yield
+
     def made_rows(self) -> sql.Composable:
         """The staged rows as they are to be in the destination, for FROM."""
         return _SQL("(SELECT {} FROM {} WHERE {}) AS _m").format(
             self._selected(sorted(self.written)), self._rows, self._filtered
         )
+
+    def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        """The values of a row of the source, and those that it would have in the destination; None
+        where the filter leaves it out. Only temporary tables are written to."""
+        self.make(cursor)
+        own, before = self.form(merges=True)
+        self.stage(cursor, [before.decode() + line])
+        columns, made = self.destination.columns, sql.Identifier(self._temporary, "penstock_made")
+        names = [name for name in columns if name in self.written]
+        # Values become those of the columns as in the destination, without its triggers.
+        self._make_temporary(cursor, made, {name: columns[name] for name in names})
+        listed = joined_names(names)
+        cursor.execute(
+            _SQL("INSERT INTO {} ({}) SELECT {} FROM {}").format(
+                made, listed, listed, self.made_rows()
+            )
+        )
+        found = [
+            cursor.execute(_SQL("SELECT {} FROM {}").format(joined_names(names), table)).fetchone()
+            for table, names in ((self._rows, own), (made, names))
+        ]
+        values = dict(zip(own, found[0], strict=True))
+        if found[1] is None:
+            return values, None
+        return values, {**self.fixed, **dict(zip(names, found[1], strict=True))}
 
     def _merge(self, cursor: Any, step: Merge) -> None:
         if step.gone:

@@ -99,7 +99,7 @@ class LineRows:
         changes, errors = _only_rows(_completed(changes, names))
         found: dict[str, Any] = {}
         misfits: list[CellMisfit] = []
-        lines = b""
+        lines: Any = b""
         lacking = [field.name for field in self._own if field.name not in names]
         if names:
             self._check(names, lacking)
@@ -139,7 +139,7 @@ class LineRows:
             )
 
     def _values(
-        self, lines: bytes, relation: LineRelation
+        self, lines: Any, relation: LineRelation
     ) -> tuple[dict[str, Any], list[CellMisfit]]:
         wanted = pa.schema([field for field in self._own if field.name in relation.names])
         columns, misfits = _read(lines, relation, wanted)
@@ -148,7 +148,7 @@ class LineRows:
         return dict(zip(wanted.names, columns, strict=True)), misfits
 
     def _rest(
-        self, lines: bytes, count: int, relation: LineRelation, misfits: Sequence[CellMisfit]
+        self, lines: Any, count: int, relation: LineRelation, misfits: Sequence[CellMisfit]
     ) -> Array | None:
         has = {field.name for field in self._own}
         more = [name for name in relation.names if name not in has]
@@ -195,7 +195,7 @@ class LineRows:
 
 
 def _read(
-    lines: bytes, relation: LineRelation, wanted: pa.Schema
+    lines: Any, relation: LineRelation, wanted: pa.Schema
 ) -> tuple[list[Array], list[CellMisfit]]:
     return read_lines(lines, relation.names, wanted, relation.boxes)
 
@@ -253,17 +253,10 @@ def _only_rows(changes: pa.RecordBatch) -> tuple[pa.RecordBatch, Array | None]:
     return _with(changes, **images), errors
 
 
-def _lines(changes: pa.RecordBatch, names: Sequence[str]) -> bytes:
+def _lines(changes: pa.RecordBatch, names: Sequence[str]) -> Array:
     """The line of each change: of what was deleted the old row."""
     after, before = changes.column("after"), changes.column("before")
-    lines: list[Any] = after.to_pylist()
-    if after.null_count:
-        old = before.to_pylist()
-        lines = [new if new is not None else old[row] for row, new in enumerate(lines)]
-        nothing = "\t".join([NULL] * len(names))
-        lines = [nothing if line is None else line for line in lines]
-    lines.append("")
-    return "\n".join(lines).encode()
+    return pc.coalesce(after, before, "\t".join([NULL] * len(names))) if after.null_count else after
 
 
 def _unsent(changes: pa.RecordBatch, names: Sequence[str], lacking: Sequence[str]) -> Array:

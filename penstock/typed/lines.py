@@ -15,6 +15,7 @@ from pyarrow import compute, csv
 from penstock.model.errors import PenstockError, SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.tables.lines import NULL, UNSENT
+from penstock.typed.native import read_natively
 from penstock.wire.pgoutput.values.arrays import array_of
 from penstock.wire.pgoutput.values.scalars import text
 
@@ -119,13 +120,18 @@ def misfit_error(table: str, schema: pa.Schema, misfit: CellMisfit) -> PenstockE
 
 
 def read_lines(
-    lines: bytes, names: Sequence[str], wanted: pa.Schema, boxes: Collection[str] = ()
+    lines: Any, names: Sequence[str], wanted: pa.Schema, boxes: Collection[str] = ()
 ) -> tuple[list[Array], list[CellMisfit]]:
-    """The columns of `wanted`, each of which is one of `names`, those of the lines; each line has
-    its end. Null and unsent values are null, and so are those that do not fit. `boxes`: columns
-    that are arrays of the type box, whose elements are parted by semicolons."""
+    """The columns of `wanted`, each of which is one of `names`, those of the lines: bytes in which
+    each has its end, or a column without nulls. Null and unsent values are null, and so are those
+    that do not fit. `boxes`: columns that are arrays of the type box, whose elements are parted by
+    semicolons."""
     if not len(wanted):
         return [], []
+    if (native := read_natively(lines, names, wanted, boxes)) is not None:
+        return native, []
+    if not isinstance(lines, bytes):
+        lines = "\n".join([*lines.to_pylist(), ""]).encode()
     types = {field.name: _read_as(field.type) for field in wanted}
     try:
         table = _parsed(lines, names, types)

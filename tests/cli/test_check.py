@@ -22,6 +22,7 @@ from penstock.nats.settings import NatsSettings
 from penstock.sinks.loading import LoadsTables
 from penstock.snapshots.init_stream import InitStream
 from tests.servers import Database, Nats, Postgres
+from tests.servers.webhook import WebhookServer
 
 FILE = """\
 name: shop
@@ -309,3 +310,33 @@ def test_before_the_first_start_all_mistakes_of_the_map_are_named(
             "warning the source computes twice, and does "
         ]
         assert database.execute("SELECT FROM pg_publication") == []
+
+
+HOOKS = """\
+name: hooks
+state: {state}
+backends: [{{type: memory}}]
+sink: {{type: memory}}
+ops: {{port: 0, notify: [{hooks}]}}
+"""
+
+
+def test_each_webhook_gets_a_test_and_no_url_is_printed(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    with WebhookServer(404) as hook:
+        hooks = f"{{url: '{hook.url}/verysecret'}}, {{url: '{hook.url}/verysecret', when: [gap]}}"
+        path.write_text(HOOKS.format(state=tmp_path, hooks=hooks))
+        found = check(path)
+        assert not hook.paths
+        found = check(path, "--notify")
+    assert "ops.notify[0]: the webhook did not take a test: HTTP 404 [cli.webhook]" in found.output
+    assert "ok      ops.notify[1]: the webhook took a test" in found.output
+    assert "verysecret" not in found.output
+    assert [each["kind"] for each in hook.taken] == ["test"]
+    assert found.exit_code == 1
+
+
+def test_that_there_is_no_webhook_to_try_is_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "pipeline.yaml"
+    path.write_text(HOOKS.format(state=tmp_path, hooks=""))
+    assert "warning ops.notify: there is no webhook to try" in check(path, "--notify").output

@@ -4,6 +4,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -100,9 +101,12 @@ def test_a_table_and_its_stream(
         database.execute("DELETE FROM items WHERE id BETWEEN 11 AND 20")
         delivery.deliver(320)
         found = compare(file, "items", "--all", "--json")
-        assert json.loads(found.output) == {
+        report = json.loads(found.output)
+        assert datetime.fromisoformat(report.pop("since")) <= datetime.now(UTC)
+        assert report == {
             "collection": "public.items", "changes": 320, "stream_count": 290,
             "source_count": 290, "compared": 290, "differences": {}, "same": True,
+            "older": 0, "is_proven": True,
         }  # fmt: skip
         assert found.exit_code == 0
         assert compare(file, "public.items", "--sample", "20").exit_code == 0
@@ -121,6 +125,45 @@ def test_a_table_and_its_stream(
     missing = compare(file, "nothing")
     assert missing.exit_code == 2
     assert "primary key" in missing.output
+
+
+def test_rows_that_are_older_than_the_stream_are_no_difference(
+    database: Database, nats: Nats, stream: str, tmp_path: Path
+) -> None:
+    database.execute(
+        "CREATE TABLE items (id int PRIMARY KEY, note text);"
+        " CREATE PUBLICATION pub FOR TABLE items;"
+        " INSERT INTO items SELECT n, 'old' FROM generate_series(1, 500) n"
+    )
+    slot = f"slot_{database.name}"
+    backend = {"type": "postgres", "connection": database.url, "slot": slot, "publication": "pub"}
+    file = pipeline_file(tmp_path, backend, nats, stream)
+    delivery = Delivery(file)
+    try:
+        database.execute("INSERT INTO items SELECT n, 'new' FROM generate_series(501, 510) n")
+        database.execute("UPDATE items SET note = 'changed' WHERE id <= 5")
+        database.execute("DELETE FROM items WHERE id BETWEEN 6 AND 8")
+        delivery.deliver(18)
+        found = compare(file, "items", "--all")
+        assert found.exit_code == 3, found.output
+        assert "507 documents in the source, 15 in the stream (18 changes)" in found.output
+        assert "the stream begins at 20" in found.output
+        assert "492 documents are older, and were not compared" in found.output
+        assert "missing in the stream" not in found.output
+        report = json.loads(compare(file, "items", "--sample", "50", "--json").output)
+        assert (report["older"], report["is_proven"], report["same"]) == (492, True, False)
+        assert report["differences"] == {}
+        assert datetime.fromisoformat(report["since"]) <= datetime.now(UTC)
+
+        database.execute("INSERT INTO items VALUES (600, 'lost')")
+        found = compare(file, "items", "--all", "--wait", "0.1s")
+        assert found.exit_code == 1
+        assert "492 documents are older" in found.output
+        assert "neither older nor in the stream: 1" in found.output
+        delivery.deliver(1)
+        assert compare(file, "items", "--all").exit_code == 3
+    finally:
+        delivery.close()
 
 
 def test_the_layout_bridge_is_refused(
@@ -194,6 +237,11 @@ def test_a_sharded_collection_and_its_stream(
         found = compare(file, "users", "--all", "--wait", "0.1s")
         assert found.exit_code == 1
         assert "4: country" in found.output
+        server.documents["shop.users"] = [*documents[:5], {**documents[4], "_id": 99}]
+        found = compare(file, "users", "--all", "--wait", "0.1s")
+        assert found.exit_code == 3, found.output
+        assert "1 documents are older, or their changes are missing" in found.output
+        assert "missing in the stream" not in found.output
 
 
 @pytest.mark.parametrize("kind", [Moto, *WHOLE])

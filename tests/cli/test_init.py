@@ -42,6 +42,34 @@ def test_every_key_has_its_description() -> None:
     assert "    # on_gap: fail\n" in text
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_what_is_in_comments_at_its_end_may_be_taken(source: str) -> None:
+    end = pipeline_file(source).partition("# The dashboard")[2].replace("\n# ops", "\nops")
+    for key in ("  token", "snapshot", "state"):
+        end = end.replace(f"\n# {key}: ", f"\n{key}: ")
+    text = pipeline_file(source).partition("# The dashboard")[0] + "#" + end
+    found = parse_pipeline(text, environment={"OPS_TOKEN": "t"})
+    assert found.ops.token is not None
+    assert bool(found.snapshot.initial) is (source != "cosmos")
+    assert str(found.state) == "penstock-state"
+
+
+def test_values_are_written_as_a_person_does() -> None:
+    text = pipeline_file("postgres")
+    assert not re.search(r"# [a-z_]+: (\d{5,}|[\d.]*\.\d*)$", text, re.MULTILINE)
+    assert re.search(r"# [a-z_]+: \d+[KM]iB$", text, re.MULTILINE)
+
+
+def test_all_is_named_by_the_database(tmp_path: Path) -> None:
+    text = CliRunner().invoke(main, ["init", "postgres", "--name", "crm"]).output
+    found = parse_pipeline(text, environment={})
+    assert (found.name, found.sink.settings.stream) == ("crm", "CRM")
+    assert found.backends[0].settings.publication == "crm"
+    assert "shop" not in text and "ON DATABASE crm" in text
+    refused = CliRunner().invoke(main, ["init", "postgres", "--name", "My Shop"])
+    assert refused.exit_code == 2 and "small letters" in refused.output
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("source", SOURCES)
 def test_check_finds_no_mistake_but_what_is_not_there(source: str, tmp_path: Path) -> None:

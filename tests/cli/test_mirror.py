@@ -1,15 +1,18 @@
 """`penstock mirror`, as a user calls it."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import nkeys
+import orjson
 import pytest
 from click.testing import CliRunner, Result
 
 from penstock.cli import main
-from penstock.cli.mirror import left, lines
+from penstock.cli.mirror import left, line_of, lines
 from penstock.cli.options import settings_of
 from penstock.consumer.mirror.bootstrap import Loading
 from penstock.consumer.mirror.replica import Replica
@@ -17,6 +20,7 @@ from penstock.consumer.mirror.tailing import ReplicaStatus
 from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import Unavailable
 from penstock.nats.settings import NatsSettings
+from penstock.sinks.jetstream.schemas import SchemaBucket
 from tests.consumer.mirror.conftest import world_of
 from tests.consumer.mirror.world import World, same, sqlite_rows
 from tests.nats.test_connection import key
@@ -45,8 +49,31 @@ def test_once_makes_a_copy_and_again_goes_on(
         assert done.exit_code == 0, done.output
         assert f"people: {rows} rows, up to message" in done.output
         same(database, target, "people")
+    done = mirror(world.nats.url, "--tables", "people", "--to", target, "--once", "--json")
+    (table,) = json.loads(done.stdout)
+    assert (table["table"], table["rows"], table["stream"]) == ("people", 4, "CDC")
+    assert table["message"] > 0
     with pytest.raises(Exception, match="no such table"):
         sqlite_rows(target, "other")
+
+
+def test_a_pipeline_file_says_where_and_which_tables(
+    database: Database, world_of: Callable[..., World], tmp_path: Path
+) -> None:
+    """Tables that another pipeline announces on the server are not its own."""
+    database.execute("CREATE TABLE people (id int PRIMARY KEY); INSERT INTO people VALUES (1), (2)")
+    world = world_of(snapshot={"stream": "ROWS"}).start()
+    schema = world.feed.schemas()[0]
+    other = replace(schema, table="foreign_table", name=("foreign_table",))
+    SchemaBucket(world.settings, "another").put(other)
+    (file := tmp_path / "pipeline.yaml").write_text(orjson.dumps(world.document).decode())
+    world.published()
+    target = f"sqlite:///{tmp_path}/mirror.db"
+    done = mirror(str(file), "--to", target, "--once")
+    assert done.exit_code == 0, done.output
+    assert "people: 2 rows, up to message" in done.output
+    assert "foreign_table" not in done.output
+    same(database, target, "people")
 
 
 def test_what_is_not_loaded_and_what_cannot_be_counted_is_said() -> None:
@@ -58,7 +85,12 @@ def test_what_is_not_loaded_and_what_cannot_be_counted_is_said() -> None:
         def count(self, _: TargetTable) -> int:
             raise Unavailable("the target does not answer")
 
-    assert list(left(cast(Replica, Replicated()))) == [
+    found = list(left(cast(Replica, Replicated())))
+    assert found == [
+        {"table": "a", "rows": None, "message": 1200, "stream": "CDC"},
+        {"table": "b", "rows": 5000, "message": None, "stream": None},
+    ]
+    assert [line_of(each) for each in found] == [
         "a: up to message 1,200 of CDC", "b: not loaded yet, 5,000 rows so far",
     ]  # fmt: skip
 

@@ -16,6 +16,7 @@ from penstock.cli.process import observer_of
 from penstock.config import load_file
 from penstock.model.errors import SettingsError
 from penstock.processor.settings import ProcessorFile
+from tests.servers.webhook import WebhookServer
 from tests.waiting import until
 
 OBSERVERS = """\
@@ -132,6 +133,21 @@ def test_what_the_operator_must_act_on_is_an_exit_code(folder: Path, start: Star
     assert process.stderr is not None
     text = process.stderr.read()
     assert "ValueError" in text and "exhausted" in text and "Traceback" not in text
+
+
+def test_a_webhook_hears_of_batches_that_are_set_aside(folder: Path, start: Start) -> None:
+    file = FILE.format(folder=folder, more=", retries: 0, exhausted: dead-letter")
+    with WebhookServer() as hook:
+        notify = (
+            f"ops: {{port: 0, notify: [{{url: '{hook.url}/verysecret', when: [dead-letter]}}]}}"
+        )
+        (folder / "orders.yaml").write_text(file.replace("ops: {port: 0}", notify))
+        process = start("observers:Failing")
+        url = url_of(process)
+        found = until(lambda: hook.taken)
+        assert "verysecret" not in json.dumps(ask(f"{url}/status"))
+    assert (found[0]["kind"], found[0]["pipeline"]) == ("dead-letter", "orders")
+    assert found[0]["lines"][0].startswith("backend main: its observer failed: ")
 
 
 def test_check_looks_at_a_processors_file(folder: Path) -> None:

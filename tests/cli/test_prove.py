@@ -189,6 +189,7 @@ def test_a_mongodb_keeps_the_contract_and_nothing_is_left(mongo: str) -> None:
 
 
 @made
+@pytest.mark.thorough  # as test_a_server_that_breaks_a_claim, over another source
 def test_a_mongodb_that_loses_history_is_reported_and_nothing_is_left() -> None:
     """ChangeStreamHistoryLost, some times."""
     refused = {"failCommands": ["getMore"], "errorCode": 286}
@@ -296,7 +297,7 @@ def test_a_cosmos_db_keeps_the_contract_and_nothing_is_left() -> None:
         code, report, progress = proven(cosmos_url(server))
         found = results(report)
         assert set(found.values()) == {"holds", "not tried"}, report
-        assert found["rows of a snapshot and the changes after it are the table"] == "not tried"
+        assert found["rows of a snapshot and the changes after it are the table"] == "holds"
         assert found["a loss is recorded and stops the partition and is asked for again"] == "holds"
         assert found["a reader that is killed goes on without a gap or a repetition"] == "holds"
         assert (code, report["left"], server.databases) == (0, "", {})
@@ -315,6 +316,7 @@ class ForgetfulServer(CosmosServer):
         return reply
 
 
+@pytest.mark.thorough  # as test_a_server_that_breaks_a_claim, over another source
 def test_a_cosmos_db_that_loses_changes_is_reported_and_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

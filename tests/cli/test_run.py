@@ -1,5 +1,6 @@
 """`penstock run` up to the service: what it reads, and how mistakes end."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -55,6 +56,21 @@ def test_a_file_that_is_missing_is_one_line_and_where_to_read_more(tmp_path: Pat
     done = penstock("run", str(tmp_path / "none.yaml"))
     assert (done.exit_code, done.stderr.count("\n")) == (2, 2)
     assert "no such file" in done.stderr
+
+
+def test_the_jvm_starts_before_what_takes_long_to_import(file: Path) -> None:
+    code = (
+        "import sys, penstock.cli.run, penstock.spark.session.jvm as jvm\n"
+        "heavy = {'pyspark', 'py4j', 'structlog', 'rich', 'prometheus_client', 'starlette'}\n"
+        "def start(_):\n"
+        "    assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+        "    sys.exit(77)\n"
+        "jvm.Jvm = start\n"
+        f"penstock.cli.run.command([{str(file)!r}])\n"
+    )
+    environment = {**os.environ, "PG": "postgresql://h/d"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, check=False)
+    assert done.returncode == 77
 
 
 def test_a_mistake_is_told_without_importing_spark(file: Path) -> None:

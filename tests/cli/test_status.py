@@ -10,7 +10,6 @@ import yaml
 from click.testing import CliRunner
 
 from penstock.cli import main
-from penstock.cli.status import curve
 from penstock.model.settings import Secret
 from tests.service.test_dashboard import Served
 
@@ -55,7 +54,15 @@ def test_without_a_token_or_a_server_it_says_so(served: Served) -> None:
     assert (code, "no ops server answers" in text) == (1, True)
 
 
-def test_a_curve_goes_from_nothing_to_the_highest() -> None:
-    assert curve([0, None, 5, 10]) == "▁ ▅█"
-    assert curve([]) == ""
-    assert curve([0.0, 0.0]) == "▁▁"
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "https://"])
+def test_another_url_is_refused(url: str) -> None:
+    found = CliRunner().invoke(main, ["status", url])
+    assert found.exit_code == 2
+    assert "is no http:// or https:// URL" in found.stderr
+
+
+def test_https_is_asked_with_tls(served: Served) -> None:
+    """The server speaks none: it gets the begin of TLS, and nothing answers."""
+    found = CliRunner().invoke(main, ["status", served.server.url.replace("http:", "https:")])
+    assert found.exit_code == 1
+    assert "no ops server answers" in found.stderr

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from penstock.config import build_pipeline, explained
+from penstock.model.settings import WRITTEN
 
 _MAP = [{"backend": "a", "tables": {"t": {"type": "clone"}}}]
 _PLACE = "postgresql://penstock:hidden@host/db"
@@ -34,7 +35,7 @@ def keys(feed: str, sink: str) -> list[Any]:
         "sink": {"type": sink, **SINKS[sink]},
     }
     pipeline = build_pipeline(document, name="test", secrets=[])
-    return list(explained(pipeline, pipeline.model_dump(mode="json")))
+    return list(explained(pipeline, pipeline.model_dump(mode="json", context=WRITTEN)))
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_an_unknown_key_of_a_feed_names_the_nearest() -> None:
         (
             "  type: lake\n",
             "",
-            "12: sink.type: is missing; known: jetstream, lake, memory, ",
+            "12: sink.type: is missing; known: delta, jetstream, lake, memory, ",
         ),
         ("- name: default", "- name: a.b", "3: backends[0].name: may have letters, digits"),
         ("- sql:", "- sqll:", "11: transform[0].sqll: unknown key; did you mean 'sql'?"),
@@ -431,3 +431,47 @@ def test_without_a_map_of_its_own_there_must_be_a_backend(tmp_path: Path) -> Non
 def test_a_map_that_does_not_fit_is_refused(old: str, new: str, message: str) -> None:
     assert old in CONSOLIDATE
     assert message in "\n".join(mistakes(CONSOLIDATE.replace(old, new, 1)))
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            "url: '${HOOK}', when: [gaps]",
+            "ops.notify[0].when[0]: must be 'health', 'gap', 'dead-le",
+        ),
+        ("url: '${HOOK}', when: []", "ops.notify[0].when: names no kind"),
+        ("url: '${HOOK}', format: discord", "ops.notify[0].format: must be 'json', 'slack' or 'te"),
+        ("url: 'ftp://h/hunter22'", "ops.notify[0].url: is not a URL of http or https"),
+        ("url: 'https:///hunter22'", "ops.notify[0].url: is not a URL of http or https"),
+        ("url: 'https://h:99999/hunter22'", "ops.notify[0].url: is not a URL of http or https"),
+        ("url: 'https://h/hunter22 x'", "ops.notify[0].url: is not a URL of http or https"),
+        ("url: 'https://hunter22@h/'", "ops.notify[0].url: must not have a user or a password"),
+        ("when: [gap]", "ops.notify[0].url: is missing"),
+    ],
+)
+def test_a_webhook_that_is_wrong_is_refused_and_its_url_not_repeated(
+    entry: str, message: str
+) -> None:
+    text = f"{SMALL}ops: {{notify: [{{{entry}}}]}}\n"
+    (found,) = mistakes(text, HOOK="https://h/hunter22")
+    assert message in found
+    assert "hunter22" not in found
+
+
+@pytest.mark.parametrize(
+    ("url", "form"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "slack"),
+        ("https://prod-1.westeurope.logic.azure.com:443/workflows/x?sig=y", "teams"),
+        ("https://acme.webhook.office.com/webhookb2/x", "teams"),
+        ("https://d.environment.api.powerplatform.com:443/powerautomate/x", "teams"),
+        ("https://hooks.slack.com.example.org/", "json"),
+    ],
+)
+def test_the_host_says_what_a_webhook_takes(url: str, form: str) -> None:
+    (found,) = read(f"{SMALL}ops: {{notify: [{{url: '{url}'}}]}}\n").ops.notify
+    assert found.message_format == form
+    assert url not in repr(found)
+    (chosen,) = read(f"{SMALL}ops: {{notify: [{{url: '{url}', format: json}}]}}\n").ops.notify
+    assert chosen.message_format == "json"

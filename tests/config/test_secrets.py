@@ -52,3 +52,17 @@ def test_the_password_of_a_positions_store_is_a_secret() -> None:
     )
     assert {"hunter!22", "hunter%2122"} <= secrets_of(pipeline)
     assert not {"me", "db", "memory"} & secrets_of(pipeline)
+
+
+@pytest.mark.parametrize(
+    ("url", "secrets"),
+    [
+        ("https://hooks.slack.com/services/T/B/key", {"/services/T/B/key"}),
+        ("https://h.logic.azure.com:443/x?sig=a://b", {"/x?sig=a://b"}),
+        ("https://h?key", {"?key"}),
+        ("http://h/", set()),
+        ("HTTP://h/key", {"/key"}),
+    ],
+)
+def test_the_path_of_a_webhook_is_a_secret(url: str, secrets: set[str]) -> None:
+    assert secrets_of(Outer(url=Secret(url))) == secrets

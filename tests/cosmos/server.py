@@ -28,8 +28,10 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, Self
 from urllib.parse import unquote, urlsplit
+
+from azure.cosmos._routing import routing_map_provider
 
 from tests.cosmos.container import ItemConflict, StoredContainer
 from tests.servers.http import HttpHandler, HttpStandIn
@@ -87,6 +89,16 @@ class CosmosServer(HttpStandIn):
         self.databases: dict[str, dict[str, StoredContainer]] = {}
         self._made = 0
         self._refusals: dict[str, list[ScriptedRefusal]] = {}
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        # The SDK (4.17) keeps ranges by address, for all clients of a process that are not closed:
+        # of another server that had this port, they send it in circles (RecursionError).
+        kept: dict[str, dict[str, Any]]
+        kept = getattr(routing_map_provider, "_shared_routing_map_cache", {})
+        for address in (self.url, f"{self.url}/"):
+            kept.get(address, {}).clear()
+        return self
 
     def container(self, database: str, name: str, *paths: str, **given: Any) -> StoredContainer:
         """A new container; one of this name is replaced, under another resource id."""

@@ -67,6 +67,19 @@ def test_every_phase_can_be_drawn_before_there_is_anything_to_show(phase: str) -
     assert summary(Scene(phase=phase)) == f"{phase} ..."
 
 
+def test_a_pipe_gets_one_line_of_a_phase_that_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.demo.screen._PLAIN_EVERY", 0.0)
+    out = io.StringIO()
+    with Screen(Console(file=out, width=120)) as screen:
+        for committed in (0, 0, 1, 1):
+            screen.show(Scene(phase="starting Spark", committed=committed))
+        screen.show(BUSY)
+        screen.show(BUSY)
+    first, *more = out.getvalue().splitlines()
+    assert first == "starting Spark ..."
+    assert [line.partition(":")[0] for line in more] == ["streaming", "streaming"]
+
+
 def test_a_pipe_gets_one_line_without_escapes() -> None:
     text = drawn(BUSY, terminal=False)
     assert text.count("\n") == 1

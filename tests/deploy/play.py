@@ -26,9 +26,9 @@ from tests.servers import Postgres, free_port
 
 DEPLOY = ROOT / "deploy"
 FILE = DEPLOY / "compose.yaml"
-SERVICES: Mapping[str, Any] = yaml.safe_load(re.sub(r"\$\{\w+:-(\w+)\}", r"\1", FILE.read_text()))[
-    "services"
-]
+SERVICES: Mapping[str, Any] = yaml.safe_load(
+    re.sub(r"\$\{\w+:-(\w+)\}", r"\1", re.sub(r"\$\{(\w+):\?[^}]*\}", r"a-\1", FILE.read_text()))
+)["services"]
 
 
 def after(name: str) -> Mapping[str, Any]:
@@ -54,6 +54,7 @@ class Play:
             "penstock:9090": f"127.0.0.1:{ports['ops']}",
             "=/data": f"={folder / 'nats'}",
             "/opt/penstock/bin/python": sys.executable,
+            "/opt/penstock/alive.py": str(DEPLOY / "image" / "alive.py"),
             "/opt/penstock/spark-classes.jsa": str(CLASSES if CLASSES.exists() else folder / "no"),
             "/etc/penstock": str(folder),
         }
@@ -75,7 +76,8 @@ class Play:
         return daemon
 
     def becomes_healthy(self, name: str, daemon: Daemon, port: int = 0) -> None:
-        """By its own check; `port` is the one that it has here instead of 9090."""
+        """By its own check; `port` is the one that it has here instead of 9090, where the check
+        does not find it itself."""
         kind, *test = SERVICES[name]["healthcheck"]["test"]
         assert kind == "CMD"
         command = [self.local(each.replace("127.0.0.1:9090", f"127.0.0.1:{port}")) for each in test]

@@ -75,11 +75,17 @@ def test_the_manifests_are_valid(kind: str, version: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_pipeline_file_is_one_and_answers_by_the_names_of_the_service(kind: str) -> None:
     text = objects(values_of(kind))["ConfigMap"]["data"]["pipeline.yaml"]
-    secrets = {"POSITIONS_URL": "postgresql://h/p", "PG_URL": "postgresql://h/d",
-               "NATS_URL": "nats://h"}  # fmt: skip
+    secrets = {
+        "POSITIONS_URL": "postgresql://h/p",
+        "PG_URL": "postgresql://h/d",
+        "NATS_URL": "nats://h",
+        "PENSTOCK_OPS_TOKEN": "a",
+        "PENSTOCK_OPS_READ_TOKEN": "b",
+    }
     ops = parse_pipeline(text, environment=secrets).ops
     assert (ops.bind, ops.port, ops.extra_ports) == ("0.0.0.0", 9090, (8080,))
     assert "penstock.penstock.svc" in ops.hosts
+    assert ops.token and ops.read_token and ops.token != ops.read_token
 
 
 def test_the_file_may_have_more_settings_of_the_ops_server() -> None:
@@ -125,7 +131,9 @@ def test_a_standby_counts_as_ready_and_liveness_asks_for_the_process_alone() -> 
 
 def test_no_secret_is_in_a_manifest() -> None:
     container = pod(values_of("single"))["containers"][0]
-    assert {each["name"] for each in container["env"]} == {"POSITIONS_URL", "PG_URL", "NATS_URL"}
+    tokens = {"PENSTOCK_OPS_TOKEN", "PENSTOCK_OPS_READ_TOKEN"}
+    names = {each["name"] for each in container["env"]}
+    assert names == {"POSITIONS_URL", "PG_URL", "NATS_URL"} | tokens
     assert all("secretKeyRef" in each["valueFrom"] for each in container["env"])
     values = {**values_of("single"), "secretFiles": {"/etc/nats": "nats-login"}}
     mounts = {
@@ -157,6 +165,80 @@ def test_a_service_monitor_scrapes_the_ops_port() -> None:
     assert monitor["metadata"]["labels"]["release"] == "p"
     wanted = monitor["spec"]["selector"]["matchLabels"].items()
     assert wanted <= service["metadata"]["labels"].items()
+    assert endpoint["authorization"]["credentials"] == {"name": "penstock", "key": "ops-read-token"}
+    values["ops"] = {"readToken": None, "token": None}
+    assert "authorization" not in objects(values)["ServiceMonitor"]["spec"]["endpoints"][0]
+
+
+def test_tokens_are_the_default_and_may_be_left_out() -> None:
+    values = values_of("single")
+    assert "token" in yaml.safe_load(objects(values)["ConfigMap"]["data"]["pipeline.yaml"])["ops"]
+    values["ops"] = {"token": None, "readToken": None}
+    found = objects(values)
+    assert "token" not in found["ConfigMap"]["data"]["pipeline.yaml"]
+    assert "PENSTOCK_OPS" not in json.dumps(found)
+
+
+PLACED = {
+    "serviceAccount": {"create": True, "annotations": {"eks.amazonaws.com/role-arn": "arn:aws:x"}},
+    "priorityClassName": "high",
+    "affinity": {"nodeAffinity": {}},
+    "topologySpreadConstraints": [
+        {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}
+    ],
+    "envFrom": [{"secretRef": {"name": "more"}}],
+    "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+    "extraVolumeMounts": [{"name": "ca", "mountPath": "/etc/ca"}],
+    "annotations": {"reloader.stakater.com/auto": "true"},
+    "podLabels": {"azure.workload.identity/use": "true"},
+    "ingress": {"enabled": True, "className": "nginx", "hosts": ["cdc.example"],
+                "tls": [{"secretName": "tls", "hosts": ["cdc.example"]}]},
+    "prometheusRule": {"enabled": True, "labels": {"release": "p"}},
+    "grafanaDashboard": {"enabled": True},
+    "serviceMonitor": {"enabled": True},
+}  # fmt: skip
+
+
+def test_what_a_cluster_wants_can_be_given() -> None:
+    values = {**values_of("ha"), **PLACED}
+    every = list(yaml.safe_load_all(rendered(values)))
+    found = {each["kind"]: each for each in every if not each["metadata"]["name"].endswith("board")}
+    spec = pod(values)
+    (container,) = spec["containers"]
+    account = found["ServiceAccount"]["metadata"]
+    assert (spec["serviceAccountName"], account["annotations"]) == (
+        account["name"], {"eks.amazonaws.com/role-arn": "arn:aws:x"},
+    )  # fmt: skip
+    for key in ("priorityClassName", "affinity", "topologySpreadConstraints"):
+        assert spec[key] == PLACED[key]
+    assert container["envFrom"] == PLACED["envFrom"]
+    assert {"name": "ca", "configMap": {"name": "ca"}} in spec["volumes"]
+    assert {"name": "ca", "mountPath": "/etc/ca"} in container["volumeMounts"]
+    assert found["Deployment"]["metadata"]["annotations"] == PLACED["annotations"]
+    (rule,) = found["Ingress"]["spec"]["rules"]
+    assert rule["host"] == "cdc.example"
+    assert rule["http"]["paths"][0]["backend"]["service"]["port"] == {"name": "ops"}
+    assert (
+        "cdc.example" in yaml.safe_load(found["ConfigMap"]["data"]["pipeline.yaml"])["ops"]["hosts"]
+    )
+    alerts = yaml.safe_load((ROOT / "deploy/prometheus/alerts.yaml").read_text())
+    assert found["PrometheusRule"]["spec"] == alerts
+    (board,) = [each for each in every if each["metadata"]["name"] == "penstock-dashboard"]
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    text = (ROOT / "deploy/grafana/penstock.json").read_text()
+    assert json.loads(board["data"]["penstock.json"]) == json.loads(text)
+    for each in every:
+        if "monitoring.coreos.com" not in each["apiVersion"]:
+            assert problem(each, VERSIONS[-1]) == ""
+
+
+def test_the_notes_say_where_the_token_is() -> None:
+    with Chart.load(CHART) as chart:
+        files = chart.render(values_of("single"), name="penstock", namespace="penstock")
+    (notes,) = [text for name, text in files.items() if name.endswith("NOTES.txt")]
+    assert "penstock check /etc/penstock/pipeline.yaml" in notes
+    assert "key ops-token of the Secret penstock" in notes
+    assert "WARNING" not in notes
 
 
 @pytest.mark.parametrize(
@@ -169,6 +251,8 @@ def test_a_service_monitor_scrapes_the_ops_port() -> None:
         {"pipeline": {"name": "a", "positions": "sqlite:///p.db", "backends": [{}], "sink": {}}},
         {"pipeline": {"name": "a", "positions": "etcd://h", "backends": [{}]}},
         {"ops": {"port": 0}},
+        {"ops": {"token": "abc"}},
+        {"ingress": {"enabled": True}},
         {"secrets": {"PG_URL": "postgresql://user:password@host/db"}},
     ],
     ids=json.dumps,

@@ -1,6 +1,7 @@
 """The pages of the documentation, as tests read them."""
 
 import re
+import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -8,6 +9,11 @@ DOCS = ROOT / "docs"
 # Where the documentation and the source are read by others.
 SITE = "https://penstock-cdc.github.io/penstock/latest"
 SOURCE = "https://github.com/penstock-cdc/penstock/blob/main"
+
+# What pages install: `.`, in a clone; or `penstock-cdc`, once it is on the index. The switch is
+# `python -m tests.docs.pages NAME`, which writes it here and into every page.
+INSTALLED = "."
+INSTALL = re.compile(r"(pip install ')([\w.-]+)(\[[\w,-]+\]')")
 
 _BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 
@@ -56,3 +62,11 @@ def linked(page: Path, target: str) -> Path | None:
     if target.startswith(SOURCE):
         return ROOT / target.removeprefix(SOURCE).strip("/")
     return None if "://" in target else page.parent / target if target else page
+
+
+if __name__ == "__main__":
+    (name,) = sys.argv[1:]
+    for each in pages():
+        each.write_text(INSTALL.sub(rf"\g<1>{name}\g<3>", each.read_text()))
+    this = Path(__file__)
+    this.write_text(this.read_text().replace(f'INSTALLED = "{INSTALLED}"', f'INSTALLED = "{name}"'))

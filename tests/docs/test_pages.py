@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -16,7 +17,17 @@ from penstock.cli import _COMMANDS, main
 from penstock.config import parse_pipeline
 from penstock.model import version
 from penstock.ops import health
-from tests.docs.pages import DOCS, ROOT, SITE, blocks, commands, linked, pages
+from tests.docs.pages import (
+    DOCS,
+    INSTALL,
+    INSTALLED,
+    ROOT,
+    SITE,
+    blocks,
+    commands,
+    linked,
+    pages,
+)  # fmt: skip
 
 PAGES = pages()
 INDEX = (DOCS / "README.md").read_text()
@@ -49,6 +60,12 @@ def test_every_link_leads_somewhere(page: Path) -> None:
             continue
         assert found.exists(), target
         assert not anchor or anchor in anchors(found), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=IDS)
+def test_what_is_installed_can_be_had(page: Path) -> None:
+    named = {name for _, name, _ in INSTALL.findall(page.read_text())}
+    assert named <= {INSTALLED} or page.name in ("errors.md", "CHANGELOG.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=IDS)
@@ -96,12 +113,21 @@ def test_every_public_name_has_its_docstring_on_the_page_of_classes() -> None:
     assert named == [name for name in penstock.__all__ if name != "__version__"]
 
 
+def files(nav: object) -> Iterator[str]:
+    """The pages of a navigation, which has groups in groups."""
+    if isinstance(nav, str):
+        yield nav
+        return
+    for part in nav.values() if isinstance(nav, dict) else nav if isinstance(nav, list) else ():
+        yield from files(part)
+
+
 def test_every_page_is_in_the_navigation_in_the_order_of_the_index() -> None:
     site = yaml.safe_load((ROOT / "mkdocs.yml").read_text())
-    parts = [each for part in site["nav"] for each in part.values()]
-    flat = [file for part in parts for file in ([part] if isinstance(part, str) else
-            [file for each in part for file in each.values()])]  # fmt: skip
-    assert flat == ["README.md", *re.findall(r"^\| .*?\((.+?)\) \|", INDEX, re.MULTILINE)]
+    assert list(files(site["nav"])) == [
+        "README.md",
+        *re.findall(r"^\| .*?\((.+?)\) \|", INDEX, re.MULTILINE),
+    ]
     assert site["site_url"] == f"{SITE}/" == f"{version.DOCS}/"
 
 

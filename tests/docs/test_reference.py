@@ -23,6 +23,7 @@ from penstock.leases import open_store
 from penstock.ops.logs import metrics_fields
 from penstock.ops.requests import Access
 from penstock.ops.respond import ANSWERS
+from penstock.ops.thresholds import Webhook
 from penstock.process.plugins import known, plugin
 from penstock.service.action_api import ActionApi
 from penstock.service.actions import Actions, Operated
@@ -77,7 +78,9 @@ def pipeline_fields() -> dict[str, FieldInfo]:
     }
     backends, sink = Pipeline.model_fields["backends"], Pipeline.model_fields["sink"]
     step = get_args(Pipeline.model_fields["transform"].annotation)[0]
-    return found | {"backends": backends, "sink": sink} | dict(leaves(step, "transform[]."))
+    webhook = dict(leaves(Webhook, "ops.notify[]."))
+    steps = dict(leaves(step, "transform[]."))
+    return found | {"backends": backends, "sink": sink} | steps | webhook
 
 
 def plugged(kind: str, name: str, prefix: str, shared: set[str]) -> dict[str, FieldInfo]:

@@ -36,5 +36,13 @@ def test_a_link_that_leads_nowhere_and_a_foreign_font_are_found(tmp_path: Path) 
     assert len(list(problems(tmp_path))) == 3
 
 
+def test_steps_that_fell_apart_are_found(tmp_path: Path) -> None:
+    page = tmp_path / "index.html"
+    page.write_text("<h2>Do</h2><ol><li>a</li></ol><pre>b</pre><ol><li>c</li></ol>")
+    assert [line.partition(":")[0] for line in problems(tmp_path)] == ["index.html"]
+    page.write_text("<ol><li>a<ul><li>b</li></ul></li></ol><h2>Next</h2><ol><li>c</li></ol>")
+    assert list(problems(tmp_path)) == []
+
+
 def test_the_index_for_language_models_names_every_page() -> None:
     assert llms().count("\n- [") == len(list((ROOT / "docs").rglob("*.md"))) - 1

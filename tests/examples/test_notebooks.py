@@ -52,3 +52,15 @@ def test_the_one_of_spark_runs_and_writes_to_delta_where_it_fits(
     assert "500" in results
     assert any("change 496" in each for each in results)
     assert list(tmp_path.iterdir())
+
+
+@pytest.mark.spark
+def test_the_one_of_a_lake_appends_and_merges_each_change_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    results = ran("lake-by-spark", tmp_path)
+    assert results[:3] == ["500", "800", "800"]
+    assert "change 496" in results[3]
+    assert "change 799" in results[4]
+    assert results[5] == "0"

@@ -13,7 +13,7 @@ from penstock.leases import open_store
 from penstock.leases.memory import MemoryStore
 from penstock.leases.sqlite import SqliteStore
 from penstock.model.errors import SettingsError
-from penstock.process.plugins import plugin
+from penstock.process.plugins import plugin, to_install
 from tests.docs.pages import DOCS, blocks
 
 
@@ -139,4 +139,4 @@ def test_a_missing_driver_of_ours_names_our_extra(
     plugin.cache_clear()
     with pytest.raises(SettingsError) as error:
         open_store(f"{scheme}://h/db")
-    assert error.value.hint == f"pip install 'penstock-cdc[{extra}]'"
+    assert error.value.hint == f"pip install '{to_install(extra)}'"

@@ -14,10 +14,13 @@ from typing import Any
 import pytest
 
 from penstock.feeds import Following, Gap
+from penstock.microbatch import page_server
 from penstock.microbatch.draw import Draw, OpenDraw, PlannedDraw
 from penstock.microbatch.epochs import BufferedEpochs, Lengths
+from penstock.microbatch.open import OpenReading
 from penstock.microbatch.page_client import Handed, PageClient, _idle
-from penstock.microbatch.page_server import PageServer
+from penstock.microbatch.page_server import PAUSE, PageServer
+from penstock.microbatch.run_folder import stop_queries
 from penstock.microbatch.ticket import (
     PAGE,
     FoundGap,
@@ -73,6 +76,9 @@ class Served:
         if self.failure is not None:
             raise self.failure
         self.told += report.places.values()
+
+    def check(self) -> None:
+        """Saving does not fail."""
 
     def is_over(self) -> bool:
         return self.stopping.is_set()
@@ -181,6 +187,9 @@ class Flowing(Draw):
     def take(self, report: Report) -> None:
         self.told.set()
 
+    def check(self) -> None:
+        """Nothing is saved."""
+
     def is_over(self) -> bool:
         return False
 
@@ -281,6 +290,82 @@ def test_an_epoch_ends_when_the_service_stops() -> None:
         begun = time.monotonic()
         assert count(PageClient(served.ticket(seconds=60))) == CHANGES
         assert time.monotonic() - begun < 30
+
+
+def test_an_epoch_ends_when_the_service_stops_though_pages_keep_coming() -> None:
+    """The file system is asked ten times a second, and not for each page."""
+
+    class Stopped(Flowing):
+        asked = 0
+
+        def is_over(self) -> bool:
+            self.asked += 1
+            return self.asked > 3
+
+    pages = Stopped(10_000)
+    with flowing(pages) as server:
+        begun = time.monotonic()
+        assert len(list(PageClient(asking(server, seconds=3600.0)).pages())) > pages.asked
+        assert 3 * PAUSE <= time.monotonic() - begun < 30
+
+
+class Quiet(OpenReading):
+    """In which nothing comes, for an hour; `looks`: how often it was asked whether it is over."""
+
+    looks = 0
+
+    def __init__(self, folder: Path) -> None:
+        feed = StagedFeed(StagedSettings(changes=0))
+        made = Made(feed, positions=positions_of(), runtime=str(folder), epoch=3600.0)
+        super().__init__(made.options, made.epochs(), lambda: None, "memory")
+        (self.ticket,) = self.parts({"epoch": "3"}, {"epoch": "4"})
+
+    def is_over(self) -> bool:
+        """See `Pages`."""
+        over = super().is_over()
+        self.looks += 1
+        return over
+
+
+@pytest.fixture
+def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Quiet]:
+    monkeypatch.setattr(page_server, "QUIET", 3600.0)
+    made = Quiet(tmp_path)
+    yield made
+    made.stop(5.0)
+
+
+def test_an_epoch_in_which_nothing_comes_is_woken_for_a_stop(quiet: Quiet, tmp_path: Path) -> None:
+    def stop() -> None:
+        until(lambda: quiet.looks)
+        stop_queries(tmp_path)
+
+    threading.Thread(target=stop).start()
+    assert count(PageClient(quiet.ticket)) == 0
+
+
+def test_an_epoch_in_which_nothing_comes_is_woken_when_saving_fails(
+    quiet: Quiet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def watch(_: BufferedEpochs, timeout: float) -> None:
+        until(lambda: quiet.looks)
+        raise LeaseLost(f"somebody else saved within {timeout} s")
+
+    monkeypatch.setattr(BufferedEpochs, "watch", watch)
+    with pytest.raises(LeaseLost, match="somebody else"):
+        count(PageClient(quiet.ticket))
+
+
+def test_what_saving_fails_with_is_seen_at_the_next_page() -> None:
+    class Failing(Flowing):
+        def check(self) -> None:
+            if self.number == 2:
+                raise LeaseLost("somebody else saved")
+
+    pages = Failing(10_000)
+    with flowing(pages) as server, pytest.raises(LeaseLost, match="somebody else"):
+        count(PageClient(asking(server, seconds=3600.0)))
+    assert pages.number == 2
 
 
 def test_the_planner_hears_what_is_stored_while_the_epoch_runs() -> None:

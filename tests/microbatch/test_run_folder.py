@@ -3,11 +3,21 @@
 import os
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from penstock.microbatch.run_folder import read_task_slots, run_folder, write_task_slots
+from penstock.microbatch.run_folder import (
+    Bell,
+    pause_reader,
+    read_task_slots,
+    run_folder,
+    stop_queries,
+    stop_query,
+    write_task_slots,
+)
 
 
 def dead() -> int:
@@ -40,3 +50,24 @@ def test_the_number_of_slots_is_the_one_that_was_written_last(tmp_path: Path) ->
     for slots in (0, 12, 3):
         write_task_slots(tmp_path, slots)
         assert read_task_slots(str(tmp_path)) == slots
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "stop": stop_queries,
+    "stop of a query": lambda folder: stop_query(folder, "one-0"),
+    "pause": lambda folder: pause_reader(folder, "one", is_paused=True),
+    "resume": lambda folder: pause_reader(folder, "one", is_paused=False),
+    "task slots": lambda folder: write_task_slots(folder, 3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_whatever_readers_look_at_wakes_them(tmp_path: Path, change: str) -> None:
+    (tmp_path / "bell-1").touch()  # of a process that has ended
+    woken = threading.Event()
+    with Bell(str(tmp_path), woken.set):
+        assert not woken.is_set()
+        CHANGES[change](tmp_path)
+        assert woken.wait(60)
+    CHANGES[change](tmp_path)  # without a reader
+    assert not [*tmp_path.glob(f"bell-{os.getpid()}")]

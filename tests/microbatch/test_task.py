@@ -13,6 +13,7 @@ from penstock.microbatch import task as module
 from penstock.microbatch.assignments import Assignments
 from penstock.microbatch.epochs import AssignedEpochs, BufferedEpochs, Epochs, Lengths
 from penstock.microbatch.late import Attempt
+from penstock.microbatch.options import SinkOptions
 from penstock.microbatch.task import require_columns, tidied, write_changes
 from penstock.microbatch.ticket import Request, Ticket, ticket_row
 from penstock.model.change import schema
@@ -160,7 +161,7 @@ def test_a_receipt_says_what_is_acknowledged_at_the_end_of_an_epoch(
     """Without a place for what was written the task fails: the source would never be acknowledged,
     or of what may be lost."""
     sink = Sink(honest=honest)
-    monkeypatch.setattr(module, "_sink", lambda _: (sink, "quiet", None))
+    monkeypatch.setattr(module, "_sink", lambda _: (sink, SinkOptions(sink="quiet"), None))
     feed = feed_of(changes=200, page=10, polled=polled)
     with made(feed, positions=positions_of()) as parts:
         task = Task(parts, feed.decoder("json"), buffer=1 << 20, polled=polled)
@@ -188,7 +189,7 @@ def test_a_dataframe_without_the_version_of_the_schema_is_written(
             return Receipt()
 
     sink = Keeping(MemorySinkSettings(keep=False))
-    monkeypatch.setattr(module, "_sink", lambda _: (sink, "quiet", None))
+    monkeypatch.setattr(module, "_sink", lambda _: (sink, SinkOptions(sink="quiet"), None))
     row = {"backend": "b", "partition": "p", "cursor": "1", "ordinal": 0, "event_id": "b:1:0"}
     whole = pa.RecordBatch.from_pylist(
         [{**row, "operation": "INSERT", "schema_version": "v"}], schema=schema()

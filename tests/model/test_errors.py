@@ -3,9 +3,9 @@
 import ast
 
 import penstock
+from penstock.cli.explain import made_by
 from penstock.model import errors
 from penstock.model.errors import Malformed, SettingsError, Unavailable
-from tests.docs.errors import made_by
 from tests.docs.pages import ROOT
 
 _FILES = sorted((ROOT / "penstock").rglob("*.py"))

@@ -20,6 +20,7 @@ TESTS = [
     "tests/feeds/postgres/test_framing.py",
     "tests/feeds/postgres/test_walk.py",
     "tests/feeds/postgres/test_rows.py",
+    "tests/typed/test_native.py",
 ]
 
 

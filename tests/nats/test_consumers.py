@@ -134,4 +134,4 @@ def test_two_consumers_share_a_connection(connection: Connection, filled: str) -
 def test_a_missing_stream_is_a_settings_error_with_the_hint(connection: Connection) -> None:
     with pytest.raises(SettingsError, match="NOWHERE") as caught:
         PullConsumer(connection, "NOWHERE", ALL, hint="make it")
-    assert caught.value.hint == "make it"
+    assert caught.value.hint.endswith("make it")

@@ -212,6 +212,34 @@ def test_health(case: Case) -> None:
     assert case.reason in "; ".join(found.reasons)
 
 
+@pytest.mark.parametrize(
+    ("reports", "at", "starting"),
+    [
+        ([], 5, True),
+        ([], 120, False),
+        ([query(0, begun=False)], 6, True),
+        ([query(0, begun=False, last_error="refused")], 6, False),
+        ([query(0), source(1, connected=False)], 6, True),
+        ([query(0), source(1, connected=False, last_error="refused")], 6, False),
+        ([query(0), source(1, connected=False)], 60, False),
+        ([query(0), source(1), source(2, connected=False)], 6, False),
+        ([query(0), source(1), source(2)], 6, False),
+    ],
+)
+def test_what_starts_is_told_from_what_is_wrong(
+    reports: list[Any], at: float, *, starting: bool
+) -> None:
+    assert status(reports, at).starting is starting
+
+
+def test_it_warms_up_until_a_task_has_connected_the_sink() -> None:
+    begun = [query(0), source(1)]
+    assert not status([], 2).warming_up, "it is not ready"
+    assert status(begun, 2).warming_up
+    assert not status([*begun, sink(2, connected=True)], 2).warming_up
+    assert not status([query(0), source(1, host="h")], 2).warming_up, "a processor has no sink"
+
+
 def test_one_backend_is_enough_to_be_unhealthy() -> None:
     clock = Clock(0.0)
     board = Board("/nowhere", clock=clock)

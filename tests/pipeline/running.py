@@ -27,7 +27,7 @@ from tests.servers.postgres import keeping
 from tests.waiting import until
 
 # Of Spark's classes; test_class_archive.py makes it. A session costs 3.5 s of CPU then, not 7.
-CLASSES = Path(sys.prefix) / "spark-classes.jsa"
+CLASSES = Path(sys.prefix) / "spark-test-classes.jsa"
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,8 +266,17 @@ def slot_of(database: Database) -> tuple[str, str, bool]:
     return row[0], row[1], row[2]
 
 
-# For JVMs that a test starts in Spark's own way: what is compiled well pays only much later.
-SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The classes of a JVM that is started in Spark's own way, which scripts/test makes.
+STOCK_CLASSES = Path(sys.prefix) / "spark-stock-classes.jsa"
+# For such JVMs: what is compiled well pays only much later, and 200 partitions never do.
+SHORT_LIVED = " ".join(
+    (
+        "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dspark.sql.shuffle.partitions=2",
+        f"-XX:SharedArchiveFile={STOCK_CLASSES} -Xshare:auto -Xlog:disable"
+        if STOCK_CLASSES.exists()
+        else "",
+    )
+)
 
 
 def environment(**more: str) -> dict[str, str]:

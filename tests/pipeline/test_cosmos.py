@@ -4,15 +4,19 @@ merge while items are written, and the pipeline is killed."""
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from penstock.nats.api import JetStream
+from penstock.nats.connection import Connection
+from penstock.nats.settings import NatsSettings
 from tests.cosmos.container import StoredContainer
 from tests.cosmos.server import CosmosServer
-from tests.pipeline.running import Run, count, eventually, messages, send, tree
+from tests.pipeline.running import Run, count, eventually, messages, running, send, tree
+from tests.pipeline.test_snapshots import chunk_rows, snapshot
 from tests.servers import Nats
 
 pytestmark = [
@@ -107,3 +111,22 @@ def test_splits_and_merges_under_load_are_exact_under_kill_9(
         assert all(ids == sorted(ids) for ids in places.values()), "out of order"
         assert len(places) >= 4, "children were read"
         assert not run.log.count("level=error"), run.log
+
+
+def test_a_snapshot_has_the_items_of_the_container_at_the_start_and_when_it_is_asked_for(
+    tmp_path: Path, nats: Nats, stream: str
+) -> None:
+    with CosmosServer() as server, closing(Connection(NatsSettings(url=nats.url))) as connection:
+        connection.open()
+        orders = server.container("shop", "orders")
+        for number in range(60):
+            orders.put({"id": f"i{number}", "pk": f"p{number % 7}", "n": number})
+        document = pipeline(nats, stream, server)
+        document["backends"][0]["start"] = "now"
+        with running(tmp_path, {**document, "snapshot": {"initial": True}}) as run:
+            eventually(lambda: JetStream(connection).last("INIT", "init.meta.orders"), run=run)
+            orders.put({"id": "i60", "pk": "p4", "n": 60})
+            meta = snapshot(run, "orders", connection)
+            rows = chunk_rows(connection, "orders", meta)
+            assert sorted(row["n"] for row in rows) == [*range(61)]
+            eventually(lambda: count(nats, stream) == 1, run=run)

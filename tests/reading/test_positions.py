@@ -192,7 +192,7 @@ def test_a_store_that_is_away_delays_what_is_saved_and_nothing_else() -> None:
     store, clock = Away(), Clock()
     kept = positions(store, clock)
     told: list[str] = []
-    kept.on_write = lambda _, error: told.append(error)
+    kept.on_write = lambda _, error, __: told.append(error)
     assert save(kept, FIRST, 1) == {SLOT: at(FIRST)}
     store.away = True
     clock.now += 5

@@ -11,11 +11,13 @@ from starlette.testclient import TestClient
 from penstock.config import Pipeline, load_pipeline
 from penstock.model.settings import Secret
 from penstock.ops.board import Board
-from penstock.ops.requests import Access
-from penstock.ops.respond import PAGES
+from penstock.ops.logs import LastLines
+from penstock.ops.requests import Access, Endpoint, OpsRequest
+from penstock.ops.respond import PAGES, Asked, status_endpoints
 from penstock.ops.server import OpsServer
 from penstock.ops.status import assess
 from penstock.service.map_api import MapApi
+from penstock.service.operations import EventStream
 from tests.servers import Database, Postgres
 
 TOKEN = "a token of tests"
@@ -55,9 +57,22 @@ class Api:
         self.live: Running | None = self.running
         self.api = MapApi(self, self.access, self.status)
         self.server = OpsServer(
-            port=0, access=self.access, endpoints=[*PAGES, *self.api.endpoints()],
+            port=0, access=self.access, endpoints=self.endpoints(),
         )  # fmt: skip
         self.client = TestClient(self.server.app(), base_url="http://localhost")
+
+    def endpoints(self) -> list[Endpoint]:
+        events = EventStream(self.status, LastLines())
+        return [
+            *status_endpoints(self.asked), Endpoint("/events", "GET", events.answer), *PAGES,
+            *self.api.endpoints(),
+        ]  # fmt: skip
+
+    def asked(self, request: OpsRequest) -> Asked:
+        return Asked(
+            request=request, status=self.status(), access=self.access, stop=list,
+            endpoints=self.endpoints(),
+        )  # fmt: skip
 
     def status(self) -> Any:
         return assess(

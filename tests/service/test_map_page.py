@@ -21,8 +21,8 @@ def api(tmp_path: Path, postgres: Postgres) -> Iterator[Api]:
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("map", "text/html"), ("map.js", "text/javascript"), ("map.css", "text/css"),
-     ("map.svg", "image/svg+xml")],
+    [("", "text/html"), ("map.js", "text/javascript"), ("app.css", "text/css"),
+     ("ok.svg", "image/svg+xml")],
 )  # fmt: skip
 def test_its_files_are_served_and_load_nothing_from_elsewhere(
     api: Api, path: str, kind: str
@@ -33,7 +33,7 @@ def test_its_files_are_served_and_load_nothing_from_elsewhere(
     assert "http" not in found.text.replace("http://www.w3.org/2000/svg", "")
 
 
-@pytest.mark.parametrize("path", ["other", "../server.py", "map.html%00", "server.py"])
+@pytest.mark.parametrize("path", ["other", "../server.py", "index.html%00", "server.py"])
 def test_nothing_else_is_served(api: Api, path: str) -> None:
     assert api.client.get(f"/ui/{path}").status_code == 404
 
@@ -49,11 +49,11 @@ def test_each_request_of_the_page_is_one_of_rest(api: Api) -> None:
 @pytest.fixture
 def page(api: Api, opened: Callable[..., Any]) -> Iterator[Any]:
     with api.server:
-        yield opened(f"{api.server.url}/ui/map")
+        yield opened(f"{api.server.url}/ui/map#/map")
 
 
 def tables(page: Any) -> dict[str, list[str]]:
-    rows = page.locator("#tables tbody tr")
+    rows = page.locator("#mapped tbody tr")
     return {cells[1]: cells for cells in (row.split("\t") for row in rows.all_inner_texts())}
 
 
@@ -64,9 +64,9 @@ def expect(page: Any, selector: str) -> Any:
 
 
 def test_a_table_is_cloned_by_keyboard(api: Api, page: Any) -> None:
-    expect(page, "#tables tbody tr").to_have_count(4)
+    expect(page, "#mapped tbody tr").to_have_count(4)
     assert tables(page)["public.d1"][2:5] == ["clone", "d1", "starting"]
-    assert page.locator("#sources tbody tr").nth(1).inner_text().split("\t")[3] == "down"
+    expect(page, "#map-sources tbody tr:nth-child(2) td:nth-child(4)").to_have_text("down")
 
     page.get_by_label("Clone d2").focus()
     page.keyboard.press("Enter")
@@ -87,12 +87,12 @@ def test_options_are_edited_in_a_form(api: Api, page: Any) -> None:
     page.locator("dialog[open]").wait_for()
     page.keyboard.press("Escape")
     page.get_by_label("Options u3").click()
-    page.locator("dialog [value=confirm]").click()
+    page.locator("#map-options [value=confirm]").click()
     expect(page, "[role=alert]").to_contain_text("partitioned")
     page.fill("dialog [name=partitions_regex]", "u3_.*")
     page.fill("dialog [name=set]", "id = id * 2\nname = coalesce(name, '=')")
     page.fill("dialog [name=filter]", "id > 0")
-    page.locator("dialog [value=confirm]").click()
+    page.locator("#map-options [value=confirm]").click()
     page.locator("dialog[open]").wait_for(state="detached")
     page.get_by_label("Reload u3").wait_for()
     found = api.table("u3")
@@ -102,32 +102,32 @@ def test_options_are_edited_in_a_form(api: Api, page: Any) -> None:
     page.get_by_label("Options u3").click()
     page.fill("dialog [name=filter]", "")
     page.fill("dialog [name=columns]", "id, name")
-    page.locator("dialog [value=confirm]").click()
+    page.locator("#map-options [value=confirm]").click()
     page.locator("dialog[open]").wait_for(state="detached")
     assert (api.table("u3")["filter"], api.table("u3")["columns"]) == ("", ["id", "name"])
 
     page.get_by_label("Options u3").click()
-    page.locator("dialog [data-action=remove]").click()
+    page.locator("dialog [data-map=remove]").click()
     page.get_by_label("Clone u3").wait_for()
     assert api.table("u3")["replicated"] is False
 
 
 def test_a_source_is_added(api: Api, page: Any) -> None:
     page.fill("[name=token]", TOKEN)
-    page.locator("summary").click()
+    page.locator("[data-screen=map] summary").click()
     for name, value in (("db", "db3"), ("sid", "ca"), ("url", api.source.url)):
         page.fill(f"#source [name={name}]", value)
     page.locator("#source button").click()
-    expect(page, "#sources tbody tr").to_have_count(3)
-    expect(page, "#tables tbody tr").to_have_count(8)
-    page.fill("[name=search]", "db3 more")
+    expect(page, "#map-sources tbody tr").to_have_count(3)
+    expect(page, "#mapped tbody tr").to_have_count(8)
+    page.fill("[name=map]", "db3 more")
     assert list(tables(page)) == ["more.d3"]
 
 
 def test_names_are_text_and_a_page_that_is_left_alone_says_so(api: Api, page: Any) -> None:
     api.source.execute('CREATE TABLE "<img src=x>" (id int PRIMARY KEY)')
     page.fill("[name=token]", TOKEN)
-    page.locator("[data-action=refresh]").click()
+    page.locator("[data-map=refresh]").click()
     page.get_by_label("Clone <img src=x>").wait_for()
     assert "public.<img src=x>" in tables(page)
     assert page.locator("img").count() == 0

@@ -73,9 +73,10 @@ def test_what_was_there_and_what_comes_is_shown(nats: Nats, stream: str) -> None
     assert seen.answer.headers["Content-Type"] == "text/event-stream"
     first = seen.next()
     assert [each["sequence"] for each in first["messages"]] == [*range(11, 61)]
-    assert first["messages"][-1] | {"change": "", "stored_at": ""} == {
+    assert first["messages"][-1] | {"change": "", "stored_at": "", "committed_at": ""} == {
         "sequence": 60, "stored_at": "", "subject": f"{stream}.users", "table": "public.users",
         "operation": "INSERT", "key": "id=60", "change": "",
+        "columns": [["id", "", "60"]], "committed_at": "",
         "size": len(first["messages"][-1]["change"]),
     }  # fmt: skip
     assert json.loads(first["messages"][-1]["change"])["data"] == {"id": 60}

@@ -251,6 +251,21 @@ def test_a_suspended_table_is_refused(serve: Serve, monkeypatch: pytest.MonkeyPa
     assert served.ended(served.accepted(table)).state == "done"
 
 
+def test_a_table_suspended_since_the_last_look_is_refused(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mirror asks as soon as it reads that its table is suspended."""
+    served = serve(1000, initial=True)
+    table = served.table
+    reasons: dict[tuple[str, str], str] = {}
+    monkeypatch.setattr(OwnedPipeline, "suspended", lambda _: reasons)
+    monkeypatch.setattr(OwnedPipeline, "bookmarks", lambda *_: {PartitionId("s"): START})
+    served.start()
+    assert served.ended(served.accepted(table)).state == "done"
+    reasons["shop", f"public.{table}"] = "decode"
+    assert f"{table} is suspended: decode" in served.ask(f"request.{table}").get("error", "")
+
+
 WAITING = (
     "SELECT 1 FROM pg_stat_activity WHERE datname = current_database()"
     " AND backend_type = 'walsender' AND wait_event_type = 'Lock'"

@@ -16,6 +16,7 @@ from penstock.sinks.jetstream.publishing.publisher import nats_framing
 from penstock.sinks.jetstream.settings import JetStreamSettings
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Messages
+from penstock.sinks.messages.traces import Traces
 from penstock.sinks.rows.part import Part
 from penstock.sinks.subject import parse_template
 from penstock.testing.sinks import COMMITTED, batch_of, ids_of  # noqa: F401, tests take them here
@@ -28,12 +29,13 @@ def encoded(
     *,
     ids: bool = True,
     limit: int = 1 << 20,
+    traces: Traces | None = None,
     **settings: Any,
 ) -> Messages:
     """The messages of a batch, with these settings of the sink."""
     chosen = JetStreamSettings(url="nats://h", **settings)
     framing = nats_framing(ids=ids, limit=limit)
-    made = encoder(chosen, parse_template(template), framing, dictionaries)
+    made = encoder(chosen, parse_template(template), framing, dictionaries, traces)
     return made.encode(Part.of(changes))
 
 
@@ -72,15 +74,15 @@ def read(url: str, stream: str) -> list[Read]:
     return asyncio.run(_read(url, stream))
 
 
-def publish(url: str, stream: str, bodies: list[bytes]) -> None:
-    """Makes the stream, and publishes bodies as inserts, by nats-py."""
+def publish(url: str, stream: str, bodies: list[bytes], subject: str = "users.insert") -> None:
+    """Makes the stream, and publishes bodies, by nats-py; `subject` comes after its name."""
 
     async def work() -> None:
         client = await nats_py.connect(url)
         context = client.jetstream()
         await context.add_stream(StreamConfig(name=stream, subjects=[f"{stream}.>"]))
         for body in bodies:
-            await context.publish(f"{stream}.users.insert", body)
+            await context.publish(f"{stream}.{subject}", body)
         await client.close()
 
     asyncio.run(work())

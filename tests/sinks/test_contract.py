@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 from examples.sqlite_sink import SqliteSink as ExampleSink
 from examples.sqlite_sink import SqliteSinkSettings as ExampleSettings
@@ -18,6 +19,7 @@ from penstock.consumer.tail.bodies import changes_of
 from penstock.model.change import WHOLE, schema
 from penstock.model.finding import Finding
 from penstock.sinks import Progress, Receipt, Sink
+from penstock.sinks.delta import DeltaSink, DeltaSinkSettings
 from penstock.sinks.jetstream import JetStreamSink
 from penstock.sinks.memory import MemorySink, MemorySinkSettings, stored
 from penstock.sinks.postgres import PostgresSink
@@ -37,7 +39,7 @@ SHAPES: dict[str, dict[str, Any]] = {
     "debezium": {"layout": "debezium", "encoding": "json"},
     "cloudevents-batch": {"layout": "cloudevents", "encoding": "json", "messages": "batch"},
 }
-TABLES = ["postgres", "sqlite"]
+TABLES = ["postgres", "sqlite", "delta"]
 EXACT = ["memory", "folder", "example", "exactly-once", "deduplicated", "auto", *SHAPES, *TABLES]
 
 
@@ -112,6 +114,13 @@ def _in_sqlite(file: Path, query: str = "SELECT event_id FROM change ORDER BY ro
         return [row[0] for row in connection.execute(query)]
 
 
+def _in_lake(folder: Path) -> list[str]:
+    if not DeltaTable.is_deltatable(str(folder)):
+        return []
+    rows = DeltaTable(str(folder)).to_pyarrow_table().to_pylist()
+    return [row["id"] for row in sorted(rows, key=lambda row: str(row["_sequence"]))]
+
+
 @dataclass
 class LineSink:
     """A sink of tables, which is given changes of the suite as rows of one column: event ids."""
@@ -147,6 +156,12 @@ def _tables_case(request: pytest.FixtureRequest, kind: str) -> Case:
     create = "CREATE TABLE items (id text PRIMARY KEY)"
     entries: Any = [{"backend": "default", "tables": {"items": None}}]
     commit: Any = {"wait": "20ms"}
+    if kind == "delta":
+        folder: Path = request.getfixturevalue("tmp_path")
+        entries = [{"backend": "default", "tables": {"items": {"type": "log"}}}]
+        path = f"{folder}/{{table}}"
+        lake = DeltaSink(DeltaSinkSettings(location=path, map=entries, commit=commit, clean=0.01))
+        return Case(LineSink(lake), lambda: _in_lake(folder / "items"))
     if kind == "sqlite":
         file: Path = request.getfixturevalue("tmp_path") / "tables.db"
         _in_sqlite(file, create)

@@ -6,15 +6,26 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.spark.session.session import close_session, open_session
+from penstock.spark.session.plan import SessionPlan
+from penstock.spark.session.session import close_session, make_active, open_session
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session as the service makes it, on two cores."""
     folder: Path = tmp_path_factory.mktemp("spark")
-    session = open_session("tests", master="local[2]", folder=folder, mode="rows", slots=1, conf={})
+    plan = SessionPlan(name="tests", master="local[2]", folder=folder, mode="rows", slots=1)
+    session = open_session(plan)
     try:
         yield session
     finally:
         close_session(session)
+
+
+@pytest.fixture(autouse=True)
+def stays_active(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Statements have a session of their own, which would stay the thread's active one."""
+    found = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
+    yield
+    if isinstance(found, SparkSession):  # a parameter may have that name
+        make_active(found)

@@ -27,7 +27,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.spark, pytest.mark.fault, pytest.mark.timeout(900)]
 
-ROWS, MORE = 6_000, 500
+ROWS, MORE = 4_000, 500
 # On a busy machine, of a Python that Spark started: to be started again.
 SLOW = "Python worker failed to connect back"
 TRIGGERS = [

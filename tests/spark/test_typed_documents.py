@@ -194,6 +194,49 @@ def test_what_does_not_fit_ends_the_query_or_is_null_and_kept(
     assert '"n":"secret"' in row["_corrupt"]
 
 
+def run_into_batches(spark: SparkSession, changes: DataFrame, folder: Path, fails: int) -> Any:
+    """All rows after a run whose sink fails in its micro-batch with the number `fails`; each
+    micro-batch is stored once, by its number."""
+
+    def store(batch: DataFrame, number: int) -> None:
+        if number == fails:
+            raise InterruptedError
+        batch.write.mode("overwrite").parquet(str(folder / "lake" / f"batch={number}"))
+
+    writer = changes.writeStream.foreachBatch(store)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(300), "it does not end"
+    return spark.read.parquet(str(folder / "lake")).orderBy("_sequence").collect()
+
+
+def test_rows_of_before_come_first_and_then_the_changes_also_after_runs_that_failed(
+    spark: SparkSession, source: Source, tmp_path: Path
+) -> None:
+    documents = {f"k{number:03}": number for number in range(300)}
+    for key, number in documents.items():
+        source.insert(key, {"n": number})
+    schema = f"{source.name} STRING, n INT, {_META}"
+    changes = frame(spark, source, schema, snapshot="initial", max_events="100")
+    for fails in (0, 1):
+        with pytest.raises(StreamingQueryException):
+            run_into_batches(spark, changes, tmp_path, fails)
+    rows = run_into_batches(spark, changes, tmp_path, fails=-1)
+    assert {row["_operation"] for row in rows} == {"READ"}
+    assert {row[source.name]: row["n"] for row in rows} == documents
+    assert len(rows) == len(documents)
+    source.insert("new", {"n": 1})
+    source.update("k007", {"n": 1_000})
+    source.delete("k008")
+    rows = run_into_batches(spark, changes, tmp_path, fails=-1)
+    later = [row for row in rows if row["_operation"] != "READ"]
+    assert len(rows) == len(documents) + len(later)
+    assert len(later) == (3 if source.has_deletes else 2)
+    newest = {row[source.name]: row for row in rows}  # in the order of `_sequence`
+    assert (newest["new"]["n"], newest["k007"]["n"]) == (1, 1_000)
+    assert newest["k006"]["_operation"] == "READ"
+    assert not source.has_deletes or newest["k008"]["_operation"] == "DELETE"
+
+
 def test_without_a_schema_columns_are_those_of_changes(spark: SparkSession, source: Source) -> None:
     found = spark.readStream.format("penstock").options(**source.options).load()
     assert {"after", "key", "operation"} <= {*found.columns}

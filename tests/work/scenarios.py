@@ -1,5 +1,5 @@
 """The steps that every change goes through, each as a job of so many rows: frame, decode, encode,
-send. A page is handed over: there a row is a page.
+send. A page is served and handed over: there a row is a page.
 
 The rows are those of the benchmark's ten-column table, in transactions of a hundred.
 """
@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import ormsgpack
 import pyarrow as pa
@@ -23,10 +25,14 @@ from penstock.feeds.postgres.collecting import Collector, KnownRelation, PageLim
 from penstock.feeds.postgres.framing import Framer
 from penstock.feeds.postgres.progress import LogProgress
 from penstock.feeds.postgres.streams import Streams
+from penstock.microbatch import page_server
+from penstock.microbatch.draw import Draw
+from penstock.microbatch.epochs import BufferedEpochs, Lengths
 from penstock.microbatch.late import Attempt, SideChannel
+from penstock.microbatch.open import OpenReading
 from penstock.microbatch.page_client import Handed
 from penstock.microbatch.task import Measures
-from penstock.microbatch.ticket import bounded, messages_of
+from penstock.microbatch.ticket import Request, bounded, messages_of
 from penstock.microbatch.ticket import page_of as page_from
 from penstock.model.change import Images
 from penstock.model.page import Page
@@ -36,6 +42,7 @@ from penstock.nats.consumers import Delivered
 from penstock.nats.protocol import Msg
 from penstock.nats.settings import NatsSettings
 from penstock.ops.reporter import Reporter
+from penstock.reading.roster import Roster
 from penstock.sinks.jetstream import JetStreamSettings
 from penstock.sinks.jetstream.publishing.atomic import Atomic
 from penstock.sinks.jetstream.publishing.flight import FlightBatch
@@ -46,6 +53,7 @@ from penstock.sinks.rows.part import Part
 from penstock.tables.sqlite_database import SqliteDatabase
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
+from tests.reading.made import Made, feed_of, options_of, positions_of
 from tests.wire.changestream.made import event
 from tests.wire.changestream.made import page as events_page
 from tests.wire.pages import begin, commit, frame, insert, page_of, relation
@@ -66,6 +74,7 @@ def scenarios() -> Mapping[str, Make]:
     """Those that need no server."""
     return {
         "frame": framing,
+        "serve": serving,
         "hand over": handing_over,
         "decode": decoding,
         "late": detour,
@@ -153,6 +162,45 @@ def framing(rows: int) -> Callable[[], object]:
         pages = [*framer.scan(0.0), *framer.flush(0.0)]
         assert sum(page.count for page in pages) == rows
         return pages
+
+    return job
+
+
+def serving(pages: int) -> Callable[[], object]:
+    """The reader process: a page that the page server draws and sends."""
+    page, folder = page_of(_messages(_TRANSACTION)), TemporaryDirectory()
+    options = options_of(mode="realtime", runtime=folder.name, query="shop-0")
+
+    class Drawing(Draw):
+        left = pages
+
+        def next(self, wait: float) -> tuple[list[Page], bool]:
+            self.left -= 1
+            return [page], not self.left
+
+    class Sent(list[bytes]):
+        is_closed = False
+
+        def send(self, *messages: bytes) -> None:
+            self.extend(messages)
+
+    class Serving(OpenReading):
+        def draw(self, request: Request) -> Draw:
+            return Drawing()
+
+    parts = Made(feed_of())
+    epochs = BufferedEpochs(parts.reservoir, Roster(parts.feed), positions_of(), Lengths(options))
+    server = Serving(options, epochs, lambda: None, "shop")._server
+
+    still = SimpleNamespace(monotonic=lambda: 0.0)
+
+    def job() -> object:
+        line: Any = Sent()
+        # Time stands still: the epoch's end is looked for once.
+        with mock.patch.object(page_server, "time", still):
+            server._send_pages(line, Request(seconds=3600.0, most=3600.0))
+        assert len(line) == pages
+        return folder
 
     return job
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from penstock.consumer.mirror.target_table import TargetTable
 from penstock.model.errors import SettingsError
+from penstock.model.formats import verify_format
 from penstock.nats.api import JetStream
 from penstock.nats.buckets import Bucket, read_map
 from penstock.nats.connection import Connection
@@ -82,13 +83,13 @@ class PublishedTable:
 
 
 class Catalog:
-    """The tables that pipelines announce, over an open connection. `tables`: by their keys, as they
-    were `read` last. Everything raises Unavailable, SettingsError."""
+    """The tables that pipelines announce, or one `pipeline`, over an open connection. `tables`: by
+    their keys, as they were `read` last. Everything raises Unavailable, SettingsError."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pipeline: str = "") -> None:
         self.tables: Mapping[str, PublishedTable] = {}
         self._api, self._bucket = JetStream(connection), Bucket(connection, BUCKET)
-        self._revision = -1
+        self._revision, self._pipeline = -1, pipeline
 
     @property
     def revision(self) -> int:
@@ -108,9 +109,11 @@ class Catalog:
         """Reads all tables that there are now."""
         self._revision = self.revision
         found = {each.key: (_read(each.value), each.revision) for each in self._bucket.entries()}
+        every = [PublishedTable(key, one, number) for key, (one, number) in found.items() if one]
         self.tables = {
-            key: PublishedTable(key, one, number) for key, (one, number) in found.items() if one
-        }
+            each.key: each for each in every
+            if not self._pipeline or each.pipeline in ("", self._pipeline)
+        }  # fmt: skip
         return self.tables
 
     def history(self, key: str) -> list[Revision]:
@@ -150,4 +153,5 @@ def chosen(
 def _read(value: bytes | None) -> dict[str, Any] | None:
     """The document; None if penstock did not write it."""
     found = read_map(value)
+    verify_format(found.get("format"), f"a document of the bucket {BUCKET}")
     return found if found.keys() >= {"table", "schema", "version", "columns"} else None

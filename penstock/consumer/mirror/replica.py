@@ -39,7 +39,8 @@ class Replica(Drawn, Closes):
     """Keeps `tables` (all that are published, if none are named) in a `target`, the URL of a
     database or a `TableDatabase`. `server` is the URL of a NATS server, or several by commas, or
     the settings of a connection. `init` is the stream of the snapshots; `dropped` says what becomes
-    of columns that the source drops. Constructing one does no I/O; not for several threads.
+    of columns that the source drops. With the name of a `pipeline`, only its tables are known.
+    Constructing one does no I/O; not for several threads.
 
     Everything raises SettingsError (the operator must change something), LeaseLost (another replica
     has the target) and Unavailable, after which `run` waits and goes on. What concerns one table
@@ -55,6 +56,7 @@ class Replica(Drawn, Closes):
         tables: Sequence[str] | None = None,
         init: str = "INIT",
         dropped: Dropped = "drop",
+        pipeline: str = "",
     ) -> None:
         if isinstance(server, str):
             server = NatsSettings.model_validate({"url": server})
@@ -64,7 +66,7 @@ class Replica(Drawn, Closes):
         self._target = open_target(target) if isinstance(target, str) else MirrorTarget(target)
         self._names = tables  # None: all
         self._connection = Connection(server, "penstock mirror")
-        self._published = Catalog(self._connection)
+        self._published = Catalog(self._connection, pipeline)
         self._live = LiveTables(server, self._connection, self._target, dropped=dropped)
         self._loading: dict[str, Bootstrap] = {}  # by the table's key, as `_set_aside`
         self._set_aside = SetAside()  # of `_loading`

@@ -35,6 +35,7 @@ from penstock.consumer.mirror.steps import (
 )
 from penstock.consumer.mirror.target_table import TargetColumn, TargetTable
 from penstock.model.errors import LeaseLost, Rejected, SettingsError, Unavailable
+from penstock.model.formats import verify_format
 from penstock.process.plugins import known, plugin
 from penstock.tables.database import TableDatabase
 from penstock.tables.fold import Clear, Merge, Move, Recount
@@ -82,6 +83,9 @@ class MirrorTarget(TargetSession):
             for statement in _CREATE:
                 self._run(statement)
             own = self._find("penstock_mirror")
+            if self._find("penstock_mirror_format"):  # a table of one number, of later versions
+                ((later,),) = self._run("SELECT max(number) FROM penstock_mirror_format")
+                verify_format(later, "the mirror's state")
             if own is not None and "stream" not in own.columns:
                 self._run("ALTER TABLE penstock_mirror ADD COLUMN stream text")
             self._run("DELETE FROM penstock_mirror_owner")

@@ -51,33 +51,42 @@ def key_of(body: Mapping[str, Any]) -> str:
 
 def describe(body: Mapping[str, Any]) -> str:
     """The new row; or, where the old one is known, what changed in it."""
-    data, before = body.get("data"), body.get("before")
+    data = body.get("data")
     if not isinstance(data, Mapping):
         return "" if data is None else _value(data)
-    key = body.get("key") or {}
-    if isinstance(before, Mapping):
-        changed = [
-            f"{name}: {_value(before[name])} → {_value(value)}"
-            for name, value in data.items()
-            if name in before and before[name] != value
+    cells = changed_columns(body)
+    key = () if any(old for _, old, _ in cells) else body.get("key") or {}
+    return ", ".join(
+        f"{name}: {f'{old} → ' if old else ''}{new}" for name, old, new in cells if name not in key
+    )
+
+
+def changed_columns(body: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Name, value of before and value now of the columns that changed, where the row of before is
+    known; else of each column. Empty where there is none."""
+    data, before = body.get("data"), body.get("before")
+    now = data if isinstance(data, Mapping) else {}
+    old = before if isinstance(before, Mapping) else {}
+    changed = [name for name in now if name in old and old[name] != now[name]]
+    if changed or not now:
+        return [
+            (name, _value(old[name]), _value(now[name]) if now else "") for name in changed or old
         ]
-        if changed:
-            return ", ".join(changed)
-    return ", ".join(f"{name}: {_value(value)}" for name, value in data.items() if name not in key)
+    return [(name, "", _value(value)) for name, value in now.items()]
 
 
 def table_of(body: Mapping[str, Any]) -> str:
     """`schema.table`, or as much of it as there is."""
     parts = (body.get("schema"), body.get("collection"))
-    return _printable(".".join(str(part) for part in parts if part))
+    return printable(".".join(str(part) for part in parts if part))
 
 
 def _value(value: Any) -> str:
-    return _printable(
+    return printable(
         orjson.dumps(value, default=base64_of, option=orjson.OPT_NON_STR_KEYS).decode()
     )
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Escapes control characters: a row must not control the terminal."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -231,8 +231,9 @@ class TailReader(Closes):
             raise
         if found is None:
             raise SettingsError(
-                f"there is no stream {self.stream!r}", "consumer.stream-missing", hint=_HINT
-            )
+                f"there is no stream {self.stream!r}", "consumer.stream-missing",
+                hint=self._connected().those_there() + _HINT,
+            )  # fmt: skip
         return int(found["state"]["last_seq"])
 
     def close(self) -> None:

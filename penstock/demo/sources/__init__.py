@@ -17,6 +17,7 @@ from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer
 from penstock.model.errors import SettingsError
 from penstock.process.closing import Closes
+from penstock.process.plugins import to_install
 
 
 class DemoSource(Closes):
@@ -84,7 +85,7 @@ def source(kind: str) -> DemoSource:
         raise SettingsError(
             f"the demo of {kind} needs the package {error.name}",
             "demo.package-missing",
-            hint=f"pip install 'penstock-cdc[{extra}]'",
+            hint=f"pip install '{to_install(extra)}'",
         ) from error
     return found()
 

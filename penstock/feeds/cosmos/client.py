@@ -21,6 +21,7 @@ from penstock.feeds.cosmos.failures import Refused, translating
 from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, number_of
 from penstock.feeds.cosmos.settings import CosmosSettings
 from penstock.model.errors import Malformed, SettingsError
+from penstock.process.plugins import to_install
 from penstock.wire.cosmos.decoder import Document
 
 # Statuses that decide how reading goes on, before the SDK acts on them; 400/1024 it would answer by
@@ -232,7 +233,7 @@ def credential_of(settings: CosmosSettings) -> Any:
         raise SettingsError(
             "without `key` the login is Microsoft Entra ID's, which needs azure-identity",
             "cosmos.login-missing",
-            hint="pip install 'penstock-cdc[cosmos-entra]', or write `key`",
+            hint=f"pip install '{to_install('cosmos-entra')}', or write `key`",
         ) from None
     return DefaultAzureCredential()
 

@@ -5,13 +5,14 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
 
-from penstock.feeds import At, Gap, Listing
+from penstock.feeds import WHOLE_TABLE, At, Gap, Listing, RowSelection, SnapshotWait
 from penstock.feeds.cosmos.client import ContainerIdentity, CosmosContainer, container_of
 from penstock.feeds.cosmos.failures import ContainerMissing, Refused, translating
 from penstock.feeds.cosmos.following import CosmosFollowing, ServedRange
 from penstock.feeds.cosmos.ranges import FeedMark, KeyRange, lineages, mark_of, moved, uncovered
 from penstock.feeds.cosmos.settings import CosmosSettings
-from penstock.feeds.shared import PolledFeed, checked
+from penstock.feeds.cosmos.snapshot import CosmosSnapshot, schema_of
+from penstock.feeds.shared import PolledFeed, checked, first_pages
 from penstock.model.change import Images, OnError
 from penstock.model.errors import (
     InvalidPosition,
@@ -21,8 +22,9 @@ from penstock.model.errors import (
     Unavailable,
 )
 from penstock.model.finding import Finding, failed, finding
-from penstock.model.page import Decoder
+from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.table_schema import TableSchema
 from penstock.wire.cosmos.decoder import CosmosDecoder, in_order, lsn_of
 
 _LISTINGS = 5  # tries of pinning "now" while ranges are split
@@ -216,6 +218,28 @@ class CosmosFeed(PolledFeed[CosmosSettings]):
     def decoder(self, images: Images, on_error: OnError = "stop") -> Decoder:
         tenant, keeps_system = self.settings.tenant, self.settings.system_properties
         return CosmosDecoder(self.backend, tenant, images, on_error, keeps_system)
+
+    def tables(self) -> Sequence[tuple[str, str]]:
+        return [(self.settings.database, self.settings.container)]
+
+    def schemas(self) -> Sequence[TableSchema]:
+        return [schema_of(self.settings, self._client.identity(again=True))]
+
+    def snapshot(
+        self,
+        schema: str,
+        table: str,
+        known: Bookmarks | None,
+        wait: SnapshotWait,
+        selection: RowSelection = WHOLE_TABLE,
+    ) -> CosmosSnapshot:
+        """See `feeds.TakesSnapshots`. It waits for nothing."""
+        return CosmosSnapshot(self.settings, known)
+
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        """See `feeds.SamplesRows`: in latest-version mode, which has a beginning."""
+        update = {"mode": "latest_version", "start": "", "page_items": rows}
+        return first_pages(CosmosFeed(self.settings.model_copy(update=update)), rows)
 
     def check(self) -> Sequence[Finding]:
         found = checked(self._findings())

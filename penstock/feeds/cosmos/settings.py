@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import Field, model_validator
 
-from penstock.feeds import At
-from penstock.feeds.shared import PolicyWithoutSnapshots, PolledSettings
+from penstock.feeds import At, GapPolicy
+from penstock.feeds.shared import PolledSettings
 from penstock.model.settings import Duration, Secret, Start
 
 
@@ -36,9 +36,10 @@ class CosmosSettings(PolledSettings):
     start: Start = ""
     """Of a first start: `beginning` (in latest-version mode the default), `now`, a time with a
     zone (what was changed after it), or a token: an iterator's, or the SDK's continuation."""
-    on_gap: PolicyWithoutSnapshots = "fail"
+    on_gap: GapPolicy = "fail"
     """When changes are lost (older than the retention, another container of this name): stop this
-    backend and say so, or go on after the gap and say so."""
+    backend and say so, or go on after the gap and say so; `resnapshot` then takes a snapshot of the
+    container."""
     tenant: str = Field("none", pattern=r"^(none|field:.+)$")
     """What fills the column `tenant`: `none`, or `field:<property>` of the item."""
     system_properties: bool = False

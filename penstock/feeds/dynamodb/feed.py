@@ -6,7 +6,8 @@ written in between is a gap.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
@@ -25,8 +26,8 @@ from penstock.feeds.shared import PolledFeed, checked
 from penstock.model.change import Images, OnError
 from penstock.model.errors import InvalidStream, SettingsError
 from penstock.model.finding import Finding
-from penstock.model.page import Decoder
-from penstock.model.position import START, Bookmark, Bookmarks, PartitionId
+from penstock.model.page import Decoder, Page
+from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.wire.dynamodb.decoder import DynamodbDecoder, sequence_number
 
@@ -135,6 +136,17 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         self.partitions(known)
         return feeds.LogEnd(time=self._client.now() + 1.0)
 
+    def span(self, after: feeds.At | Place, until: datetime | Place | None) -> feeds.Span:
+        """See `feeds.Feed`: records are kept for a day."""
+        found = super().span(after, until)
+        if isinstance(after, datetime) and after.timestamp() <= self._client.now() - RETENTION:
+            raise SettingsError(
+                f"{after.isoformat()} is before what {self.settings.table_name} has",
+                "dynamodb.changes-gone",
+                hint="begin at earliest, or less than a day ago",
+            )
+        return found
+
     def follow(
         self,
         partition: PartitionId,
@@ -193,6 +205,18 @@ class DynamodbFeed(PolledFeed[DynamodbSettings]):
         selection: feeds.RowSelection = feeds.WHOLE_TABLE,
     ) -> DynamodbSnapshot:
         return DynamodbSnapshot(self.settings, known)
+
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        """See `feeds.SamplesRows`: the first answers of a Scan."""
+        with (
+            DynamodbSnapshot(self.settings, None) as taken,
+            taken.source.opened(lambda: False) as pages,
+        ):
+            for page in pages({"segment": 0, "of": 1}, rows, sys.maxsize):
+                yield page
+                rows -= page.count
+                if rows <= 0:
+                    return
 
     def collection(self, name: str) -> DynamodbTable:
         if name != self.settings.table_name:

@@ -1,7 +1,7 @@
 """MongoDB as a feed: one partition, the change stream of a database or of a whole cluster."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -17,21 +17,21 @@ from penstock.feeds.mongodb.lag import CatchingUp, time_of_mark
 from penstock.feeds.mongodb.pages import StreamBeginning
 from penstock.feeds.mongodb.preflight import findings
 from penstock.feeds.mongodb.settings import MongoSettings
-from penstock.feeds.mongodb.snapshot import MongoSnapshot, schemas_of
+from penstock.feeds.mongodb.snapshot import MongoSnapshot, sample, schemas_of
 from penstock.feeds.mongodb.stream import UNANSWERED, ChangeStream, Limits
 from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
-from penstock.model.errors import PenstockError, PositionLost, SettingsError
+from penstock.model.errors import Malformed, PenstockError, PositionLost, SettingsError
 from penstock.model.finding import Finding, Level, finding
-from penstock.model.page import Decoder
+from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.table_schema import TableSchema
 from penstock.process.backoff import delays
 from penstock.process.closing import closing_on_failure
 from penstock.wire.changestream.decoder import ChangeStreamDecoder
-from penstock.wire.changestream.events import cursor_of
+from penstock.wire.changestream.events import cursor_of, cursor_time
 from penstock.wire.changestream.tokens import history_of, mark_of
-from penstock.wire.eras import next_era
+from penstock.wire.eras import era_of, next_era
 
 # An ordinal that no change of a cluster time reaches.
 _LAST = 2**31 - 1
@@ -178,6 +178,41 @@ class MongoFeed(SettingsFeed[MongoSettings]):
             return feeds.LogEnd(time=(newest >> 32) + 1.0)
         return feeds.LogEnd(places={PARTITION: Place(era + cursor_of(newest), _LAST)})
 
+    def span(self, after: feeds.At | Place, until: datetime | Place | None) -> feeds.Span:
+        """See `feeds.Feed`. A stream from the time of `after` on counts its changes as any other
+        with the same filter."""
+        eras = {era_of(each.cursor) for each in (after, until) if isinstance(each, Place)}
+        if len(eras) > 1:
+            raise SettingsError(
+                f"{after} and {until} are of two histories of the server",
+                "mongodb.span-position",
+                hint="take both from changes after the same gap",
+            )
+        now = self.begin("now")[PARTITION]
+        mark = {**(now.mark or {}), **history_of(max(eras, default=""), "")}
+        end = self.end({PARTITION: now._replace(mark=mark)})
+        place = None
+        if isinstance(after, Place):
+            place = _of_server(after, end)
+            del mark["token"]
+            mark |= _mark_at(cursor_time(place.cursor.removeprefix(era_of(place.cursor))))
+            begin: Bookmarks = {PARTITION: Bookmark(mark=mark)}
+        else:
+            begin = self.begin(after)
+        if isinstance(until, Place):
+            last = _of_server(until, end)
+            if not end.places:
+                raise SettingsError(
+                    "the server's tokens have no time, so that no position is known to be reached",
+                    "mongodb.span-position",
+                    hint="end at now, or at a time",
+                )
+            end = feeds.LogEnd(places={PARTITION: last})
+        elif until is not None:
+            end = feeds.LogEnd(time=until.timestamp())
+        feed = MongoFeed(self.settings.model_copy(update={"on_gap": "fail"}))
+        return feeds.Span(feed=feed, begin=begin, end=end, after=place)
+
     def _despite(self, bookmark: Bookmark, gaps: Sequence[feeds.Gap]) -> MongoFollowing:
         """Follows after gaps, in an era whose cursors sort after those before."""
         start = self._losses.after(gaps, bookmark)[0]
@@ -240,6 +275,10 @@ class MongoFeed(SettingsFeed[MongoSettings]):
         where = schema, table
         return MongoSnapshot(self.settings, PARTITION, where, known, patience=wait.patience)
 
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        """See `feeds.SamplesRows`."""
+        return sample(self.settings, PARTITION, (schema, table), rows)
+
     def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: with `database: "*"` it is `database.collection`."""
         return MongoCollection(self.settings, name)
@@ -263,6 +302,23 @@ class MongoFeed(SettingsFeed[MongoSettings]):
                 message += f" is not known after {self.settings.silence:g} s"
                 remedy = "a longer `silence` for this check gives it more time"
         return [finding(level, "saved position", message, remedy, code="mongodb.saved-position")]
+
+
+def _of_server(place: Place, end: feeds.LogEnd) -> Place:
+    """A place as cursors are written. Raises SettingsError for one that is none of the server whose
+    log ends there."""
+    era, newest, time = era_of(place.cursor), end.places.get(PARTITION), 0
+    with suppress(Malformed):
+        time = cursor_time(place.cursor.removeprefix(era))
+    found = place._replace(cursor=era + cursor_of(time))
+    if not time or (found > newest if newest else time >> 32 > end.time):
+        why = "is after the server's newest operation" if time else "is no cluster time"
+        raise SettingsError(
+            f"{place.cursor} {why}",
+            "mongodb.span-position",
+            hint="write a value of _sequence of this server, a time, or the words earliest and now",
+        )
+    return found
 
 
 def _mark_at(time: int) -> dict[str, Any]:

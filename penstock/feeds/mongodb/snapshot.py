@@ -8,6 +8,7 @@ each document is the event of its insertion.
 """
 
 import struct
+import sys
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -311,6 +312,22 @@ class MongoSnapshot:
     def _era_of(self, known: Bookmarks) -> str:
         saved = known.get(self._partition, START)
         return era_of_bookmark(saved.place, saved.mark)
+
+
+def sample(
+    settings: MongoSettings, partition: PartitionId, name: tuple[str, str], most: int
+) -> Iterator[Page]:
+    """Some documents of a collection. They have no place in the stream: nothing goes on after
+    them, and the primary need not prove that it is one."""
+    now = int(time.time())
+    rows = DocumentPages(
+        partition=partition, place=Place(cursor_of(now << 32), 0), time=now << 32,
+        database=name[0], collection=name[1], taken_at=now * 1_000_000,
+    )  # fmt: skip
+    with closing(connect(settings)) as client, translating(f"reading {'.'.join(name)}"):
+        found = _of(client, rows).find_raw_batches(limit=most)
+        with closing(found):
+            yield from rows.pages(found, most, sys.maxsize)
 
 
 def schemas_of(settings: MongoSettings) -> Sequence[TableSchema]:

@@ -46,6 +46,15 @@ class PostgresTable:
         found = self._rows(sql.SQL("SELECT count(*) FROM {}").format(self._table))
         return int(next(iter(found))["count"])
 
+    def count_before(self, transaction: str) -> tuple[int, int]:
+        """See `feeds.DatesRows`."""
+        # xids are compared by their ages: they begin anew after 2**32.
+        query = sql.SQL(
+            "SELECT count(*), count(*) FILTER (WHERE age(xmin) > age({}::xid)) AS older FROM {}"
+        ).format(sql.Literal(transaction), self._table)
+        found = next(iter(self._rows(query)))
+        return int(found["count"]), int(found["older"])
+
     def rows(self, most: int | None) -> Iterator[tuple[str, Mapping[str, Any]]]:
         query = sql.SQL("SELECT * FROM {}").format(self._table)
         if most is not None:

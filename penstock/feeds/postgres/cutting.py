@@ -32,7 +32,8 @@ _HINT = "correct `where`: an SQL condition over the columns of this table"
 class TableRange(TypedDict, total=False):
     """A part of a table, as JSON. By key: the rows `after` one key and up to and including `to`
     another, `since`: only those that this transaction id or later ones wrote. By pages: those of
-    `leaf` (`schema.table`, quoted) from `first` to before `stop`. What is left out is open."""
+    `leaf` (`schema.table`, quoted) from `first` to before `stop`. What is left out is open. `most`:
+    the first rows by the key, so many, or any where there is none."""
 
     after: list[str]
     to: list[str]
@@ -40,6 +41,7 @@ class TableRange(TypedDict, total=False):
     leaf: str
     first: int
     stop: int
+    most: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +222,10 @@ def range_query(table: Published, part: TableRange) -> sql.Composed:
         )
         compared.append(age.format(sql.Literal(part["since"])))
     where = _where(compared, table)
+    if "most" in part:
+        if table.key:
+            where += sql.SQL(" ORDER BY ") + _order(table)
+        where += sql.SQL(" LIMIT {}").format(sql.Literal(part["most"]))
     return sql.SQL("SELECT {} FROM {}{}").format(columns, table.quoted, where)
 
 

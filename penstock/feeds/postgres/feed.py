@@ -1,8 +1,9 @@
 """PostgreSQL as a feed: one partition, the replication slot."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -30,27 +31,35 @@ from penstock.feeds.postgres.publication import (
     followed_tables,
     keep_publication,
     left_out,
+    missing_remedy,
     not_sent,
     publication_exists,
     to_be_published,
 )
 from penstock.feeds.postgres.schemas import schemas_of, schemas_to_be, with_emptiness
-from penstock.feeds.postgres.settings import PostgresSettings, pattern_of
-from penstock.feeds.postgres.snapshot import PostgresSnapshot
+from penstock.feeds.postgres.settings import PostgresSettings, SpanSettings, pattern_of
+from penstock.feeds.postgres.snapshot import PostgresSample, PostgresSnapshot
 from penstock.feeds.postgres.watch import SchemaAnnouncer, SlotMemory
 from penstock.feeds.shared import SettingsFeed, checked
 from penstock.model.change import Images, OnError
-from penstock.model.errors import InUse, PenstockError, PositionLost, SettingsError, Unavailable
+from penstock.model.errors import (
+    InUse,
+    Malformed,
+    PenstockError,
+    PositionLost,
+    SettingsError,
+    Unavailable,
+)
 from penstock.model.finding import Finding
-from penstock.model.page import Decoder
+from penstock.model.page import Decoder, Page
 from penstock.model.position import START, Bookmark, Bookmarks, PartitionId, Place
 from penstock.model.settings import Secret
 from penstock.model.table_schema import TableSchema
 from penstock.process.closing import closing_on_failure
 from penstock.tables.inventory import InventoriedTable, inventory
-from penstock.wire.eras import EraDecoder, is_of_another
+from penstock.wire.eras import EraDecoder, era_of, is_of_another
 from penstock.wire.pgoutput.decoder import DecoderSettings, PgoutputDecoder
-from penstock.wire.pgoutput.lsn import format_lsn
+from penstock.wire.pgoutput.lsn import format_lsn, lsn_of
 
 
 class PostgresFeed(SettingsFeed[PostgresSettings]):
@@ -321,6 +330,44 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
             last = Place(era + format_lsn(max(0, slots.flushed_end(connection) - 1)), 0)
         return feeds.LogEnd(places={self.partition: last})
 
+    def span(self, after: feeds.At | Place, until: datetime | Place | None) -> feeds.Span:
+        """See `feeds.Feed`: what the slot has, which stays where it is."""
+        if isinstance(after, datetime) or isinstance(until, datetime):
+            raise SettingsError(
+                "a slot finds no time: commits are not in the order of their times",
+                "postgres.span-time",
+                hint="write values of _sequence, or the words earliest and now",
+            )
+        settings = SpanSettings.of(self.settings)
+        with connect_ordinary(settings) as connection:
+            slot = _slot_of_span(connection, settings)
+            flushed = slots.flushed_end(connection)
+        with closing(connect_replication(settings)) as replication:
+            system = slots.identify_system(replication)
+        first, last = (
+            _reached(each, slot, flushed) if isinstance(each, Place) else None
+            for each in (after, until)
+        )
+        eras = {era_of(each.cursor) for each in (first, last) if each is not None}
+        if len(eras) > 1:
+            raise SettingsError(
+                f"{first} and {last} are of two histories of the server",
+                "postgres.span-position",
+                hint="take both from changes after the same gap",
+            )
+        # Without a publication: the transaction of `first` need not be among those that come.
+        known = history.KnownHistory(
+            system=system.identifier, timeline=system.timeline, flushed=slot.confirmed,
+            era=eras.pop() if eras else "",
+        )  # fmt: skip
+        place = first
+        if first is not None and first.ordinal < 0:  # no commit is at an odd position
+            place = Place(known.era + format_lsn(lsn_of(first.cursor) - 1), 0)
+        begin = {self.partition: Bookmark(place, known.to_json())}
+        end = last or Place(known.era + format_lsn(flushed - 1), 0)
+        log = feeds.LogEnd(places={self.partition: end})
+        return feeds.Span(feed=PostgresFeed(settings), begin=begin, end=log, after=first)
+
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:
         self._memory.announcer = SchemaAnnouncer(self.settings, announced)
 
@@ -367,6 +414,11 @@ class PostgresFeed(SettingsFeed[PostgresSettings]):
         """See `feeds.TakesSnapshots`: `where` is SQL."""
         return PostgresSnapshot(self.settings, (schema, table), known, wait, selection)
 
+    def sample(self, schema: str, table: str, rows: int) -> Iterator[Page]:
+        """See `feeds.SamplesRows`: also of a table that is not published yet."""
+        with PostgresSample(self.settings, schema, table) as taken:
+            yield from taken.pages(rows)
+
     def collection(self, name: str) -> feeds.Collection:
         """See `feeds.ReadsCollections`: `table` is `public.table`."""
         return PostgresTable(self.settings, name)
@@ -404,3 +456,48 @@ def _refuse_taken(slot: slots.Slot) -> None:
 
 def _taken(slot: slots.Slot) -> str:
     return f"the slot {slot.name} is in use by the process {slot.active_pid} of the server"
+
+
+def _slot_of_span(connection: Ordinary, settings: PostgresSettings) -> slots.Slot:
+    slot = slots.find_slot(connection, settings.slot)
+    if slot is None:
+        raise SettingsError(
+            f"there is no slot {settings.slot}, which would have the changes",
+            "postgres.span-slot",
+            hint="name one that was there before them; one is made by a query or a pipeline, or:"
+            f" SELECT pg_create_logical_replication_slot('{settings.slot}', 'pgoutput');",
+        )
+    slots.refuse_unusable(slot)
+    if not publication_exists(connection, settings.publication):
+        raise SettingsError(
+            f"there is no publication {settings.publication!r}", "postgres.publication-missing",
+            hint=missing_remedy(connection, settings),
+        )  # fmt: skip
+    return slot
+
+
+def _reached(place: Place, slot: slots.Slot, flushed: int) -> Place:
+    """A place as cursors are written. Raises SettingsError for one that is none of this server, and
+    for one before the changes that the slot has."""
+    try:
+        lsn = lsn_of(place.cursor)
+    except Malformed as error:
+        raise SettingsError(
+            f"{place.cursor} is no position of PostgreSQL", "postgres.span-position",
+            hint="write a value of _sequence, or an LSN, or the words earliest and now",
+        ) from error  # fmt: skip
+    if lsn > flushed:
+        raise SettingsError(
+            f"{place.cursor} is after the end of the server's log, {format_lsn(flushed)}",
+            "postgres.span-position",
+            hint="correct `connection`, or take a position of this server",
+        )
+    if lsn < slot.confirmed:
+        raise SettingsError(
+            f"the slot {slot.name} has the changes from {format_lsn(slot.confirmed)} on, and"
+            f" {place.cursor} is before that",
+            "postgres.changes-gone",
+            hint="begin at earliest, which is where the slot is, or take a slot that was not"
+            " acknowledged so far",
+        )
+    return place._replace(cursor=era_of(place.cursor) + format_lsn(lsn))

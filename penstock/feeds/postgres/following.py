@@ -225,6 +225,7 @@ class PostgresFollowing(Following):
             "lag_bytes": lag,
             "lag_seconds": round(seconds, 3),
             "at_risk": self._side.at_risk,
+            **self._side.window,
             "clock": progress.clock,
             "token": self._token(),
             "details": {

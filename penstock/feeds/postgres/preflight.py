@@ -3,6 +3,7 @@
 Looks and changes nothing. Each finding says how to mend it, with SQL that can be pasted.
 """
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 
 from penstock.feeds.postgres.connect import Ordinary, address, connect_ordinary, connect_replication
@@ -16,14 +17,15 @@ from penstock.model.finding import Finding, failed, finding
 _OLDEST, _NEWEST = 13, 18
 _STANDBY_SINCE = 16  # logical decoding on a standby
 
-# Setting, its value for never, which slots the server gives up, and what to do.
+# Setting, its value for never, those that an outage of hours may exceed, which slots the server
+# gives up, and what to do.
 _GIVES_UP = (
     (
-        "max_slot_wal_keep_size", "-1", "is more than {} of WAL behind",
+        "max_slot_wal_keep_size", "-1", r"\d+[kM]B|\dGB|0", "is more than {} of WAL behind",
         "make it larger than the WAL of the longest outage you expect",
     ),
     (
-        "idle_replication_slot_timeout", "0", "nobody reads for {}",
+        "idle_replication_slot_timeout", "0", r"\d+(s|min|h)|1d", "nobody reads for {}",
         "make it longer than the longest outage you expect",
     ),
 )  # fmt: skip
@@ -80,9 +82,15 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
         )  # fmt: skip
     else:
         yield finding("ok", "server", what)
-    if _number(connection, "SELECT pg_is_in_recovery()::int") and version < _STANDBY_SINCE:
+    is_standby = bool(_number(connection, "SELECT pg_is_in_recovery()::int"))
+    if is_standby and version < _STANDBY_SINCE:
         message = "it is a standby, which decodes nothing before PostgreSQL 16"
         yield finding("error", "server", message, "connect to the primary", code="postgres.standby")
+    if is_standby and settings.heartbeat is not None:
+        yield finding(
+            "error", "heartbeat", "it is a standby, and a heartbeat writes to the log",
+            "leave `heartbeat` out", code="postgres.standby-heartbeat",
+        )  # fmt: skip
     level = _setting(connection, "wal_level")
     if level == "logical":
         yield finding("ok", "wal_level", "wal_level is logical")
@@ -97,11 +105,12 @@ def _server(connection: Ordinary, settings: PostgresSettings) -> Iterator[Findin
             "it is SQL_ASCII: a row that is not UTF-8 becomes a dead letter",
             "load a dump into a database with encoding UTF8", code="postgres.server-encoding",
         )  # fmt: skip
-    for name, never, which, remedy in _GIVES_UP:
+    for name, never, little, which, remedy in _GIVES_UP:
         value = _setting(connection, name)
         if value not in ("", never):
             yield finding(
-                "warning", name, f"the server gives up a slot that {which.format(value)}", remedy,
+                "warning" if re.fullmatch(little, value) else "ok", name,
+                f"the server gives up a slot that {which.format(value)}", remedy,
                 code="postgres.slot-given-up",
             )  # fmt: skip
 

@@ -4,6 +4,7 @@ UPDATE and DELETE the server would refuse. And its preflight: coverage, keys, re
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -133,6 +134,21 @@ def create_statement(settings: PostgresSettings) -> str:
     return sql.SQL("CREATE PUBLICATION {} {}").format(name, what).as_string(None)
 
 
+def missing_remedy(connection: Ordinary, settings: PostgresSettings) -> str:
+    """What to do where the publication is not there: those that are, then how to make it."""
+    with translating("reading the publications"):
+        found = connection.execute("SELECT pubname FROM pg_catalog.pg_publication ORDER BY 1")
+        there = [str(name) for (name,) in found.fetchall()]
+    near = get_close_matches(settings.publication, there, n=1)
+    first = f"did you mean {near[0]}? " if near else ""
+    if there and not near:
+        first = f"there are: {', '.join(there)}. "
+    statement = create_statement(settings)
+    if not settings.tables:
+        statement = statement.replace("FOR ALL TABLES", "FOR TABLE ...")
+    return f"{first}As the tables' owner: {statement};"
+
+
 def _listed(tables: Iterable[tuple[str, str]]) -> sql.Composable:
     """Without tables that inherit from them; partitions come with their root all the same."""
     return sql.SQL(", ").join(sql.SQL("ONLY {}").format(sql.Identifier(*table))
@@ -157,7 +173,7 @@ def ensure_publication(connection: Ordinary, settings: PostgresSettings) -> None
         raise SettingsError(
             f"there is no publication {settings.publication!r}",
             "postgres.publication-missing",
-            hint=f"as the tables' owner: {statement}; or set `create_publication: true`",
+            hint=f"{missing_remedy(connection, settings)} or set `create_publication: true`",
         )
     with translating(f"creating the publication {settings.publication}"):
         there = _followable(partial(rows_of, connection), settings) if settings.tables else ()
@@ -272,7 +288,7 @@ def check_tables(connection: Ordinary, settings: PostgresSettings) -> Iterator[F
         yield finding("ok", subject, "it does not exist yet, and will be made")
     else:
         yield finding(
-            "error", subject, "it does not exist", f"{create_statement(settings)};",
+            "error", subject, "it does not exist", missing_remedy(connection, settings),
             code="postgres.publication-missing",
         )  # fmt: skip
         return

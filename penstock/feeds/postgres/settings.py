@@ -199,3 +199,16 @@ class PostgresSettings(BackendSettings):
                 " are there, then the changes; or `slot`: resume, or from now at the first start"
             )
         return value
+
+
+class SpanSettings(PostgresSettings):
+    """Of a reader that changes nothing at the server, and passes over nothing."""
+
+    @classmethod
+    def of(cls, settings: PostgresSettings) -> "SpanSettings":
+        given = {**dict(settings), "on_gap": "fail", "heartbeat": None, "failover": False}
+        return cls.model_construct(**given)
+
+    @property
+    def is_managed(self) -> bool:
+        return False

@@ -17,7 +17,7 @@ from typing import Any, Self
 import psycopg
 from psycopg import sql
 
-from penstock.feeds import RowSelection, SnapshotWait
+from penstock.feeds import WHOLE_TABLE, RowSelection, SnapshotWait
 from penstock.feeds.postgres import cutting
 from penstock.feeds.postgres.connect import (
     LockWait,
@@ -58,6 +58,10 @@ _EXACT = 32 * 2**20  # bytes of a table that is cut exactly
 # A request's condition means what it means to the role: nothing else is found by a search_path.
 _ROLES_NAMES = "SET LOCAL search_path TO DEFAULT"
 
+_ABOUT_NOW = """
+SELECT CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn()
+            ELSE pg_catalog.pg_current_wal_lsn() END::text
+"""
 _EXPORT = "CREATE_REPLICATION_SLOT {} TEMPORARY LOGICAL pgoutput EXPORT_SNAPSHOT"
 
 _NO_SNAPSHOT = psycopg.errors.InvalidParameterValue, psycopg.errors.UndefinedObject
@@ -142,11 +146,17 @@ class PostgresRowSource:
         with self._opened(is_stopped) as connection:
 
             def pages(part: TableRange, rows: int, size: int) -> Iterator[Page]:
-                framer = row_framer(self.rows, rows=rows, size=size, what=self._what)
-                for payload, count in self._pieces(connection, self.table, part, framer):
-                    yield self.rows.page(payload, count)
+                return self.pages(connection, part, rows, size)
 
             yield pages
+
+    def pages(
+        self, connection: PatientConnection, part: TableRange, rows: int, size: int
+    ) -> Iterator[Page]:
+        """Of a range, over a connection that has the snapshot."""
+        framer = row_framer(self.rows, rows=rows, size=size, what=self._what)
+        for payload, count in self._pieces(connection, self.table, part, framer):
+            yield self.rows.page(payload, count)
 
     @contextmanager
     def lines(
@@ -251,6 +261,11 @@ class PostgresSnapshot:
             self._refuse_early()
         _lock(self._holder, self._schema, self._table, self._patience)
         self._wait.seen = ""
+        self._describe(self._pinned())
+
+    def _pinned(self) -> str:
+        """Takes the point, and the snapshot of it; its name for other connections."""
+        settings = self._settings
         with closing(connect_exporting(settings, self._patience, self._wait)) as exporting:
             self._wait.pids.append(exporting.info.backend_pid)
             with translating("making a temporary slot for a snapshot"):
@@ -264,7 +279,7 @@ class PostgresSnapshot:
         assert found is not None
         # The point of the log, and the id below which it sees all transactions that committed.
         self._lsn, self._xmin = parse_lsn(row[1]), str(found[1])
-        self._describe(found[0])
+        return str(found[0])
 
     def _refuse_early(self) -> None:
         """Changes are followed from the slot on: between a snapshot and a later slot is a hole."""
@@ -430,6 +445,25 @@ class PostgresSnapshot:
     def _ask(self, query: str, *parameters: object) -> list[tuple[Any, ...]]:
         with translating("reading the catalogue"):
             return self._holder.execute(query.encode(), parameters).fetchall()
+
+
+class PostgresSample(PostgresSnapshot):
+    """Some rows of a table, read in the transaction that locks it, which is read-only. There is no
+    slot, and so no point of the log that changes could go on from."""
+
+    def __init__(self, settings: PostgresSettings, schema: str, table: str) -> None:
+        wait = SnapshotWait(patience=_READER)
+        super().__init__(settings, (schema, table), None, wait, WHOLE_TABLE)
+
+    def _pinned(self) -> str:
+        ((lsn,),) = self._ask(_ABOUT_NOW)
+        self._lsn, self._xmin = parse_lsn(lsn), ""
+        return ""
+
+    def pages(self, rows: int) -> Iterator[Page]:
+        """Pages of so many rows."""
+        take_any_bytes(self._holder)
+        return self.source.pages(self._holder, {"most": rows}, rows, _LINES)
 
 
 def _lock(connection: Ordinary, schema: str, table: str, patience: float) -> None:

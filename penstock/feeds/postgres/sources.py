@@ -7,6 +7,7 @@ can be read stands still.
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import datetime
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from penstock import feeds
 from penstock.feeds.postgres.feed import PostgresFeed
 from penstock.feeds.postgres.following import PostgresFollowing
 from penstock.feeds.postgres.preflight import free_slots
-from penstock.feeds.postgres.settings import PostgresSettings
+from penstock.feeds.postgres.settings import PostgresSettings, SpanSettings
 from penstock.feeds.postgres.snapshot import PostgresSnapshot
 from penstock.feeds.shared import SettingsFeed
 from penstock.model.change import Images, OnError
@@ -146,6 +147,17 @@ class PostgresSources(SettingsFeed[PostgresSettings]):
         found = [each.end(known).places for each in self._feeds.values()]
         return feeds.LogEnd(
             places={sid: place for places in found for sid, place in places.items()}
+        )
+
+    def span(self, after: feeds.At | Place, until: datetime | Place | None) -> feeds.Span:
+        """See `feeds.Feed`: of all sources, or of none."""
+        if isinstance(after, Place) or isinstance(until, Place):
+            return super().span(after, until)
+        spans = [each.span(after, until) for each in self._feeds.values()]
+        return feeds.Span(
+            feed=PostgresSources(SpanSettings.of(self.settings)),
+            begin={sid: each for span in spans for sid, each in span.begin.items()},
+            end=feeds.LogEnd(places={s: at for one in spans for s, at in one.end.places.items()}),
         )
 
     def announce_schemas(self, announced: feeds.AnnouncedSchemas) -> None:

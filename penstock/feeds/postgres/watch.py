@@ -28,7 +28,8 @@ _AGAIN = 60.0  # seconds after which a catalogue that did not answer is asked ag
 log = logging.getLogger("penstock")
 
 _QUERY = """
-SELECT wal_status, safe_wal_size,
+SELECT wal_status, safe_wal_size, (SELECT nullif(setting::bigint, -1) * 1024 * 1024
+        FROM pg_catalog.pg_settings WHERE name = 'max_slot_wal_keep_size'),
     (CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END
     - '0/0'::pg_lsn)::bigint
 FROM pg_catalog.pg_replication_slots WHERE slot_name = %s
@@ -68,6 +69,7 @@ class SideWork:
         # The slot as it was within the last seconds.
         self._slot, self._wal_status, self._looked_at = slot.name, slot.wal_status, now
         self._safe: int | None = None
+        self._kept: int | None = None
         self.newest = 0
 
     def describe(
@@ -93,8 +95,9 @@ class SideWork:
         if now - self._looked_at >= INTERVAL:
             self._looked_at = now
             with suppress(PenstockError):  # the stream itself finds what is wrong
-                for status, safe, newest in self._side.rows(_QUERY, self._slot):
-                    self._wal_status, self._safe, self.newest = status or "", safe, newest or 0
+                for status, safe, kept, newest in self._side.rows(_QUERY, self._slot):
+                    self._wal_status, self._safe, self._kept = status or "", safe, kept
+                    self.newest = newest or 0
 
         if now - self._kept_at >= _KEEPING:
             self._kept_at = now
@@ -105,6 +108,13 @@ class SideWork:
     def at_risk(self) -> str:
         """Why the slot may soon be lost; "" if it may not."""
         return _AT_RISK if self._wal_status == "unreserved" else ""
+
+    @property
+    def window(self) -> Mapping[str, int | None]:
+        """In bytes; None without a limit. A server may keep a little more than it must."""
+        known = self._safe is not None and self._kept is not None
+        left = min(max(0, self._safe or 0), self._kept or 0) if known else None
+        return {"window_bytes": self._kept if known else None, "window_left_bytes": left}
 
     def status(self) -> Mapping[str, Any]:
         """Plain JSON: `safe_wal_size` is in bytes, None without a limit."""

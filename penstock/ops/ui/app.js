@@ -1,31 +1,44 @@
-// The dashboard: what the ops server says of a pipeline, and what an operator may do. Values are only
-// ever set as text. Addresses are relative, so a proxy may serve the page below a prefix.
+// The dashboard: what the ops server says of a pipeline, and what an operator may do.
 
-const $ = (selector, root = document) => root.querySelector(selector);
-const $$ = (selector) => [...document.querySelectorAll(selector)];
-const token = $("[name=token]");
-const dialog = $("dialog");
+import { charts, curve } from "./charts.js";
+import { map } from "./map.js";
+import {
+  $, $$, ask, bar, button, buttons, bytes, element, fill, follow, get, hasToken, least, link, local, most, number,
+  onToken, put, rate, redraw, say, seconds, send, sum, time, zone,
+} from "./page.js";
+import { way, wayText } from "./way.js";
+
 const SILENT = 5000; // milliseconds without an event, and the connection is lost
 const POLL = 3000; // where the events have no room for us
 const MESSAGES = 200; // that are shown
-const CHARTS = {
-  throughput: { read: "read", stored: "stored" },
-  lag: { lag_seconds: "lag" },
-  latency: { latency_p50_ms: "p50", latency_p99_ms: "p99" },
-  "history-left": { window_left_seconds: "left" },
-};
-const COLORS = ["#0b57d0", "#b3261e", "#146c2e", "#8a5a00", "#6750a4", "#00696d"];
-const DARK = ["#8ab4f8", "#ff8a80", "#81c995", "#fdd663", "#d0bcff", "#80d5d9"];
+const COLUMNS = 6; // of a message, before it is opened
+const dialog = $("#sure");
+const HEALTH = { ok: "All is well", degraded: "It works, and something needs a look", unhealthy: "Changes do not flow as they should", standby: "This instance waits" };
 // What becomes of the data.
 const DANGEROUS = {
-  pause: "What is in flight is stored, and nothing more is taken. The source keeps its changes meanwhile.",
+  pause: "What is in flight is stored, and nothing more is stored until it is resumed. The source keeps its changes meanwhile.",
   shutdown: "What is in flight is stored and acknowledged; the source keeps what comes after that. Nothing here starts it again.",
   "suspend-table": "Its changes are counted, and are missing in a stream until a snapshot is taken. A sink of tables holds them.",
   "cancel-snapshot": "The chunks of the snapshot go.",
   mend: "The partition counts as whole again. Its tables should have been loaded anew.",
+  replay: "Each chosen dead letter is stored as if it came now. One that is refused again stays; one whose key has a later row is not stored.",
+};
+// What came of an action, as a sentence.
+const DONE = {
+  pause: ({ paused }) => `${paused.join(", ")}: paused`,
+  resume: ({ resumed }) => `${[resumed].flat().join(", ")}: resumed`,
+  retry: ({ restarted }) => `${restarted.join(", ")}: begun anew`,
+  snapshot: ({ snapshot, reloaded }) => (snapshot ? `the snapshot ${snapshot} has begun` : `loaded anew: ${reloaded.join(", ") || "no table"}`),
+  "cancel-snapshot": ({ cancelled }) => `the snapshot ${cancelled} is cancelled`,
+  "suspend-table": (_, { table }) => `${table} is suspended`,
+  "resume-table": ({ snapshot }, { table }) => `${table} is followed again${snapshot ? `, and its rows come with ${snapshot}` : ""}`,
+  replay: ({ replayed }) => (replayed.length ? `${number(replayed.length)} dead letters are stored` : "there was no dead letter to store"),
+  mend: (_, { partition }) => `${partition} counts as whole`,
+  check: ({ findings }) => ["error", "warning", "ok"].map((level) => `${findings.filter((each) => each.level === level).length} ${level}`).join(", "),
+  shutdown: () => "the pipeline stops",
 };
 let status = null;
-let before = null; // the status before, for rates
+let known = { times: [], series: {}, marks: [], step: 1 }; // what /history has
 let actions = { actions: [], recent: [] };
 let range = "15m";
 let heard = 0; // when, in milliseconds
@@ -33,254 +46,245 @@ let asking = new AbortController();
 let watching = new AbortController(); // of messages
 let watched = ""; // how they were asked for
 let leftOut = 0;
-const plots = new Map();
 const lines = [];
 const messages = [];
 let keys = null; // of the configuration
+let letters = null; // that were asked for
 let paths = []; // that the service answers
+const isProcessor = () => document.body.dataset.kind === "processor";
 
-token.value = sessionStorage.getItem("token") ?? "";
-token.addEventListener("change", () => {
-  sessionStorage.setItem("token", token.value);
-  asking.abort();
-  watched = "";
-  refresh();
-});
-
-function headers() {
-  return token.value ? { Authorization: `Bearer ${token.value}` } : {};
+// The screen and its search are in the address: `#/tables?find=orders`.
+function place() {
+  const [name, query = ""] = location.hash.replace("#/", "").split("?");
+  return { name: name in SCREENS && !$(`nav a[href="#/${name}"]`).hidden ? name : "overview", query: new URLSearchParams(query) };
 }
 
-async function ask(path, more = {}) {
-  const answer = await fetch(`../${path}`, { ...more, headers: { ...headers(), ...more.headers } });
-  if (answer.ok) return answer;
-  const { error, info } = await answer.json();
-  if (answer.status === 401) token.focus();
-  throw Object.assign(new Error([error, info].filter(Boolean).join(": ")), { status: answer.status });
+function searched(name) {
+  return $(`[name=${name}]`).value.toLowerCase();
 }
 
-async function get(path) {
-  return (await ask(path)).json();
+const holds = (wanted, ...texts) => texts.join(" ").toLowerCase().includes(wanted);
+
+function empty(name, isEmpty) {
+  $(`[data-empty=${name}]`).hidden = !isEmpty;
 }
 
-// Server-sent events, until there are no more.
-async function follow(path, signal, taken) {
-  const answer = await ask(path, { signal });
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (let rest = ""; ;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const parts = (rest + value).split("\n\n");
-    rest = parts.pop();
-    parts.forEach((text) => {
-      const fields = Object.fromEntries(text.split("\n").map((line) => line.split(/: (.*)/s).slice(0, 2)));
-      taken(fields.event, JSON.parse(fields.data));
-    });
-  }
+// Overview.
+
+const lettersOf = (found) => sum(found.sinks, (each) => sum(Object.values(each.dead_letters), (count) => count));
+
+function verdict() {
+  const since = [...known.marks].reverse().find((each) => each.kind === "health")?.at;
+  const lag = most(status.backends, (each) => each.lag_seconds);
+  const left = least(status.backends, (each) => each.window_left_seconds);
+  const log = least(status.backends, (each) => each.window_left_bytes);
+  const isPaused = status.health === "degraded" && status.backends.every((each) => each.paused);
+  put("verdict", isPaused ? "Paused" : HEALTH[status.health]);
+  $("#verdict").dataset.health = status.health;
+  put("verdict-more", [
+    since ? `since ${time(since)}` : "", status.standby ?? "",
+    lag === null || (lag < 1 && status.health !== "ok") ? "" : lag < 1 ? "nothing waits for longer than a second" : `${seconds(lag)} behind the source`,
+    log === null ? "" : `room for ${bytes(log)} more of log`,
+    left === null ? "" : `${seconds(left)} of history left`,
+  ].filter(Boolean).join(" · "));
+  const [share, text] = log !== null ? [log / least(status.backends, (each) => each.window_bytes), bytes(log)]
+    : left !== null ? [left / Math.max(1, least(status.backends, (each) => each.window_seconds)), seconds(left)] : [null, ""];
+  $("#left").hidden = share === null;
+  put("left", text);
+  if (share !== null) redraw($("#left-bar"), Math.round(share * 200), () => [bar(share, `${number(share * 100)} %`, share < 0.25 ? "low" : "fine")]);
 }
 
-function say(text, isError = false) {
-  $("#message").textContent = text;
-  $("#message").classList.toggle("error", isError);
-}
-
-function element(kind, text, more = {}) {
-  const made = document.createElement(kind);
-  if (text !== undefined) made.textContent = text;
-  Object.entries(more).forEach(([name, value]) => { if (value !== undefined) made.setAttribute(name, value); });
-  return made;
-}
-
-// Rows are changed in place, so that the focus stays where it is. A cell is a text, or a text with a
-// state, or a list of buttons: [label, action, arguments].
-function fill(selector, rows) {
-  const body = $(`${selector} tbody`);
-  rows.forEach((cells, number) => {
-    const line = body.rows[number] ?? body.insertRow();
-    cells.forEach((cell, at) => {
-      const place = line.cells[at] ?? line.insertCell();
-      if (Array.isArray(cell)) return buttons(place, cell);
-      const { text, ...states } = typeof cell === "object" && cell !== null ? cell : { text: cell };
-      const shown = String(text ?? "");
-      if (place.textContent !== shown) place.textContent = shown;
-      Object.entries(states).forEach(([name, value]) => { place.dataset[name] = value; });
-    });
-  });
-  while (body.rows.length > rows.length) body.deleteRow(-1);
-}
-
-function buttons(place, wanted) {
-  const key = JSON.stringify(wanted);
-  if (place.dataset.buttons === key) return;
-  place.dataset.buttons = key;
-  place.replaceChildren(...wanted.map(([label, action, given]) => {
-    const button = element("button", label, { type: "button", [action ? "data-action" : "data-letter"]: action ?? "" });
-    button.dataset.given = JSON.stringify(given);
-    return button;
+function reasons() {
+  const found = status.reasons.map((text, at) => ({ text: local(text), level: status.health, ...status.remedies[at] }));
+  const count = lettersOf(status);
+  if (count) found.push({ text: `${number(count)} changes were set aside as dead letters`, level: "note", do: "Look at them, mend the cause, then store them after all.", look: "#/letters" });
+  if (!status.ready && !status.standby && status.health === "ok") found.push({ text: `It is not ready: ${status.unready.join("; ")}`, level: "note", do: "It begins by itself." });
+  redraw($("#reasons"), found, () => found.map((each) => {
+    const made = element("li", { "data-health": each.level }, element("strong", {}, each.text), element("span", {}, each.do), " ");
+    if (each.action) made.append(button({ resume: "Resume", retry: "Retry", mend: "Mend", "resume-table": "Resume the table" }[each.action] ?? each.action, each.action, each.arguments), " ");
+    if (each.look) made.append(element("a", { href: each.look }, "Look"), " ");
+    if (each.see) made.append(link(each.see, each.text));
+    return made;
   }));
 }
 
-function number(value, digits = 0) {
-  return value === null || value === undefined ? "–" : value.toLocaleString(undefined, { maximumFractionDigits: digits });
-}
-
-function seconds(value) {
-  if (value === null || value === undefined) return "–";
-  if (value < 120) return `${value.toFixed(1)} s`;
-  return value < 7200 ? `${Math.round(value / 60)} min` : `${(value / 3600).toFixed(1)} h`;
-}
-
-function sum(items, pick) {
-  return items.reduce((total, item) => total + (pick(item) ?? 0), 0);
-}
-
-function most(items, pick) {
-  const known = items.map(pick).filter((value) => value !== null && value !== undefined);
-  return known.length ? Math.max(...known) : null;
-}
-
-function put(name, text) {
-  $$(`[data-value=${name}]`).forEach((place) => { if (place.textContent !== text) place.textContent = text; });
-}
-
-// Since the status before: changes a second.
-function rate(pick) {
-  if (!before || status.uptime_seconds <= before.uptime_seconds) return null;
-  return Math.max(0, pick(status) - pick(before)) / (status.uptime_seconds - before.uptime_seconds);
-}
-
-const readOf = (found) => sum(found.backends, (each) => each.events);
-const storedOf = (found) => sum(found.sinks, (each) => each.acknowledged);
-
 function overview() {
   const { backends, sinks, tables } = status;
-  put("name", status.name);
-  put("health", status.health);
-  $("[data-value=health]").dataset.health = status.health;
-  put("ready", status.ready ? "yes" : `no: ${status.unready.join("; ")}`);
-  put("delivery", [...new Set(sinks.map((each) => each.delivery).filter(Boolean))].join(", ") || "–");
-  put("read", number(readOf(status)));
-  put("stored", number(storedOf(status)));
+  const stored = sum(sinks, (each) => each.acknowledged);
+  const tell = (name, text, isQuiet) => {
+    put(name, text);
+    $$(`[data-value=${name}]`).forEach((each) => { each.parentElement.dataset.quiet = Boolean(isQuiet); });
+  };
+  verdict();
+  reasons();
+  put("stored-rate", rate(isProcessor() ? sum(backends, (each) => each.rate) : sum(sinks, (each) => each.rate)));
   put("lag", seconds(most(backends, (each) => each.lag_seconds)));
-  put("p50", `${number(most(sinks, (each) => each.latency_p50_ms), 1)} ms`);
-  put("p99", `${number(most(sinks, (each) => each.latency_p99_ms), 1)} ms`);
-  put("letters", number(sum(sinks, (each) => sum(Object.values(each.dead_letters), (count) => count))));
-  put("stale", number(sum(backends, (each) => Object.values(each.gaps).filter((gap) => gap.stale).length)));
-  put("suspended", number(tables.filter((each) => each.state === "suspended").length));
-  const reasons = JSON.stringify([status.reasons, status.remedies]);
-  if (reasons !== $("#reasons").dataset.shown) {
-    $("#reasons").dataset.shown = reasons;
-    $("#reasons").replaceChildren(...status.reasons.map((text, at) => {
-      const { do: remedy, see } = status.remedies[at];
-      const item = element("li", `${text} — ${remedy} `);
-      item.append(element("a", "More", { href: see, target: "_blank", rel: "noreferrer", "aria-label": `More about: ${text}` }));
-      return item;
-    }));
-  }
-  const way = [
-    ...backends.map((each) => `${each.name}: ${each.paused ? "paused" : each.connected ? "connected" : "disconnected"}`),
-    `${sinks.length ? "Spark: " : ""}${number(rate(readOf))} read a second`,
-    ...sinks.flatMap((each) => [
-      `${each.name}: ${number(rate(storedOf))} stored a second`, ...(each.details.stream ? [`stream ${each.details.stream}`] : []),
-    ]),
-  ];
-  $("#way").replaceChildren(...way.map((text) => element("li", text)));
+  const latency = (pick) => { const found = most(sinks, pick); return found === null ? "idle" : seconds(found / 1000); };
+  put("p50", latency((each) => each.latency_p50_ms));
+  $("#latency").hidden = !Object.keys(known.series).some((name) => name.startsWith("latency")); // a sink of tables has none
+  tell("p99", latency((each) => each.latency_p99_ms));
+  // Reports of two processes: what is stored was read.
+  tell("read", number(Math.max(sum(backends, (each) => each.events), stored)));
+  tell("stored", number(stored));
+  tell("letters", number(lettersOf(status)), !lettersOf(status));
+  const stale = sum(backends, (each) => Object.values(each.gaps).filter((gap) => gap.stale).length);
+  tell("stale", number(stale), !stale);
+  const suspended = tables.filter((each) => each.state === "suspended").length;
+  tell("suspended", number(suspended), !suspended);
+  tell("ready", status.ready ? "yes" : "no", status.ready);
+  tell("uptime", seconds(status.uptime_seconds), true);
+  put("zone", `Times are of ${zone}.`);
+  way($("#way"), status, isProcessor());
 }
 
+// Other screens.
+
 function stateOf(backend) {
-  if (backend.blocked) return { text: `stands still: ${backend.blocked}`, health: "unhealthy" };
+  if (backend.blocked) return { text: `stands still: ${local(backend.blocked)}`, health: "unhealthy" };
   if (backend.paused) {
     const { since, by, until } = backend.paused;
-    return { text: `paused since ${since} by ${by}${until ? `, until ${until}` : ""}`, health: "degraded" };
+    return { text: `paused since ${time(since)} by ${by}${until ? `, until ${time(until)}` : ""}; what is read waits here`, health: "degraded" };
   }
   if (!backend.begun) return { text: "has not begun", health: "degraded" };
   return backend.connected ? { text: "connected", health: "ok" } : { text: "disconnected", health: "unhealthy" };
 }
 
-async function sources() {
-  fill("#backends", status.backends.map((each) => [
-    each.name, stateOf(each), each.confirmed, each.current,
-    `${seconds(each.lag_seconds)}${each.lag_bytes ? `, ${number(each.lag_bytes)} bytes` : ""}`,
-    each.window_seconds === null ? "" : `${seconds(each.window_left_seconds)} of ${seconds(each.window_seconds)} left`,
-    Object.entries(each.details).filter(([, value]) => value !== null && value !== "").map(([name, value]) => `${name}: ${typeof value === "object" ? JSON.stringify(value) : value}`).join(", "),
-    number(each.reconnects), each.last_error,
-    [each.paused ? ["Resume", "resume", { backend: each.name }] : ["Pause", "pause", { backend: each.name }],
-      ["Retry", "retry", { backend: each.name }]],
-  ]));
-  const hosts = status.backends.flatMap((each) => [
-    ...Object.entries(each.hosts).sort().map(([host, leases]) => [each.name, host + (host === each.host ? " (this one)" : ""), number(leases)]),
-    ...(each.unowned ? [[each.name, "none", number(each.unowned)]] : []),
+function historyLeft(each) {
+  const [left, whole, said] = each.window_left_bytes !== null ? [each.window_left_bytes, each.window_bytes, bytes] : [each.window_left_seconds, each.window_seconds, seconds];
+  if (left === null || !whole) return "";
+  const share = left / whole;
+  return { key: [said(left), Math.round(share * 100)], sort: share, make: () => [bar(share, `${said(left)} of ${said(whole)}`, share < 0.25 ? "low" : "fine")] };
+}
+
+function detail() {
+  const each = status.backends.find((backend) => backend.name === (place().query.get("show") ?? (status.backends.length === 1 ? status.backends[0].name : "")));
+  $("#detail").hidden = !each;
+  if (!each) return;
+  const shown = { newest: each.current, confirmed: each.confirmed, reader: each.reader, reconnects: each.reconnects, restarts: each.restarts, pages: each.pages, micro_batches: each.batches, buffered: each.buffered_events, ...each.details };
+  const found = Object.entries(shown).filter(([, value]) => value !== null && value !== "" && value !== undefined);
+  const text = (name, value) => (typeof value === "number" ? (/bytes|_size$/.test(name) ? bytes(value) : /_at$/.test(name) ? time(value) : number(value, 3)) : typeof value === "object" ? JSON.stringify(value) : String(value));
+  redraw($("#detail"), [each.name, found], () => [
+    element("h2", {}, `${each.name}, in its own terms`),
+    element("dl", { class: "pairs" }, ...found.map(([name, value]) => element("div", {}, element("dt", {}, name.replaceAll("_", " ")), element("dd", {}, text(name, value))))),
   ]);
-  $("#hosts").hidden = !hosts.length;
-  fill("#hosts", hosts);
-  const wanted = $("[name=partitions]").value.toLowerCase();
-  const cut = status.backends.some((each) => each.partition_count > each.partitions.length);
-  const all = cut && wanted ? (await get("status?partitions=all")).backends : status.backends;
+}
+
+async function sources() {
+  const wanted = searched("sources");
+  const opened = (name) => ({ key: name, sort: name, make: () => [element("a", { href: `#/sources?show=${encodeURIComponent(name)}` }, name)] });
+  fill("#backends", status.backends.filter((each) => holds(wanted, each.name, stateOf(each).text)).map((each) => [
+    opened(each.name), stateOf(each),
+    { text: `${seconds(each.lag_seconds)}${each.lag_bytes ? `, ${bytes(each.lag_bytes)}` : ""}`, sort: each.lag_seconds ?? -1 },
+    historyLeft(each), { text: rate(each.rate), sort: each.rate ?? -1 }, each.confirmed, local(each.last_error),
+    buttons(each.paused ? ["Resume", "resume", { backend: each.name }] : ["Pause", "pause", { backend: each.name }], ["Retry", "retry", { backend: each.name }]),
+  ]));
+  detail();
+  fill("#hosts", status.backends.flatMap((each) => {
+    const share = (leases) => ({ key: leases, sort: leases, make: () => [bar(leases / Math.max(1, each.leases ?? 1), `${number((100 * leases) / Math.max(1, each.leases ?? 1))} %`)] });
+    return [
+      ...Object.entries(each.hosts).sort().map(([host, leases]) => [each.name, host + (host === each.host ? " (this one)" : ""), { text: number(leases), sort: leases }, share(leases)]),
+      ...(each.unowned ? [[each.name, "none", { text: number(each.unowned), sort: each.unowned, health: "degraded" }, ""]] : []),
+    ];
+  }));
+  const partition = searched("partitions");
+  const isCut = status.backends.some((each) => each.partition_count > each.partitions.length);
+  const all = isCut && partition ? (await get("status?partitions=all")).backends : status.backends;
   const rows = all.flatMap((backend) => backend.partitions.map((row) => [backend, row]))
-    .filter(([backend, row]) => [backend.name, row.partition, backend.host, row.state, row.health].join(" ").toLowerCase().includes(wanted))
+    .filter(([backend, row]) => holds(partition, backend.name, row.partition, backend.host, row.state, row.health))
     .sort(([, one], [, other]) => (other.lag_seconds ?? 0) - (one.lag_seconds ?? 0));
-  fill("#partitions", rows.slice(0, 500).map(([backend, row]) => [
+  fill("#partitions", rows.map(([backend, row]) => [
     backend.name, row.partition, { text: `${row.state}, ${row.health}`, health: row.health === "healthy" ? "ok" : "degraded" },
-    backend.host, seconds(row.lag_seconds), row.place, row.last_error,
-    backend.gaps[row.partition]?.stale ? [["Mend", "mend", { backend: backend.name, partition: row.partition }]] : [],
+    backend.host, { text: seconds(row.lag_seconds), sort: row.lag_seconds ?? -1 }, row.place, local(row.last_error),
+    backend.gaps[row.partition]?.stale ? buttons(["Mend", "mend", { backend: backend.name, partition: row.partition }]) : "",
   ]));
   const count = sum(status.backends, (each) => each.partition_count);
-  $("#partitions-left").textContent = `${Math.min(rows.length, 500)} of ${count} partitions`;
+  const note = isCut && !partition ? ": those that need attention most; a search finds the others" : "";
+  $("#partitions-left").textContent = `${number(Math.min(rows.length, 500))} of ${number(count)} partitions${note}`;
 }
 
 function tables() {
-  const wanted = $("[name=tables]").value.toLowerCase();
-  const found = status.tables.filter((each) => [each.backend, each.table, each.sid, each.state].join(" ").toLowerCase().includes(wanted));
+  const wanted = searched("tables");
+  const found = status.tables.filter((each) => holds(wanted, each.backend, each.table, each.sid, each.state));
   const taken = Object.fromEntries(status.backends.map((each) => [each.name, each.snapshots.last ?? {}]));
-  fill("#tables", found.slice(0, 500).map((each) => {
-    const last = taken[each.backend]?.[each.table];
+  fill("#tables", found.map((each) => {
+    // Snapshots name a table of `public` without its schema.
+    const last = taken[each.backend]?.[each.table] ?? taken[each.backend]?.[each.table.replace(/^public\./, "")];
     const whose = { table: each.table, backend: each.backend };
     const stands = each.state === "suspended" || each.state === "waiting";
+    const isLoading = each.rows_to_come && each.rows_loaded !== undefined;
     return [
-      [each.backend, each.sid].filter(Boolean).join(" / "), each.table, { text: each.state, state: each.state },
-      Object.entries(each.applied ?? {}).map(([what, count]) => `${number(count)} ${what}`).join(", "),
-      number(each.rate, 1), seconds(each.last_change_seconds),
-      last ? `${last.state} ${last.at}, ${number(last.rows)} rows` : "",
-      [each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : ""]
-        .filter(Boolean).join("; "),
-      stands ? [["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }]]
-        : [["Snapshot", "snapshot", whose], ["Suspend", "suspend-table", whose]],
+      [each.backend, each.sid].filter(Boolean).join(" / "), each.table,
+      isLoading ? { key: [each.state, each.rows_loaded], sort: each.state, make: () => [bar(each.rows_loaded / (each.rows_loaded + each.rows_to_come), `${each.state}: ${number(each.rows_loaded)} rows`)] } : { text: each.state, state: each.state },
+      { text: Object.entries(each.applied ?? {}).map(([what, count]) => `${number(count)} ${what}`).join(", "), sort: sum(Object.values(each.applied ?? {}), (count) => count) },
+      { text: each.rate === undefined ? "" : rate(each.rate), sort: each.rate ?? -1 },
+      { text: each.last_change_seconds === undefined ? "" : `${seconds(each.last_change_seconds)} ago`, sort: each.last_change_seconds ?? Infinity },
+      last ? { text: `${last.state} ${time(last.at)}, ${number(last.rows)} rows`, sort: last.at } : "",
+      local([each.error || each.reason, each.held ? `${number(each.held)} held` : "", each.skipped ? `${number(each.skipped)} skipped` : "", each.letters ? `${number(each.letters)} dead letters` : ""]
+        .filter(Boolean).join("; ")),
+      stands ? buttons(["Resume", "resume-table", whose], ["Resume with its rows", "resume-table", { ...whose, snapshot: true }])
+        : buttons(["Snapshot", "snapshot", whose], ["Suspend", "suspend-table", whose]),
     ];
   }));
+  empty("tables", !status.tables.length);
+  $("#tables-left").textContent = `${number(Math.min(500, found.length))} of ${number(status.tables.length)} tables`;
 }
 
 function snapshots() {
-  fill("#snapshots", status.backends.flatMap((backend) => [
-    [backend.name, "ended", Object.entries(backend.snapshots.runs).map(([state, count]) => `${number(count)} ${state}`).join(", ")],
-    [backend.name, "rows", number(backend.snapshots.rows)],
-    ...backend.snapshots.current.map((run) => [
-      backend.name, `${[run.table].flat().join(".")} ${run.snapshot_id}`,
-      [run.state, `${number(run.done)} of ${number(run.ranges)} ranges`, `${number(run.rows)} rows`,
-        run.bytes_per_second ? `${number(run.bytes_per_second)} bytes a second` : "", run.seconds_left ? `${seconds(run.seconds_left)} left` : "", run.waiting ? `waits for ${JSON.stringify(run.waiting)}` : ""]
-        .filter(Boolean).join(", "),
-    ]),
+  const running = status.backends.flatMap((backend) => backend.snapshots.current.map((run) => [backend.name, run]));
+  fill("#running", running.map(([backend, run]) => [
+    backend, [run.table].flat().join("."),
+    { key: [run.done, run.ranges], sort: run.done / Math.max(1, run.ranges), make: () => [bar(run.done / Math.max(1, run.ranges), `${number(run.done)} of ${number(run.ranges)} ranges`)] },
+    { text: number(run.rows), sort: run.rows }, run.bytes_per_second ? `${bytes(run.bytes_per_second)}/s` : "–", seconds(run.seconds_left),
+    { text: run.waiting ? `waits for ${Object.entries(run.waiting).map(([name, value]) => `${name} ${local(String(value))}`).join(", ")}` : run.state, state: "running" }, buttons(["Cancel", "cancel-snapshot", { id: run.snapshot_id }]),
   ]));
+  empty("running", !running.length);
+  const taken = status.backends.flatMap((backend) => Object.entries(backend.snapshots.last).map(([table, last]) => [backend.name, table, last]));
+  fill("#taken", taken.sort(([, , one], [, , other]) => (one.at < other.at ? 1 : -1)).map(([backend, table, last]) => [
+    backend, table, { text: time(last.at), sort: last.at }, { text: last.state, state: last.state }, { text: number(last.rows), sort: last.rows }, last.snapshot_id,
+  ]));
+  empty("taken", !taken.length);
+  const runs = status.backends.flatMap((each) => Object.entries(each.snapshots.runs));
+  put("snapshot-totals", runs.length ? `Since the start: ${runs.map(([state, count]) => `${number(count)} ${state}`).join(", ")}; ${number(sum(status.backends, (each) => each.snapshots.rows))} rows.` : "");
 }
 
-function letters() {
-  fill("#counts", [
-    ...status.sinks.flatMap((sink) => Object.entries(sink.dead_letters).map(([why, count]) => [sink.name, why, "", number(count)])),
-    ...status.tables.filter((each) => each.letters).map((each) => [each.backend, each.reason, each.table, number(each.letters)]),
-  ]);
+function deadLetters() {
+  const counts = [
+    ...status.sinks.flatMap((sink) => Object.entries(sink.dead_letters).filter(([, count]) => count).map(([why, count]) => [sink.name, why, "", { text: number(count), sort: count }])),
+    ...status.tables.filter((each) => each.letters).map((each) => [each.backend, each.reason, each.table, { text: number(each.letters), sort: each.letters }]),
+  ];
+  fill("#counts", counts);
+  empty("counts", !counts.length);
+  const groups = Map.groupBy ? [...Map.groupBy(letters ?? [], (each) => `${each.table}\n${each.reason}`).values()] : [];
+  fill("#groups", groups.map((each) => [
+    each[0].table, each[0].reason, { text: number(each.length), sort: each.length }, { text: time(each[0].stored_at), sort: each[0].stored_at },
+    buttons(["Replay these", "replay", { table: each[0].table, reason: each[0].reason }]),
+  ]));
+  fill("#letters", (letters ?? []).map((each) => [
+    each.id, { text: time(each.stored_at), sort: each.stored_at }, each.backend, each.table, each.position, each.reason, each.error,
+    { key: each.id, make: () => [button("Replay", "replay", { id: String(each.id) }), element("button", { type: "button", "data-letter": each.id }, "Show row data")] },
+  ]));
 }
 
 // They are followed while their screen is shown. What is refused is asked for again when the filter or
 // the token changes: wrong tokens are counted.
 function followed() {
   fill("#messages", messages.map((each) => [
-    each.sequence, each.stored_at, each.table, each.operation, each.key,
-    each.change + (each.size > each.change.length ? " …" : ""),
+    { text: time(each.committed_at), title: each.committed_at }, { text: each.operation, operation: each.operation }, each.table, each.key,
+    {
+      key: each.sequence,
+      make: () => [
+        ...each.columns.slice(0, COLUMNS).flatMap(([name, old, now]) => [element("span", { class: "column" }, element("b", {}, name), " ", ...(old ? [element("del", {}, old), now ? " → " : ""] : []), now), " "]),
+        ...(each.columns.length > COLUMNS ? [element("small", {}, `and ${each.columns.length - COLUMNS} more`)] : []),
+      ],
+    },
+    { key: each.sequence, make: () => [element("details", {}, element("summary", {}, `no. ${each.sequence}`), element("pre", {}, pretty(each)))] },
   ]));
+  empty("messages", !messages.length);
   const wanted = `messages?${new URLSearchParams(new FormData($("#filter")))}`;
   if (wanted === watched) return;
   unfollow();
   watched = wanted;
-  if (!token.value) return say("Messages show row data: enter the token (ops.token).");
+  if (!hasToken()) return say(needed("Messages show row data"));
   say("");
   follow(wanted, watching.signal, (_, found) => {
     if (found.error) return say([found.error, found.hint].filter(Boolean).join(": "), true);
@@ -295,6 +299,15 @@ function followed() {
   });
 }
 
+function pretty({ change, size }) {
+  return size > new TextEncoder().encode(change).length ? `${change} …` : JSON.stringify(JSON.parse(change), null, 2);
+}
+
+function needed(why) {
+  const none = actions.actions.find((each) => each.why.startsWith("set ops.token"));
+  return `${why}: ${none ? "this pipeline has no ops.token; set one in its file" : "enter the token (ops.token)"}.`;
+}
+
 function unfollow() {
   watching.abort();
   watching = new AbortController();
@@ -306,115 +319,76 @@ function unfollow() {
 // It is asked for once each time that its screen is opened; `draw` comes each second.
 async function configuration() {
   keys ??= await get("configuration");
-  const wanted = $("[name=keys]").value.toLowerCase();
+  const wanted = searched("keys");
+  const isAll = $("[name=defaults]").checked || wanted;
   const text = (value) => (value === null ? "" : typeof value === "string" ? value : JSON.stringify(value));
-  $("#versions").textContent = Object.entries(keys.versions).map((each) => each.join(": ")).join(", ");
-  fill("#keys", keys.keys.map(({ key, value, default: usual, meaning }) => [
-    key, { text: text(value), state: text(value) === text(usual) ? "default" : "set" }, text(usual), meaning,
-  ]).filter(([key, value, , meaning]) => [key, value.text, meaning].join(" ").toLowerCase().includes(wanted)));
+  $("#versions").textContent = Object.entries(keys.versions).map((each) => each.join(" ")).join(" · ");
+  const shown = keys.keys.filter(({ key, value, default: usual, meaning }) => (isAll || text(value) !== text(usual)) && holds(wanted, key, text(value), meaning));
+  const code = (meaning) => meaning.split("`").map((part, at) => (at % 2 ? element("code", {}, part) : part));
+  redraw($("#keys"), shown, () => [...new Set(shown.map((each) => groupOf(each.key)))].map((group) => element("section", {}, element("h2", {}, group), element("table", {},
+    element("thead", {}, element("tr", {}, ...["Key", "Value", "Default", "Meaning"].map((head) => element("th", {}, head)))),
+    element("tbody", {}, ...shown.filter((each) => groupOf(each.key) === group).map(({ key, value, default: usual, meaning }) => element("tr", {},
+      element("td", { "data-label": "Key" }, key), element("td", { "data-label": "Value", "data-state": text(value) === text(usual) ? "default" : "set" }, text(value)),
+      element("td", { "data-label": "Default" }, text(usual)), element("td", { "data-label": "Meaning" }, ...code(meaning)))))))));
+}
+
+function groupOf(key) {
+  return key.includes(".") ? key.split(".")[0] : "pipeline";
+}
+
+function findings(found) {
+  const shown = (level) => found.filter((each) => each.level === level).map((each) => element("li", { "data-level": level },
+    element("b", {}, level), " ", element("strong", {}, each.subject), ` ${each.message}`, ...(each.remedy ? [element("span", {}, each.remedy)] : []), ...(each.code ? [element("small", {}, each.code)] : [])));
+  const fine = shown("ok");
+  $("#findings").replaceChildren(...shown("error"), ...shown("warning"), element("li", {}, element("details", {}, element("summary", {}, `${fine.length} ok`), element("ul", {}, ...fine))));
 }
 
 function events() {
-  const changes = lines.filter((each) => each.event === "health has changed").slice(-100).reverse();
-  fill("#health", changes.map((each) => [each.timestamp, { text: each.health, health: each.health }, each.reasons.join("; ")]));
-  fill("#gaps", status.backends.flatMap((backend) => Object.entries(backend.gaps).flatMap(([partition, { gaps }]) =>
-    gaps.map((gap) => [gap.at, backend.name, partition, gap.cause, gap.detail]))).sort().reverse());
+  fill("#marks", [...known.marks].sort((one, other) => other.at - one.at).map((each) => [{ text: time(each.at), sort: each.at }, { text: each.kind, health: each.level }, local(each.text)]));
+  const gaps = status.backends.flatMap((backend) => Object.entries(backend.gaps).flatMap(([partition, each]) => each.gaps.map((gap) => [gap.at, backend.name, partition, gap.cause, gap.detail]))).sort().reverse();
+  fill("#gaps", gaps.map(([at, ...rest]) => [{ text: time(at), sort: at }, ...rest]));
+  empty("gaps", !gaps.length);
   fill("#actions", actions.recent.map((each) => [
-    each.at, each.action, JSON.stringify(each.arguments), each.by, { text: each.state, state: each.state },
-    each.error ? `${each.error} ${each.hint}` : JSON.stringify(each.result),
+    { text: time(each.at), sort: each.at }, `${each.action} ${Object.values(each.arguments).filter((value) => value !== null).join(" ")}`, each.by,
+    { text: each.state, state: each.state }, each.state === "failed" ? `${each.error} ${each.hint}` : each.state === "done" ? said(each) : "",
   ]));
+  empty("actions", !actions.recent.length);
   const log = $("#log");
-  const text = lines.map((each) => {
+  const text = lines.filter((each) => each.event !== "METRICS").map((each) => {
     const { timestamp, level, event, ...rest } = each;
-    return [timestamp, level, event, ...Object.entries(rest).map(([name, value]) => `${name}=${JSON.stringify(value)}`)].join(" ");
-  }).join("\n");
+    return [time(timestamp), level, event, ...Object.entries(rest).map(([name, value]) => `${name}=${JSON.stringify(value)}`)].join(" ");
+  }).reverse().join("\n");
   if (log.textContent !== text) log.textContent = text;
 }
 
-const SCREENS = { overview, sources, tables, snapshots, letters, messages: followed, configuration, events };
-
-function screen() {
-  const name = location.hash.replace("#/", "");
-  return name in SCREENS && !$(`nav a[href="#/${name}"]`).hidden ? name : "overview";
-}
+const SCREENS = { overview, sources, tables, map, snapshots, letters: deadLetters, messages: followed, configuration, events };
 
 async function draw() {
-  const now = screen();
+  const now = place().name;
   $$("[data-screen]").forEach((each) => { each.hidden = each.dataset.screen !== now; });
-  $$("nav a[href^='#']").forEach((each) => {
+  $$("nav a").forEach((each) => {
     if (each.hash === `#/${now}`) each.setAttribute("aria-current", "page"); else each.removeAttribute("aria-current");
   });
   if (now !== "messages" && watched) unfollow();
   if (now !== "configuration") keys = null;
-  if (!status) return;
-  overview();
-  if (now === "overview") return;
+  if (!status || document.body.dataset.connection !== "live") return;
   try {
     await SCREENS[now]();
   } catch (error) {
-    say(error.message, true);
+    if (!(error instanceof TypeError)) say(error.message, true); // else the connection's state says it
   }
+  permit();
 }
 
-// Charts.
-
-function drawn(figure, times, series) {
-  const name = figure.dataset.chart;
-  const key = series.map(([label]) => label).join();
-  const data = [times, ...series.map(([, values]) => values)];
-  const known = plots.get(name);
-  const width = figure.clientWidth - 2 * parseFloat(getComputedStyle(figure).paddingLeft);
-  if (known?.key === key && known.width === width) {
-    known.plot.setData(data);
-  } else {
-    known?.plot.destroy();
-    const style = getComputedStyle(document.body).color;
-    const colors = matchMedia("(prefers-color-scheme: dark)").matches ? DARK : COLORS;
-    const axis = { stroke: style, grid: { stroke: "#8884" }, ticks: { stroke: "#8884" } };
-    const plot = new uPlot({
-      width, height: 180, axes: [axis, { ...axis, size: 70 }], scales: { y: { range: { min: { soft: 0, mode: 1 }, max: { pad: 0.1, soft: 1, mode: 1 } } } },
-      series: [{}, ...series.map(([label], at) => ({ label, stroke: colors[at % colors.length], width: 2, spanGaps: false }))],
-    }, data, figure);
-    plots.set(name, { key, plot, width });
-  }
-  table(figure, times, series);
+async function drawCharts() {
+  if (!["overview", "events"].includes(place().name) || document.hidden || document.body.dataset.connection !== "live") return;
+  known = await get(`history?range=${range}`);
+  if (place().name !== "overview") return;
+  charts(known);
+  $$("[data-curve]").forEach((each) => curve(each, known, each.dataset.curve, each.dataset.curve === "stored"));
 }
 
-// For who cannot see the curve: the latest values.
-function table(figure, times, series) {
-  let details = $("details", figure);
-  if (!details) {
-    details = element("details");
-    details.append(element("summary", "As a table"), element("table"));
-    figure.append(details);
-  }
-  if (!details.open) return;
-  const head = element("tr");
-  head.append(element("th", "Time"), ...series.map(([label]) => element("th", label)));
-  const rows = times.slice(-20).reverse().map((time, back) => {
-    const row = element("tr");
-    row.append(element("td", new Date(time * 1000).toLocaleTimeString()),
-      ...series.map(([, values]) => element("td", number(values[values.length - 1 - back], 1))));
-    return row;
-  });
-  $("table", details).replaceChildren(head, ...rows);
-}
-
-async function charts() {
-  if (screen() !== "overview" || document.hidden || document.body.dataset.connection !== "live") return;
-  const { times, series } = await get(`history?range=${range}`);
-  for (const figure of $$("figure[data-chart]")) {
-    const wanted = CHARTS[figure.dataset.chart];
-    const found = Object.entries(series).flatMap(([name, values]) => {
-      const [chart, owner] = name.split("/");
-      return chart in wanted ? [[`${wanted[chart]} ${owner}`, values]] : [];
-    });
-    figure.hidden = !found.length;
-    if (found.length) drawn(figure, times, found);
-  }
-}
-
-// Events.
+// What the service says.
 
 function take(kind, found) {
   if (kind === "status") show(found);
@@ -424,6 +398,14 @@ function take(kind, found) {
   }
 }
 
+function titled(health, text) {
+  const pill = $("[data-value=health]");
+  [pill.textContent, pill.dataset.health] = [text, health];
+  document.title = `${status?.name ?? "penstock"}: ${text}`;
+  const icon = health === "ok" || health === "standby" ? "ok.svg" : "bad.svg";
+  if ($("link[rel=icon]").getAttribute("href") !== icon) $("link[rel=icon]").setAttribute("href", icon);
+}
+
 function show(found) {
   heard = Date.now();
   if (document.body.dataset.connection !== "live") {
@@ -431,8 +413,9 @@ function show(found) {
     say("");
     discover();
   }
-  [before, status] = [status, found];
-  if (status.health !== before?.health) document.title = `${status.name}: ${status.health}`;
+  status = found;
+  put("name", status.name);
+  titled(status.health, status.health);
   draw();
 }
 
@@ -463,7 +446,11 @@ async function listenForEver() {
 
 function lost(why) {
   document.body.dataset.connection = "lost";
-  const since = heard ? `since ${new Date(heard).toLocaleTimeString()}` : "";
+  const since = heard ? `since ${time(heard / 1000)}` : "";
+  titled("lost", `lost ${since}`.trim());
+  put("verdict", why ? "The service does not show itself" : "The service does not answer");
+  $("#verdict").dataset.health = "lost";
+  put("verdict-more", since);
   say(why || `The service does not answer ${since}; trying again.`, true);
 }
 
@@ -478,7 +465,7 @@ setInterval(() => {
 async function discover() {
   try {
     paths = (await get("")).endpoints.map((each) => each.path);
-    $$("[data-needs]").forEach((link) => { link.hidden = !paths.includes(link.dataset.needs); });
+    $$("[data-needs]").forEach((each) => { each.hidden = !paths.includes(each.dataset.needs); });
     if (!paths.includes("/actions")) document.body.dataset.kind = "processor";
     draw();
     await refresh();
@@ -487,19 +474,24 @@ async function discover() {
   }
 }
 
+// What may be pressed.
+function permit() {
+  const allowed = Object.fromEntries(actions.actions.map((each) => [each.action, each]));
+  $$("[data-action]").forEach((each) => {
+    const action = allowed[each.dataset.action];
+    each.disabled = !action?.allowed;
+    each.title = action ? action.why || action.what : "";
+  });
+}
+
 async function refresh() {
   try {
     if (paths.includes("/actions")) actions = await get("actions");
-    const allowed = Object.fromEntries(actions.actions.map((each) => [each.action, each]));
-    $$("[data-action]").forEach((button) => {
-      const known = allowed[button.dataset.action];
-      button.disabled = !known?.allowed;
-      button.title = known ? known.why || known.what : "";
-    });
-    if (screen() === "events") events();
-    await charts();
+    permit();
+    await drawCharts();
+    if (place().name === "events" && status) events();
   } catch (error) {
-    if (!(error instanceof TypeError)) say(error.message, true); // else the connection's state says it
+    if (!(error instanceof TypeError)) say(error.message, true);
   }
 }
 
@@ -507,21 +499,23 @@ setInterval(() => { if (!document.hidden) refresh(); }, POLL);
 
 // Actions.
 
-function confirmed(action) {
+function confirmed(action, given) {
   if (!(action in DANGEROUS)) return Promise.resolve(true);
-  $("#question").textContent = `${action}?`;
+  const what = Object.values(given).filter((value) => typeof value === "string" && value).join(", ");
+  $("#question").textContent = what ? `${action}: ${what}?` : `${action}?`;
   $("#consequence").textContent = DANGEROUS[action];
   dialog.returnValue = "";
   dialog.showModal();
   return new Promise((done) => dialog.addEventListener("close", () => done(dialog.returnValue === "confirm"), { once: true }));
 }
 
+function said({ action, result, arguments: given }) {
+  return DONE[action]?.(result, given) ?? JSON.stringify(result);
+}
+
 async function act(action, given) {
-  if (!(await confirmed(action))) return;
-  const answer = await ask(`actions/${action}`, {
-    method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(given),
-  });
-  const begun = await answer.json();
+  if (!(await confirmed(action, given))) return;
+  const begun = await send("POST", `actions/${action}`, given);
   say(`${action} has begun`);
   for (let tries = 0; tries < 120; tries += 1) {
     await new Promise((done) => setTimeout(done, 500));
@@ -529,54 +523,104 @@ async function act(action, given) {
     const found = actions.recent.find((each) => each.id === begun.id);
     if (!found || found.state === "running") continue;
     const failed = found.state === "failed";
-    say(failed ? `${action} failed: ${found.error} ${found.hint}` : `${action} is done: ${JSON.stringify(found.result)}`, failed);
+    say(failed ? `${action} failed: ${found.error} ${found.hint}` : `${action} is done: ${said({ ...found, arguments: given })}`, failed);
+    if (action === "check" && !failed) findings(found.result.findings);
+    if (action === "replay" && letters) showLetters();
     break;
   }
   refresh();
 }
 
-document.addEventListener("click", (event) => {
-  const letter = event.target.closest("[data-letter]");
-  if (letter) one(JSON.parse(letter.dataset.given).id);
-  const button = event.target.closest("[data-action]");
-  if (!button) return;
-  const form = button.closest("form");
-  if (form && !form.reportValidity()) return;
-  event.preventDefault();
-  const given = form ? Object.fromEntries(new FormData(form)) : JSON.parse(button.dataset.given ?? "{}");
-  act(button.dataset.action, given).catch((error) => say(`${button.dataset.action}: ${error.message}`, true));
-});
-
-$$("[data-range]").forEach((button) => button.addEventListener("click", () => {
-  range = button.dataset.range;
-  $$("[data-range]").forEach((each) => each.setAttribute("aria-pressed", String(each === button)));
-  charts().catch((error) => say(error.message, true));
-}));
-
-$("#show-letters").addEventListener("click", async () => {
+async function showLetters() {
   try {
-    const found = await get("letters");
-    fill("#letters", found.map((each) => [
-      each.id, each.stored_at, each.backend, each.table, each.position, each.reason, each.error,
-      [["Replay", "replay", { id: String(each.id) }], ["Show row data", null, { id: String(each.id) }]],
-    ]));
-    say(`${found.length} dead letters`);
+    letters = await get("letters");
+    say(letters.length ? "" : "There is no dead letter now.");
+    draw();
   } catch (error) {
-    say(error.message, true);
+    say(error.status === 401 && !hasToken() ? needed("Dead letters show row data") : error.message, true);
   }
-});
+}
 
 async function one(id) {
   try {
     $("#letter").textContent = JSON.stringify(await get(`letters/${encodeURIComponent(id)}`), null, 2);
     $("#letter").hidden = false;
+    $("#letter").scrollIntoView({ block: "nearest" });
   } catch (error) {
     say(error.message, true);
   }
 }
 
-$$("input[type=search]").forEach((input) => input.addEventListener("input", draw));
+// All that a report of a defect needs; no row data, and no secret: the service shows none.
+async function report() {
+  const { keys: all, versions } = await get("configuration").catch(() => ({ keys: [], versions: { penstock: status.version } }));
+  const set = all.filter((each) => JSON.stringify(each.value) !== JSON.stringify(each.default));
+  const text = [
+    `${status.name}: ${status.health}, up ${seconds(status.uptime_seconds)}, ${new Date().toISOString()}`, ...status.reasons.map((each) => `* ${each}`), "",
+    Object.entries(versions).map((each) => each.join(" ")).join(", "), wayText(), "",
+    "What happened:", ...known.marks.slice(-30).map((each) => `${new Date(each.at * 1000).toISOString()} ${each.kind} ${each.text}`), "",
+    "Configuration:", ...set.map((each) => `${each.key}: ${JSON.stringify(each.value)}`), "",
+    "Log:", ...lines.filter((each) => each.event !== "METRICS").slice(-50).map((each) => JSON.stringify(each)), "",
+    JSON.stringify({ ...status, tables: status.tables.slice(0, 50) }),
+  ].join("\n");
+  try {
+    await navigator.clipboard.writeText(text);
+    say("The report is in the clipboard. It has names of tables and servers, and no rows.");
+  } catch {
+    $("#text textarea").value = text; // without TLS a page may not write the clipboard
+    $("#text").showModal();
+    $("#text textarea").select();
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const letter = event.target.closest("[data-letter]");
+  if (letter) one(letter.dataset.letter);
+  const pressed = event.target.closest("[data-action]");
+  if (!pressed) return;
+  const form = pressed.closest("form");
+  if (form && !form.reportValidity()) return;
+  event.preventDefault();
+  const given = form ? Object.fromEntries(new FormData(form)) : JSON.parse(pressed.dataset.given ?? "{}");
+  act(pressed.dataset.action, given).catch((error) => say(`${pressed.dataset.action}: ${error.message}`, true));
+});
+
+$$("[data-range]").forEach((pressed) => pressed.addEventListener("click", () => {
+  range = pressed.dataset.range;
+  $$("[data-range]").forEach((each) => each.setAttribute("aria-pressed", String(each === pressed)));
+  drawCharts().catch((error) => say(error.message, true));
+}));
+
+function moved() {
+  const { name, query } = place();
+  const input = $(`[data-screen=${name}] input[type=search]`);
+  if (input && query.has("find")) input.value = query.get("find");
+  say("");
+  draw();
+  refresh();
+}
+
+$$("input[type=search]:not(#filter input)").forEach((input) => input.addEventListener("input", () => {
+  const { name, query } = place();
+  if (input === $(`[data-screen=${name}] input[type=search]`)) {
+    if (input.value) query.set("find", input.value); else query.delete("find");
+    history.replaceState(null, "", `#/${name}${query.size ? `?${query}` : ""}`);
+  }
+  draw();
+}));
+$("[name=defaults]").addEventListener("change", draw);
 $("#filter").addEventListener("change", draw);
-addEventListener("hashchange", () => { draw(); refresh(); });
-draw();
+$("#filter").addEventListener("submit", (event) => event.preventDefault());
+$("#report").addEventListener("click", () => { if (status) report().catch((error) => say(error.message, true)); });
+$("#show-letters").addEventListener("click", showLetters);
+addEventListener("hashchange", moved);
+addEventListener("resize", () => { draw(); drawCharts().catch(() => {}); });
+document.addEventListener("sorted", draw);
+document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
+onToken(() => {
+  asking.abort();
+  watched = "";
+  refresh();
+});
+moved();
 listenForEver();

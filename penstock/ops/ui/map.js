@@ -1,35 +1,17 @@
-// The map of tables: what there is, and what becomes of it. Everything goes through ../api; values
-// are only ever set as text. Addresses are relative, so a proxy may serve the page below a prefix.
+// The map of tables: what there is, and what becomes of it. Everything goes through ../api.
+
+import { $, element, fill, most, say, seconds, send } from "./page.js";
 
 const POLL = 3000; // milliseconds; longer where the answer takes long
-const $ = (selector) => document.querySelector(selector);
-const token = $("[name=token]");
-const dialog = $("dialog");
+const dialog = $("#map-options");
 const form = $("#options");
 const KINDS = ["type", "target", "partitions_regex", "columns", "filter", "set", "existing", "schema_changes", "create"];
 let tables = [];
+let sources = [];
 let open = null; // the table of the dialog
+let next = 0; // when they are asked for again
 
-token.value = sessionStorage.getItem("token") ?? "";
-token.addEventListener("input", () => sessionStorage.setItem("token", token.value));
-
-async function api(method, path, body) {
-  const headers = {};
-  if (method !== "GET" && token.value) headers.Authorization = `Bearer ${token.value}`;
-  if (body !== undefined) headers["Content-Type"] = "application/json";
-  const answer = await fetch(`../api${path}`, { method, headers, body: body && JSON.stringify(body) });
-  const found = await answer.json();
-  if (answer.ok) return found;
-  if (answer.status === 401) token.focus();
-  const error = new Error([found.error, found.info].filter(Boolean).join(": "));
-  error.isAnswer = true;
-  throw error;
-}
-
-function say(text, isError = false) {
-  $("#message").textContent = text;
-  $("#message").classList.toggle("error", isError);
-}
+const api = (method, path, body) => send(method, `api${path}`, body);
 
 async function doing(text, work) {
   try {
@@ -39,34 +21,6 @@ async function doing(text, work) {
   } catch (error) {
     say(error.message, true);
   }
-}
-
-// Rows are changed in place, so that the focus stays where it is.
-function fill(body, rows, cells) {
-  const known = new Map([...body.rows].map((row) => [row.dataset.id, row]));
-  rows.forEach((row, number) => {
-    const line = known.get(String(row.id)) ?? document.createElement("tr");
-    known.delete(String(row.id));
-    line.dataset.id = row.id;
-    if (body.rows[number] !== line) body.insertBefore(line, body.rows[number] ?? null);
-    cells(row).forEach(([text, state, kind], at) => {
-      const cell = line.cells[at] ?? line.insertCell();
-      if (cell.textContent !== text) cell.textContent = text;
-      if (state !== undefined) cell.dataset.state = state;
-      if (kind) cell.className = kind;
-    });
-    return line;
-  });
-  known.forEach((line) => line.remove());
-}
-
-function seconds(value) {
-  return value === null || value === undefined ? "" : `${Math.max(0, value).toFixed(1)} s`;
-}
-
-function most(sources, name) {
-  const known = sources.map((each) => each[name]).filter((value) => value !== undefined && value !== null);
-  return known.length ? Math.max(...known) : null;
 }
 
 function detail(table) {
@@ -79,50 +33,45 @@ function detail(table) {
     .join("; ");
 }
 
-function button(text, name, action) {
-  const made = document.createElement("button");
-  made.textContent = text;
-  made.setAttribute("aria-label", `${text} ${name}`);
-  made.dataset.action = action;
-  return made;
+function does(row) {
+  const [label, action] = row.replicated ? ["Reload", "reload"] : ["Clone", "clone"];
+  const pressed = (text, what) => element("button", { type: "button", "data-map": what, "data-id": row.id, "aria-label": `${text} ${row.name}` }, text);
+  return { key: [row.id, action], make: () => [pressed(label, action), pressed("Options", "options")] };
 }
 
-function show(sources) {
-  fill($("#sources tbody"), sources, (row) => {
-    const up = row.up ? "up" : "down";
-    return [[row.db_name], [row.sid], [row.url, undefined, "detail"], [up, up], [row.status], [seconds(row.lag_seconds)], [row.error, undefined, "detail"]];
-  });
-  const wanted = $("[name=search]").value.toLowerCase();
-  const shown = tables.filter((row) => `${row.db_name} ${row.schema}.${row.name}`.toLowerCase().includes(wanted));
-  fill($("#tables tbody"), shown, (row) => {
-    const held = most(row.sources, "held");
+export function drawMap() {
+  fill("#map-sources", sources.map((row) => [
+    row.db_name, row.sid, row.url, row.up ? { text: "up", state: "up" } : { text: row.error ? "down" : "not asked yet", state: row.error ? "down" : "new" },
+    row.status, seconds(row.lag_seconds), row.error,
+  ]));
+  const wanted = $("[name=map]").value.toLowerCase();
+  const shown = tables.filter((row) => `${row.db_name} ${row.schema}.${row.name} ${row.state ?? "not mapped"}`.toLowerCase().includes(wanted));
+  fill("#mapped", shown.map((row) => {
+    const held = most(row.sources, (each) => each.held);
     return [
-      [row.db_name], [`${row.schema}.${row.name}`], [row.replicated ? row.type : ""],
-      [row.replicated ? row.target : ""], [row.state ?? "not mapped", row.state ?? ""],
-      [seconds(most(row.sources, "lag_seconds"))], [held ? String(held) : ""], [detail(row), undefined, "detail"],
+      row.db_name, `${row.schema}.${row.name}`, row.replicated ? row.type : "", row.replicated ? row.target : "",
+      { text: row.state ?? "not mapped", state: row.state ?? "new" }, seconds(most(row.sources, (each) => each.lag_seconds)),
+      held ? String(held) : "", detail(row), does(row),
     ];
-  });
-  for (const line of $("#tables tbody").rows) {
-    const row = tables.find((each) => String(each.id) === line.dataset.id);
-    const action = row.replicated ? "reload" : "clone";
-    if (line.dataset.action === action) continue;
-    line.dataset.action = action;
-    const cell = line.cells[8] ?? line.insertCell();
-    cell.replaceChildren(button(row.replicated ? "Reload" : "Clone", row.name, action), " ", button("Options", row.name, "options"));
-  }
+  }));
 }
 
-let sources = [];
 async function load() {
+  [sources, tables] = await Promise.all([api("GET", "/url"), api("GET", "/map")]);
+  drawMap();
+}
+
+// Called again and again while the screen is shown.
+export async function map() {
+  drawMap();
+  if (Date.now() < next) return;
+  next = Infinity;
+  const began = Date.now();
   try {
-    [sources, tables] = await Promise.all([api("GET", "/url"), api("GET", "/map")]);
-    if (document.body.dataset.connection === "lost") say("");
-    document.body.dataset.connection = "live";
-  } catch (error) {
-    document.body.dataset.connection = "lost";
-    say(error.isAnswer ? error.message : "penstock does not answer", true);
+    await load();
+  } finally {
+    next = Date.now() + Math.max(POLL, 10 * (Date.now() - began));
   }
-  show(sources);
 }
 
 function edit(table) {
@@ -136,8 +85,8 @@ function edit(table) {
     else if (name === "set") field.value = Object.entries(value).map((each) => each.join(" = ")).join("\n");
     else field.value = Array.isArray(value) ? value.join(", ") : value ?? "";
   }
-  $("[data-action=remove]").hidden = !table.replicated;
-  form.querySelector("[role=alert]").textContent = "";
+  $("[data-map=remove]").hidden = !table.replicated;
+  $("[role=alert]", form).textContent = "";
   dialog.showModal();
 }
 
@@ -165,7 +114,7 @@ async function save(work, text) {
     say(text);
     await load();
   } catch (error) {
-    form.querySelector("[role=alert]").textContent = error.message;
+    $("[role=alert]", form).textContent = error.message;
   }
 }
 
@@ -191,9 +140,8 @@ $("#source").addEventListener("submit", (event) => {
 });
 
 document.addEventListener("click", (event) => {
-  const action = event.target.dataset.action;
-  const line = event.target.closest("tr");
-  const table = line && tables.find((each) => String(each.id) === line.dataset.id);
+  const action = event.target.dataset.map;
+  const table = tables.find((each) => String(each.id) === event.target.dataset.id);
   if (action === "refresh") doing("the sources were asked", () => api("POST", "/map/refresh"));
   if (action === "clone" && table.partitions.length) edit(table); // it needs a pattern
   else if (action === "clone") doing(`${table.name} is mapped`, () => api("POST", `/map/${table.id}/clone`));
@@ -202,11 +150,3 @@ document.addEventListener("click", (event) => {
   if (action === "close") dialog.close();
   if (action === "remove") save(() => api("DELETE", `/tbl/${open.tbl_id}`), `${open.name} has left the map; its target stays`);
 });
-
-$("[name=search]").addEventListener("input", () => show(sources));
-async function poll() {
-  const began = performance.now();
-  if (!document.hidden) await load();
-  setTimeout(poll, Math.max(POLL, 10 * (performance.now() - began)));
-}
-poll();

@@ -27,6 +27,7 @@ from penstock.sinks.jetstream.stream import TargetStream, choose, ensure, rememb
 from penstock.sinks.messages.encode import Encoder
 from penstock.sinks.messages.encoders import encoder
 from penstock.sinks.messages.message import Messages
+from penstock.sinks.messages.traces import Traces
 from penstock.sinks.poison import faults
 from penstock.sinks.poison.quarantine import PoisonSession
 from penstock.sinks.poison.suspension import Table
@@ -93,6 +94,7 @@ class Session:
         self.flow = Flow(
             settings.pressure, settings.breaker
         )  # outlives connections: what was learnt of the server
+        self._traces = Traces(settings.traceparent) if settings.traceparent else None
         # Why exactly once was given up, for as long as this session lives; "" while it was not.
         self._stepped_down = ""
         # From here on: what opening found. Valid while `stream` is not None, which comes last.
@@ -124,7 +126,13 @@ class Session:
             dictionaries = DictionaryBucket(self.connection).newest(self.settings.stream)
         ids = self.chosen.delivery != "at-least-once"
         encoders = [
-            encoder(self.settings, self.template, nats_framing(ids=ids, limit=most), dictionaries)
+            encoder(
+                self.settings,
+                self.template,
+                nats_framing(ids=ids, limit=most),
+                dictionaries,
+                self._traces,
+            )
             for most in (limit, _ANY_SIZE)
         ]
         self.poison = PoisonSession(

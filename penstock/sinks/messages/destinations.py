@@ -25,19 +25,19 @@ class Subjects:
     """The subjects of rows; kinds are those of the template's `segments`."""
 
     def __init__(self, template: Template) -> None:
-        self._parts = [f"subject{n}" for n in range(len(template.segments))]
+        self.parts = [f"subject{n}" for n in range(len(template.segments))]
         self._joints = template.joints
-        names: tuple[str, ...] = ("kind", *self._parts)
-        pieces: list[Piece | bytes] = [Pick("kind", self._parts[0])]
-        for joint, part in zip(self._joints, self._parts[1:], strict=True):
-            pieces += [Pick(*_PICKED[joint]), Pick("kind", part)]
+        names: tuple[str, ...] = ("kind", *self.parts)
+        self.pieces: list[Piece | bytes] = [Pick("kind", self.parts[0])]
+        for joint, part in zip(self._joints, self.parts[1:], strict=True):
+            self.pieces += [Pick(*_PICKED[joint]), Pick("kind", part)]
         for joint in dict.fromkeys(self._joints):
             names = (*names, *_PICKED[joint])
-        self._formatter = Formatter(pieces, names, batch=False)
+        self._formatter = Formatter(self.pieces, names, batch=False)
 
     def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The subject of each row. Raises SettingsError."""
-        extras: dict[str, Any] = dict(zip(self._parts, row_kinds.subjects, strict=True))
+        extras: dict[str, Any] = dict(zip(self.parts, row_kinds.subjects, strict=True))
         for joint in dict.fromkeys(self._joints):
             if joint == "partition":
                 extras |= {"hash": hashes_of(part.batch.column("route")), "hashes": HASHES}

@@ -1,23 +1,30 @@
 """A batch of changes -> messages, one for each change, column by column."""
 
-from typing import Protocol
+import ctypes
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from penstock.model.change import IMAGES, Images, images_of
 from penstock.model.errors import Rejected
+from penstock.native import NativeColumn
 from penstock.sinks.messages.compression import Compression
 from penstock.sinks.messages.convert import Unconvertible, converted
 from penstock.sinks.messages.destinations import Subjects
 from penstock.sinks.messages.dialect import Dialect
-from penstock.sinks.messages.formatter import Formatter
+from penstock.sinks.messages.formatter import Formatter, Together
 from penstock.sinks.messages.kinds import KindFinder, RowKinds
 from penstock.sinks.messages.layout import Layout
-from penstock.sinks.messages.message import Framing, Headers, Messages
-from penstock.sinks.messages.plain import change_maps
-from penstock.sinks.rows.columns import Column, Columns, binary, sizes_of
-from penstock.sinks.rows.part import Part
+from penstock.sinks.messages.message import Framing, Headers, Messages, Sizes
+from penstock.sinks.messages.plain import LineBreak, change_maps
+from penstock.sinks.messages.traces import Traces
+from penstock.sinks.rows import kernel as native
+from penstock.sinks.rows.columns import FIRST_EXTRA, Column, Columns, address, binary, sizes_of
+from penstock.sinks.rows.part import Origin, Part
 from penstock.sinks.subject import Template
+
+_PLANS = 1000  # that are kept: of each origin and set of kinds
 
 
 class Encoder(Protocol):
@@ -36,20 +43,24 @@ class Bodies:
     ) -> None:
         self._layout, self._dialect, self._connector = layout, dialect, connector
         self._separator = dialect.separator if element else b""
-        self._columnar = columnar = layout.columnar(dialect)
+        self.columnar = columnar = layout.columnar(dialect)
         self._formatters: dict[bool, Formatter] = {}  # by whether images are converted
         if columnar is not None:
-            pieces = self._separator, *columnar.pieces(element=element)
+            self.pieces = self._separator, *columnar.pieces(element=element)
             for images in ((), IMAGES):
                 names = "kind", "fields", *images, *columnar.extras
-                self._formatters[bool(images)] = Formatter(pieces, names)
+                self._formatters[bool(images)] = Formatter(self.pieces, names)
             self._subjects = Subjects(template)
         self.kinds = KindFinder(template.segments, columnar)
+
+    def unlike(self, batch: pa.RecordBatch) -> bool:
+        """Whether images of the batch have another encoding."""
+        return images_of(batch.schema) != self._dialect.images
 
     def of(self, part: Part, row_kinds: RowKinds) -> Column:
         """The bytes of each change. Raises Rejected."""
         images = _with_images(part.columns, self._dialect.images)
-        if (columnar := self._columnar) is not None:
+        if (columnar := self.columnar) is not None:
             extras = {"kind": row_kinds.numbers, "fields": row_kinds.fields, **images}
             columns = part.columns.with_extras(**extras)
             if columnar.extras:
@@ -67,28 +78,109 @@ class Singles:
 
     def __init__(
         self, template: Template, bodies: Bodies, headers: Headers,
-        compression: Compression | None = None,
+        compression: Compression | None = None, traces: Traces | None = None,
     ) -> None:  # fmt: skip
         self._bodies, self._headers, self._compression = bodies, headers, compression
+        self._traces = traces
         self._subjects = Subjects(template)
+        self._usual: Usual | None = None
+        if compression is None and traces is None and not template.joints:
+            self._usual = Usual.of(headers, bodies, self._subjects)
 
     def encode(self, part: Part) -> Messages:
         batch, columns = part.batch, part.columns
         row_kinds = self._bodies.kinds.of(columns)
+        places = batch.column("cursor"), batch.column("ordinal"), batch.column("event_id")
+        if self._usual is not None and (made := self._usual.run(part, row_kinds)) is not None:
+            subjects, headers, bodies, sizes, weight = made
+            return Messages(part.runs, *places, subjects, headers, bodies, sizes, weight)
         lines = row_kinds.schema_lines
         schemas = None if lines is None else (row_kinds.numbers, lines)
-        headers = self._headers.of(part.runs, columns, schemas)
+        traces = None if self._traces is None else self._traces.lines(part)
+        headers = self._headers.of(part.runs, columns, schemas, traces)
         bodies = self._bodies.of(part, row_kinds)
         if self._compression is not None:
             headers, bodies = self._compression.of(
                 headers, bodies, row_kinds.numbers, row_kinds.kinds
             )
-        messages = Messages(
-            part.runs, batch.column("cursor"), batch.column("ordinal"), batch.column("event_id"),
-            self._subjects.of(part, row_kinds), headers, bodies,
-            sizes_of(headers) + sizes_of(bodies),
-        )  # fmt: skip
+        subjects = self._subjects.of(part, row_kinds)
+        sizes = sizes_of(headers) + sizes_of(bodies)
+        messages = Messages(part.runs, *places, subjects, headers, bodies, sizes, int(sizes.sum()))
         return fitting(messages, self._headers.framing)
+
+
+class _Plan(NamedTuple):
+    """How parts with changes of one origin and of some kinds are formatted. `columns` has room for
+    a batch's; what else it points to is `held`."""
+
+    formatters: Together
+    columns: Any
+    held: RowKinds
+
+
+class Usual:
+    """The usual part at once: changes of one origin, whose images are in the dialect's encoding."""
+
+    def __init__(self, headers: Headers, bodies: Bodies, subjects: Subjects) -> None:
+        self._headers, self._bodies, self._subjects = headers, bodies, subjects
+        self._plans: dict[tuple[Origin, int], _Plan] = {}
+
+    @classmethod
+    def of(cls, headers: Headers, bodies: Bodies, subjects: Subjects) -> "Usual | None":
+        """None without the kernel, and where bodies need more than the columns of changes."""
+        columnar = bodies.columnar
+        if native.kernel() is None or columnar is None or columnar.extras:
+            return None
+        return cls(headers, bodies, subjects)
+
+    def run(
+        self, part: Part, row_kinds: RowKinds
+    ) -> "tuple[Column, Column, Column, Sizes, int] | None":
+        """Subjects, headers, bodies, their bytes, and all of those; None for another part, and for
+        one with a change that cannot be stored."""
+        rows, given = len(part), part.columns.native
+        if given is None or len(part.runs) > 1 or self._bodies.unlike(part.batch):
+            return None
+        plan = self._plan(part.runs[0].origin, row_kinds)
+        ctypes.memmove(plan.columns, given, ctypes.sizeof(given))
+        plan.columns[len(given)] = NativeColumn(None, None, address(row_kinds.numbers), 0, rows)
+        try:
+            made = plan.formatters.run(plan.columns, rows)
+        except LineBreak:
+            return None
+        if made is None:
+            return None
+        _, headers, bodies = made
+        sizes = np.empty(rows, np.int64)
+        bounds = [column.buffers()[1].address for column in (headers, bodies)]
+        most = native.kernel().penstock_format_sizes(*bounds, rows, address(sizes))
+        if most > self._headers.framing.limit:
+            return None
+        return *made, sizes, int(sizes.sum())
+
+    def _plan(self, origin: Origin, row_kinds: RowKinds) -> _Plan:
+        # The values are kept with the plan: no others have their id.
+        key = origin, id(row_kinds.fields)
+        if (plan := self._plans.get(key)) is None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._made(origin, row_kinds)
+        return plan
+
+    def _made(self, origin: Origin, row_kinds: RowKinds) -> _Plan:
+        lines = row_kinds.schema_lines
+        values: dict[str, Any] = dict(zip(self._subjects.parts, row_kinds.subjects, strict=True))
+        values["fields"] = row_kinds.fields
+        if lines is not None:
+            values["schema_lines"] = lines
+        names = ("kind", *values)
+        columns = Columns(0, kind=np.empty(0, np.int32), **values)
+        room = (NativeColumn * (FIRST_EXTRA + len(names)))()
+        room[FIRST_EXTRA:] = columns.native
+        headers = self._headers.pieces(origin, None if lines is None else "kind", traced=False)
+        pieces = self._subjects.pieces, headers, self._bodies.pieces
+        formatters = (Formatter(each, names) for each in pieces)
+        return _Plan(Together(*formatters), room, row_kinds)
 
 
 def fitting(messages: Messages, framing: Framing) -> Messages:

@@ -11,6 +11,7 @@ from penstock.sinks.messages.layout import Layout
 from penstock.sinks.messages.message import Framing, Headers
 from penstock.sinks.messages.settings import MessageSettings
 from penstock.sinks.messages.several import Several, Tabular
+from penstock.sinks.messages.traces import Traces
 from penstock.sinks.subject import Template
 
 
@@ -19,8 +20,10 @@ def encoder(
     template: Template,
     framing: Framing,
     dictionaries: Dictionaries | None = None,
+    traces: Traces | None = None,
 ) -> Encoder:
-    """Of messages for a system that asks for `framing`."""
+    """Of messages for a system that asks for `framing`. `traces`: of the sink, if it asks for
+    them."""
     compression = Compression(dictionaries) if settings.compression == "zstd" else None
     limits: dict[str, Any] = {
         "most": settings.batch.max_size, "largest": settings.batch.max_bytes,
@@ -39,4 +42,4 @@ def encoder(
     bodies = Bodies(layout, chosen, settings.connector, template, element=many)
     if many:
         return Several(template, layout, chosen, bodies, headers, **limits)
-    return Singles(template, bodies, headers, compression)
+    return Singles(template, bodies, headers, compression, traces)

@@ -5,7 +5,7 @@ or by `plain` where there is none.
 """
 
 from collections.abc import Callable, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 import pyarrow as pa
 
@@ -15,6 +15,7 @@ from penstock.sinks.messages.pieces import (
     Const,
     Count,
     Edge,
+    Header,
     Pick,
     Piece,
     PlacePiece,
@@ -28,10 +29,12 @@ from penstock.sinks.messages.pieces import (
 from penstock.sinks.messages.plain import LineBreak
 from penstock.sinks.rows import kernel as native
 from penstock.sinks.rows.columns import BINARY, ITEMS, Column, Columns, slot
-from penstock.sinks.rows.kernel import UNKNOWN, NativePiece
+from penstock.sinks.rows.kernel import UNKNOWN, NativeFormatting, NativePiece
 
 # The enumerations of format.c.
-_KINDS = (Const, RawPiece, TextPiece, Pick, Time, PlacePiece, Strings, Size, Count, Edge, Behind)
+_KINDS = (
+    Const, RawPiece, TextPiece, Pick, Time, PlacePiece, Strings, Size, Count, Edge, Behind, Header,
+)  # fmt: skip
 _FORMS = {"plain": 0, "line": 1, "msgpack": 2, "json": 3}
 _MOST = (1 << 31) - 1  # bytes that a column may have
 
@@ -53,7 +56,8 @@ class Formatter:
         def number(name: str) -> int:
             return slot(name, extras, batch=batch)
 
-        self._native = (NativePiece * len(self.pieces))(
+        # The pieces as the kernel has them.
+        self.native = (NativePiece * len(self.pieces))(
             *(_compiled(piece, number) for piece in self.pieces)
         )
 
@@ -77,18 +81,48 @@ class Formatter:
         if kernel is None or columns.native is None:
             return None
         count = len(self.pieces)
-        bound = kernel.penstock_format_bound(self._native, count, columns.native, rows)
+        bound = kernel.penstock_format_bound(self.native, count, columns.native, rows)
         if bound > _MOST:
             return None
         data, ends = pa.allocate_buffer(bound), pa.allocate_buffer(4 * (rows + 1))
         size = kernel.penstock_format(
-            self._native, count, columns.native, rows, first, data.address, ends.address
+            self.native, count, columns.native, rows, first, data.address, ends.address
         )
         if size == UNKNOWN:
             return None
         if size < 0:
             raise LineBreak(-1 - size)
         return ends, data, size
+
+
+class Together:
+    """Several formatters that are run over the same columns in one call of the kernel, which is
+    there. They have the same `extras`, and no `Count`."""
+
+    def __init__(self, *formatters: Formatter) -> None:
+        self._formatters = formatters  # whose pieces are pointed to
+        self._native = (NativeFormatting * len(formatters))(
+            *(NativeFormatting(each.native, len(each.pieces)) for each in formatters)
+        )
+
+    def run(self, columns: Any, rows: int) -> "list[Column] | None":
+        """What each formatter makes of `rows` rows of the kernel's columns. None when the kernel
+        can't. Raises LineBreak."""
+        kernel, count = native.kernel(), len(self._formatters)
+        bound = kernel.penstock_format_all_bound(self._native, count, columns, rows)
+        if bound > _MOST:
+            return None
+        bounds = 4 * (rows + 1)
+        data, ends = pa.allocate_buffer(bound), pa.allocate_buffer(count * bounds)
+        size = kernel.penstock_format_all(
+            self._native, count, columns, rows, data.address, ends.address
+        )
+        if size == UNKNOWN:
+            return None
+        if size < 0:
+            raise LineBreak(-1 - size)
+        parts = [ends.slice(bounds * number, bounds) for number in range(count)]
+        return [pa.Array.from_buffers(BINARY, rows, [None, part, data], 0) for part in parts]
 
 
 def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:
@@ -100,6 +134,8 @@ def _compiled(piece: Piece, number: Callable[[str], int]) -> NativePiece:
             RawPiece(column, form, null) | TextPiece(column, form, null) | Time(column, form, null)
         ):
             made = NativePiece(kind, number(column), 0, _FORMS[form], null, len(null))
+        case Header(column, before):
+            made = NativePiece(kind, number(column), 0, _FORMS["line"], before, len(before))
         case Strings(column, form, null):
             made = NativePiece(kind, number(column), ITEMS, _FORMS[form], null, len(null))
         case PlacePiece(cursor, ordinal, form):

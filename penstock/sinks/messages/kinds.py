@@ -135,13 +135,15 @@ def is_document(values: Mapping[str, Any]) -> bool:
 
 
 def _native_kinds(columns: Columns) -> tuple[Numbers, Numbers]:
-    kinds, firsts = np.empty(columns.rows, np.int32), np.empty(columns.rows, np.int32)
+    rows = columns.rows
+    both = np.empty(2 * rows, np.int32)
+    at = address(both)
     found = native.kernel().penstock_rows_kinds(
-        columns.native, _SLOTS, _WIDTHS, len(KIND), columns.rows, address(kinds), address(firsts)
+        columns.native, _SLOTS, _WIDTHS, len(KIND), rows, at, at + 4 * rows
     )
     if found < 0:
         raise MemoryError
-    return kinds, firsts[:found]
+    return both[:rows], both[rows : rows + found]
 
 
 def _plain_kinds(columns: Columns) -> tuple[Numbers, Numbers]:

@@ -4,7 +4,8 @@ The headers are the event id (under the name that the sink's `Framing` has for i
 `Penstock-Position` (`BACKEND PARTITION CURSOR:ORDINAL`, the first two escaped as in subjects: what
 a restarted sink reads back), `Penstock-Mark` (of a change that has a mark: with the position a
 bookmark), `Penstock-Table-Schema` (the version of the table's schema, where the source announces
-schemas), `Penstock-Schema` (the version of the body's format) and `Content-Type`.
+schemas), `traceparent` (see `traces`), `Penstock-Schema` (the version of the body's format) and
+`Content-Type`.
 """
 
 import re
@@ -16,14 +17,13 @@ from typing import Any
 
 import numpy as np
 import orjson
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.model.errors import Malformed, Rejected
 from penstock.model.position import Bookmark, PartitionId, Place
 from penstock.nats.subjects import escape, unescape
 from penstock.sinks.messages.formatter import Formatter
-from penstock.sinks.messages.pieces import Pick, Piece, PlacePiece, RawPiece
+from penstock.sinks.messages.pieces import Header, Pick, Piece, PlacePiece, RawPiece
 from penstock.sinks.messages.plain import LineBreak
 from penstock.sinks.rows.columns import Column, Columns, Numbers, Values
 from penstock.sinks.rows.part import Origin, OriginRun, unstored
@@ -59,9 +59,9 @@ class Messages:
     `runs` are the origins of the messages, without a gap; `cursors` and `ordinals` are the place of
     a message's (last) change, `ids` its event id. `headers` begin as the sink's `Framing` says, and
     lack the empty line at the end, so that a publisher can add its own; `sizes` are bytes of
-    headers and body. Where a message may have several changes, `counts` are their numbers, and
-    `ends` is true for a message after which no earlier change is missing: stored messages may end
-    only there. Without them each message is one change, and such an end.
+    headers and body, and `weight` is their sum. Where a message may have several changes, `counts`
+    are their numbers, and `ends` is true for a message after which no earlier change is missing:
+    stored messages may end only there. Without them each message is one change, and such an end.
     """
 
     runs: tuple[OriginRun, ...]
@@ -72,16 +72,12 @@ class Messages:
     headers: Column
     bodies: Column
     sizes: Sizes
+    weight: int
     counts: Sizes | None = None
     ends: "np.ndarray[Any, np.dtype[np.bool_]] | None" = None
 
     def __len__(self) -> int:
         return len(self.bodies)
-
-    @property
-    def weight(self) -> int:
-        """Bytes of all headers and bodies."""
-        return int(np.add.reduce(self.sizes))
 
     @property
     def changes(self) -> int:
@@ -98,8 +94,15 @@ class Messages:
         return Messages(
             tuple(self._runs(start, stop)),
             *[column.slice(start, stop - start) for column in _COLUMNS(self)],
-            *[None if each is None else each[start:stop] for each in _NUMBERS(self)],
+            *self._numbers(slice(start, stop)),
         )
+
+    def _numbers(self, rows: Any) -> Iterator[Any]:
+        """Of some of the messages."""
+        yield (sizes := self.sizes[rows])
+        yield int(sizes.sum())
+        for each in self.counts, self.ends:
+            yield None if each is None else each[rows]
 
     def _runs(self, start: int, stop: int) -> Iterator[OriginRun]:
         for run in self.runs:
@@ -131,7 +134,7 @@ class Messages:
         return Messages(
             tuple(runs),
             *[column.take(rows) for column in _COLUMNS(self)],
-            *[None if each is None else each[rows] for each in _NUMBERS(self)],
+            *self._numbers(rows),
         )
 
     def whole(self, count: int) -> int:
@@ -159,7 +162,6 @@ class Messages:
 
 # Of Messages: what each has of its own, but for the runs.
 _COLUMNS: Any = attrgetter("cursors", "ordinals", "ids", "subjects", "headers", "bodies")
-_NUMBERS: Any = attrgetter("sizes", "counts", "ends")
 
 
 class Headers:
@@ -177,20 +179,23 @@ class Headers:
         self._formatter = lru_cache(_CACHED)(self._made)
 
     def of(
-        self, runs: Sequence[OriginRun], columns: Columns, schemas: tuple[Numbers, Values] | None
+        self,
+        runs: Sequence[OriginRun],
+        columns: Columns,
+        schemas: tuple[Numbers, Values] | None,
+        traces: Column | None = None,
     ) -> Column:
         """The headers of all rows, which have these origins. `schemas`: which of the lines that
-        name a table's schema each row has. Raises Rejected."""
+        name a table's schema each row has; `traces`: the line of each row's trace, or null. Raises
+        Rejected."""
         origin = runs[0].origin if len(runs) == 1 else None
         extras = {} if origin is not None else self._owners(runs)
-        marks = columns["mark"]
-        marked = marks.null_count < len(marks)
         try:
-            if marked:
-                extras["mark_line"] = _mark_lines(marks)
             if schemas is not None:
                 extras |= {"schema": schemas[0], "schema_lines": schemas[1]}
-            formatter = self._formatter(origin, marked, schemas is not None)
+            if traces is not None:
+                extras["trace_line"] = traces
+            formatter = self._formatter(origin, schemas is not None, traces is not None)
             return formatter.run(columns.with_extras(**extras) if extras else columns)
         except LineBreak:
             raise Rejected(
@@ -206,27 +211,34 @@ class Headers:
         )
         return {"owner": owners, "owners": Values([_owner(run.origin) for run in runs])}
 
-    def _made(self, origin: Origin | None, marked: bool, named: bool) -> Formatter:
-        """For rows of one origin; None: of several."""
+    def pieces(
+        self, origin: Origin | None, schema: str | None, *, traced: bool
+    ) -> list[Piece | bytes]:
+        """The headers of rows of one origin; None: of several. `schema`: the column that says
+        which of the `schema_lines` a row has."""
         owner = Pick("owner", "owners") if origin is None else _owner(origin)
         pieces: list[Piece | bytes] = [
             self._start,
             RawPiece("event_id", "line"),
             owner,
             PlacePiece("cursor", "ordinal", "line"),
+            Header("mark", f"\r\n{MARK}: ".encode()),
         ]
-        names: tuple[str, ...] = ("owner", "owners") if origin is None else ()
-        if marked:
-            pieces.append(RawPiece("mark_line"))
-            names = (*names, "mark_line")
-        if named:
-            pieces.append(Pick("schema", "schema_lines"))
-            names = (*names, "schema", "schema_lines")
-        if not self._counted:
-            return Formatter([*pieces, self._rest], names)
-        names = (*_OF_GROUPS, *names)
-        count = f"\r\n{COUNT}: ".encode()
-        return Formatter([*pieces, count, RawPiece("count"), self._rest], names, batch=False)
+        if schema is not None:
+            pieces.append(Pick(schema, "schema_lines"))
+        if traced:
+            pieces.append(RawPiece("trace_line"))
+        if self._counted:
+            pieces += [f"\r\n{COUNT}: ".encode(), RawPiece("count")]
+        return [*pieces, self._rest]
+
+    def _made(self, origin: Origin | None, named: bool, traced: bool) -> Formatter:
+        names: tuple[str, ...] = _OF_GROUPS if self._counted else ()
+        names += ("owner", "owners") if origin is None else ()
+        names += ("schema", "schema_lines") if named else ()
+        names += ("trace_line",) if traced else ()
+        pieces = self.pieces(origin, "schema" if named else None, traced=traced)
+        return Formatter(pieces, names, batch=not self._counted)
 
 
 @lru_cache(_CACHED)
@@ -237,20 +249,6 @@ def _owner(origin: Origin) -> bytes:
 
 # The columns of messages that may have several changes.
 _OF_GROUPS = ("event_id", "cursor", "ordinal", "mark", "count")
-_MARK_NAME = pa.scalar(f"\r\n{MARK}: ", pa.string())
-_EMPTY = pa.scalar("", pa.string())
-
-
-def _mark_lines(marks: Column) -> Column:
-    """The header's name before each mark; null where there is none. Raises LineBreak."""
-    marks = marks.cast(pa.string())
-    if marks[0] == marks[-1] and len(distinct := marks.unique()) == 1 and len(marks) > 1:
-        # A page's marks are mostly one; each regular expression takes longer than the comparison.
-        return pa.repeat(_mark_lines(distinct)[0], len(marks))
-    broken: Any = pc.match_substring_regex(marks, r"[\r\n]")
-    if pc.any(broken).as_py():
-        raise LineBreak(broken.index(True).as_py())
-    return pc.binary_join_element_wise(_MARK_NAME, marks, _EMPTY)
 
 
 _POSITION = re.compile(r"(\S+) (\S+) (.+)")

@@ -23,6 +23,13 @@ class RawPiece(NamedTuple):
     null: bytes = b""
 
 
+class Header(NamedTuple):
+    """A value without line breaks after `before`; nothing for a null."""
+
+    column: str
+    before: bytes
+
+
 class TextPiece(NamedTuple):
     """A string of the encoding; `null` instead of a null."""
 
@@ -90,7 +97,18 @@ class Behind(NamedTuple):
 
 
 Piece = (
-    Const | RawPiece | TextPiece | Pick | Time | PlacePiece | Strings | Size | Count | Edge | Behind
+    Const
+    | RawPiece
+    | TextPiece
+    | Pick
+    | Time
+    | PlacePiece
+    | Strings
+    | Size
+    | Count
+    | Edge
+    | Behind
+    | Header
 )
 
 

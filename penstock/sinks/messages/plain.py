@@ -18,6 +18,7 @@ from penstock.sinks.messages.pieces import (
     Count,
     Edge,
     Form,
+    Header,
     Pick,
     Piece,
     PlacePiece,
@@ -77,7 +78,7 @@ def _written(  # noqa: PLR0911
             return [columns[values].values[at], *_bytes(columns[column])[: rows - 1]]
         case PlacePiece(cursor, ordinal, form):
             return _formed(_positions(columns[cursor], columns[ordinal]), form)
-        case RawPiece(name) | TextPiece(name) | Strings(name) | Time(name):
+        case RawPiece(name) | TextPiece(name) | Strings(name) | Time(name) | Header(name):
             column = columns[name]
             # Most columns have one value in all rows of a batch.
             same = rows > 1 and column[1:].equals(column[:-1])
@@ -86,8 +87,14 @@ def _written(  # noqa: PLR0911
     return b""
 
 
-def _values(piece: RawPiece | TextPiece | Strings | Time, column: Column) -> Iterable[bytes]:
+def _values(
+    piece: RawPiece | TextPiece | Strings | Time | Header, column: Column
+) -> Iterable[bytes]:
     match piece:
+        case Header(before=before):
+            values = _bytes(column)
+            _refused([one or b"" for one in values], "line")
+            return [b"" if one is None else before + one for one in values]
         case RawPiece(form=form, null=null):
             values = _bytes(column)
             if column.null_count:

@@ -5,11 +5,25 @@ from typing import Literal
 from pydantic import model_validator
 
 from penstock.model.errors import SettingsError
+from penstock.model.settings import Settings
 from penstock.process.plugins import plugin
 from penstock.sinks.settings import SinkSettings
 
 Encoding = Literal["msgpack", "json", "arrow"]
 Packing = Literal["change", "batch"]
+
+
+class TraceparentSettings(Settings):
+    """Where the source says of which trace a change is; both empty: nowhere."""
+
+    message: str = ""
+    """The prefix of the logical message of PostgreSQL that holds it, for the changes of its
+    transaction after it."""
+    field: str = ""
+    """The column or field of a row that holds it, for that row's change."""
+
+    def __bool__(self) -> bool:
+        return bool(self.message or self.field)
 
 
 class MessageSettings(SinkSettings):
@@ -24,7 +38,8 @@ class MessageSettings(SinkSettings):
     """What a message is: a change, or a batch of several of one kind."""
     compression: Literal["none", "zstd"] = "none"
     """Of bodies that become smaller by it."""
-
+    traceparent: TraceparentSettings = TraceparentSettings()
+    """What becomes the header `traceparent`."""
     connector: str = ""
     """What Debezium calls the source (`source.connector`); `penstock run` sets it by the feed."""
 
@@ -41,4 +56,6 @@ class MessageSettings(SinkSettings):
             )
         if self.encoding == "arrow" and self.messages != "batch":
             raise ValueError("encoding arrow is for several changes: set messages: batch")
+        if self.traceparent and self.messages != "change":
+            raise ValueError("traceparent is of one change: set messages: change")
         return self

@@ -88,10 +88,11 @@ class Grouped(ABC):
         sent = pa.array(bodies, BINARY)
         if self._compression is not None:
             formatted, sent = self._compression.of(formatted, sent, numbers, where.kinds)
+        sizes = sizes_of(formatted) + sizes_of(sent)
         messages = Messages(
             runs, cursor, ordinal, event_id,
             pa.array([where.subject(group.number) for group in groups], BINARY), formatted,
-            sent, sizes_of(formatted) + sizes_of(sent),
+            sent, sizes, int(sizes.sum()),
             np.array([group.count for group in groups], np.int64), ends_of(groups),
         )  # fmt: skip
         return fitting(messages, self._headers.framing)

@@ -25,7 +25,7 @@ Numbers = np.ndarray[Any, np.dtype[np.int32]]
 BINARY = pa.binary()
 # The kernel has the change's columns first, then the items of its one list, then what is added.
 _SLOTS = {name: number for number, name in enumerate(COLUMNS)}
-_FIRST_EXTRA = 2 * len(COLUMNS)
+FIRST_EXTRA = 2 * len(COLUMNS)
 ITEMS = len(COLUMNS)  # the kernel's number of the items of the change's one list
 
 
@@ -49,7 +49,7 @@ class Columns:
         self.native: Any = None
         if (kernel := native.kernel()) is None:
             return
-        room = (_FIRST_EXTRA if batch is not None else 0) + len(extras)
+        room = (FIRST_EXTRA if batch is not None else 0) + len(extras)
         self.native = (NativeColumn * room)()
         if batch is not None:
             array = (ctypes.c_byte * ARROW_ARRAY)()
@@ -87,7 +87,7 @@ class Columns:
 def slot(name: str, extras: Sequence[str], *, batch: bool) -> int:
     """The kernel's number of a column."""
     if name in extras:
-        return (_FIRST_EXTRA if batch else 0) + extras.index(name)
+        return (FIRST_EXTRA if batch else 0) + extras.index(name)
     return _SLOTS[name]
 
 

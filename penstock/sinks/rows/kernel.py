@@ -20,6 +20,12 @@ class NativePiece(ctypes.Structure):
     )  # fmt: skip
 
 
+class NativeFormatting(ctypes.Structure):
+    """`struct formatting`."""
+
+    _fields_ = (("pieces", ctypes.POINTER(NativePiece)), ("count", _NUMBER))
+
+
 class NativeSurvey(ctypes.Structure):
     """`struct survey`."""
 
@@ -32,6 +38,9 @@ class NativeSurvey(ctypes.Structure):
 _FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "format_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
     "format": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _NUMBER, _ADDRESS, _ADDRESS)),
+    "format_all_bound": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER)),
+    "format_all": (_NUMBER, (_ADDRESS, _INT, _ADDRESS, _NUMBER, _ADDRESS, _ADDRESS)),
+    "format_sizes": (_NUMBER, (_ADDRESS, _ADDRESS, _NUMBER, _ADDRESS)),
     "rows_columns": (None, (_ADDRESS, _ADDRESS)),
     "rows_release": (None, (_ADDRESS,)),
     "rows_kinds": (

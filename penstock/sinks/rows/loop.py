@@ -102,9 +102,9 @@ class PublishLatency:
         """From the commit at the source until it was stored, since the last time."""
         self._measured = time.monotonic()
         waited = [
-            now * 1e3 - part.column("committed_at").drop_null().cast(pa.int64()).to_numpy() / 1e3
+            now * 1e3 - committed.drop_null().cast(pa.int64()).to_numpy() / 1e3
             for now, parts in self._stored
-            for part in parts
+            for committed in [pa.chunked_array([part.column("committed_at") for part in parts])]
         ]
         if self._stored:
             _tables.add([part for _, parts in self._stored for part in parts])

@@ -2,17 +2,19 @@
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from penstock.sinks.tables.settings import TableSinkSettings
+from penstock.sinks.tables.settings import Kind, TableSinkSettings
 from penstock.tables.ledger_tables import NAMES
 from penstock.tables.sqlite_database import SqliteDatabase
 
 
 class SqliteSinkSettings(TableSinkSettings):
     """One file. Constructing it does no I/O."""
+
+    kinds: ClassVar[Collection[Kind]] = ("clone", "append")
 
     type: Literal["sqlite"] = "sqlite"
     file: Path
@@ -42,11 +44,6 @@ class SqliteSinkSettings(TableSinkSettings):
                 " (penstock map FILE export prints it)"
             )
         for table in self.tables():
-            if table.options.type == "history":
-                raise ValueError(
-                    f"map: {table.source} has the type history, which a sink of type postgres has:"
-                    " write clone or append"
-                )
             if table.target_schema != self.default_schema:
                 raise ValueError(
                     f"map: the target {table.full_target}: SQLite has no schemas: write"

@@ -121,7 +121,7 @@ def _check_columns(
     options, source = table.options, f"table {table.source} of {table.backend}"
     relation, cursor = relation_of(schema), connection.cursor()
     target = database.find(connection, table.target_schema, table.target)
-    found = target or _to_be_made(cursor, database, table, relation)
+    found = target or to_be_made(cursor, database, table, relation)
     if unknown := sorted({*(options.columns or ())} - {*relation.names}):
         yield finding(
             "error", source, f"it has no column {', '.join(unknown)}", "correct `columns`",
@@ -138,7 +138,7 @@ def _check_columns(
     there = [*found.columns, *(relation.names if adds else ())] if target or options.create else ()
     problems = [*taken(table, relation, there), *unfit(staged)]
     yield from (failed(source, problem) for problem in problems)
-    if not problems and not relation.key:
+    if not problems and not relation.key and staged.finds_rows:
         yield finding(
             "warning", source, "it has no key: each batch reads its whole target once",
             "give it a primary key", code="tables.key-missing",
@@ -171,7 +171,7 @@ def _is_made(database: TableDatabase, cursor: Any, table: MappedTable, found: De
     return found.is_made or (ledger.is_there() and ledger.is_made(table.full_target))
 
 
-def _to_be_made(
+def to_be_made(
     cursor: Any, database: TableDatabase, table: MappedTable, relation: SourceRelation
 ) -> Destination:
     """The target that is missing, as `create` would make it."""

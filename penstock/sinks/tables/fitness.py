@@ -24,6 +24,7 @@ def unfit(staged: StagedRows) -> Iterator[SettingsError]:
     """What is wrong with the target's key, and a history's columns."""
     found, key = staged.destination, staged.unique
     target = f"{found.schema}.{found.table}"
+    yield from staged.problems()
     problem = staged.lacks if isinstance(staged, StagedHistory) else ""
     if problem:
         yield SettingsError(f"{target}: {problem}", "tables", hint="see docs/how-to/history.md")

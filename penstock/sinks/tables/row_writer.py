@@ -80,21 +80,23 @@ class TableRowWriter:
             # Another one that loads the same part waits here.
             if not ledger.mark(self.row.id, mark):
                 raise Unavailable(f"the load of {source} was begun anew", "tables")
-            rows = 0
-            if not isolates:
-                rows = self._load(cursor, pieces)
-            rest = iter(pieces if isolates else ())
-            for first in rest:
-                taken: list[bytes] = []
-                try:
-                    rows += self._load(cursor, _taken(chain([first], rest), taken))
-                except Rejected:
-                    lines = b"".join(taken).splitlines(keepends=True)
-                    _, refused = sift(lines, partial(self._load_lines, cursor))
-                    if len(refused) == len(lines) and refused[0][1].code == "tables.recurring":
-                        raise refused[0][1] from None  # no row came through: it is of none
-                    letters += self._set_aside(ledger, refused, early)
-                    rows += len(lines)
+            key = f"{source}/{part[0]}/{self.identity}"
+            with self.staged.loading(cursor, key, self.cursor, merges=self.merges):
+                rows = 0
+                if not isolates:
+                    rows = self._load(cursor, pieces)
+                rest = iter(pieces if isolates else ())
+                for first in rest:
+                    taken: list[bytes] = []
+                    try:
+                        rows += self._load(cursor, _taken(chain([first], rest), taken))
+                    except Rejected:
+                        lines = b"".join(taken).splitlines(keepends=True)
+                        _, refused = sift(lines, partial(self._load_lines, cursor))
+                        if len(refused) == len(lines) and refused[0][1].code == "tables.recurring":
+                            raise refused[0][1] from None  # no row came through: it is of none
+                        letters += self._set_aside(ledger, refused, early)
+                        rows += len(lines)
             if early:
                 ledger.hold_rows(self.row.id, self._relation, early)
             ledger.count_rows(self.row.id, mark._replace(rows=rows))

@@ -20,8 +20,9 @@ from penstock.tables.ledger_tables import NAMES
 from penstock.tables.staged import OWN_SID, SID, Destination, RowMapping
 from penstock.tables.states import TableEvent
 
-# How a table is kept: as it is at the source, without deletes, or every version of its rows.
-Kind = Literal["clone", "append", "history"]
+# How a table is kept: as it is at the source, without deletes, every version of its rows, or every
+# change as a row.
+Kind = Literal["clone", "append", "history", "log"]
 
 
 class TableOptions(Settings):
@@ -96,11 +97,13 @@ class MappedTable(Settings):
     """The columns of a `history`; None for other types."""
     sid_column: str = SID
     """What the target's column for the source's name is called."""
+    has_sid: bool = False
+    """Whether a target that penstock makes has that column."""
 
     @property
     def made_sid(self) -> str:
         """The column for the source's name that `create` makes; "" for none."""
-        return self.sid_column if self.periods is not None else ""
+        return self.sid_column if self.has_sid or self.periods is not None else ""
 
     @property
     def source(self) -> str:
@@ -125,7 +128,7 @@ class MappedTable(Settings):
         # One that `set` gives another value is the user's.
         is_ours = name in found.columns and options.set.get(name, OWN_SID.name) == OWN_SID.name
         return RowMapping(
-            sid=sid if is_ours else None, sid_column=name, source=sid,
+            sid=sid if is_ours else None, sid_column=name, source=sid, backend=self.backend,
             columns=options.columns if columns is None else columns, filter=options.filter,
             computed={key: text for key, text in options.set.items() if not is_ours or key != name},
         )  # fmt: skip
@@ -141,6 +144,7 @@ class TableSinkSettings(Settings):
     """What a sink of tables has. Constructing it does no I/O."""
 
     images: ClassVar[Images] = "text"
+    kinds: ClassVar[Collection[Kind]] = ("clone", "append", "history")
 
     type: str
     """The kind of sink."""
@@ -181,6 +185,11 @@ class TableSinkSettings(Settings):
                     f"map: {table.source} of the backend {table.backend} is there twice"
                 )
             seen.add(key)
+            if (kind := table.options.type) not in self.kinds:
+                raise ValueError(
+                    f"map: {table.source} has the type {kind}, which a sink of type {self.type}"
+                    f" does not have: write {' or '.join(self.kinds)}"
+                )
             if (table.target_schema, table.target) in self.own_tables:
                 raise ValueError(f"map: the target {table.full_target} is a table of the ledger")
         return self

@@ -1,7 +1,7 @@
 """A sink of tables: changes in, rows of its tables out, each commit with its ledger rows."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
@@ -17,6 +17,7 @@ from penstock.sinks import Progress, Receipt, Record, SinkPlugin
 from penstock.sinks.tables.catalogue import compare
 from penstock.sinks.tables.check import check, check_tables, left_sources
 from penstock.sinks.tables.load import LedgerLoad
+from penstock.sinks.tables.preview import PreviewsTable, previewing
 from penstock.sinks.tables.set_aside import TableLetters
 from penstock.sinks.tables.settings import DatabaseSinkSettings, wanted
 from penstock.sinks.tables.sources import mark_of
@@ -35,6 +36,10 @@ class TableSink(TableLetters):
     def write(self, changes: Iterable[pa.RecordBatch], progress: Progress) -> Receipt:
         """See `Sink.write`. Durable is what was committed, with its rows of the ledger."""
         return TableWrite(self.settings, progress).run(changes)
+
+    def previewing(self) -> AbstractContextManager[PreviewsTable]:
+        """See `PreviewsTables`."""
+        return previewing(self.settings)
 
     def prepare(self) -> None:
         """Makes the ledger. Raises SettingsError, Unavailable."""
@@ -190,6 +195,9 @@ class TableSink(TableLetters):
             for row in ledger.lock(found).values():
                 ledger.load_anew(row)
         return [*found.values()]
+
+    def size(self, target: str) -> Mapping[str, int]:
+        return self._database.size(target)
 
 
 def table_sink(make: Callable[[str], TableDatabase]) -> SinkPlugin:

@@ -9,8 +9,6 @@ from itertools import chain
 from typing import Any, Literal, NamedTuple
 from zlib import crc32
 
-from psycopg import sql
-
 from penstock.model.errors import PenstockError, Rejected, SettingsError
 from penstock.model.position import Place
 from penstock.model.table_schema import TableSchema
@@ -218,16 +216,7 @@ class SourceTable:
         only = {**own}
         only |= {periods.end: LAST} if periods is not None else {}
         for name, value in () if is_all else changes.fills.items():
-            statement = sql.SQL("UPDATE {0} SET {1} = {2} WHERE {1} IS NULL").format(
-                sql.Identifier(found.schema, found.table),
-                sql.Identifier(name),
-                sql.Literal(value),
-            )
-            for column, wanted in only.items():
-                statement += sql.SQL(" AND {} = {}").format(
-                    sql.Identifier(column), sql.Literal(wanted)
-                )
-            cursor.execute(statement)
+            database.fill(cursor, found, name, value, only)
         return now
 
     def amends(self, cursor: Any, database: TableDatabase, problem: PenstockError) -> bool:

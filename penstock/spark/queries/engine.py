@@ -2,7 +2,7 @@
 
 import hashlib
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from itertools import count
@@ -22,12 +22,15 @@ from penstock.model.change import COLUMNS, OPTIONAL
 from penstock.model.errors import SettingsError, Unavailable
 from penstock.native import describe
 from penstock.ops.board import Board
+from penstock.ops.telemetry import wanted
 from penstock.process.connections import Server
 from penstock.spark.queries.columns import no_changes, other_step
-from penstock.spark.queries.query import listening, mode, start_query, task_slots, transformed
+from penstock.spark.queries.query import listening, start_query, task_slots, transformed
 from penstock.spark.queries.supervised import EngineLost, Supervised, talking_to_java
 from penstock.spark.queries.warming import Warming
+from penstock.spark.session.jvm import Jvm
 from penstock.spark.session.launch import is_local
+from penstock.spark.session.plan import plan_of, room
 from penstock.spark.session.session import close_session, kill_jvm, make_active, open_session
 
 log = structlog.get_logger("penstock")
@@ -36,21 +39,24 @@ log = structlog.get_logger("penstock")
 # Seconds between two looks at whether the service stops, while Spark starts: a master that cannot
 # be reached takes a minute.
 POLL = 0.2
-# Backends that find task slots where they are added while a local session runs. With more of them,
-# micro-batches are short and take turns.
-_ROOM = 32
 
 
 class Engine(PipelinePart):
-    """Holds the session and its JVM; `run` takes scratch files. `is_stopping` ends a start."""
+    """Holds the session and its JVM, which may have been `started` before; `run` takes scratch
+    files. `is_stopping` ends a start."""
 
     def __init__(
-        self, pipeline: Pipeline, run: Path, is_stopping: Callable[[], bool] = lambda: False
+        self,
+        pipeline: Pipeline,
+        run: Path,
+        is_stopping: Callable[[], bool] = lambda: False,
+        started: Jvm | None = None,
     ) -> None:
         self._pipeline, self._run, self._is_stopping = pipeline, run, is_stopping
+        self._started = started
         self._spark: SparkSession | None = None
         self._warming = Warming(pipeline, run)
-        self._reports: Mapping[str, str] = {}
+        self._reports = {"reports.spans": "true"} if "traces" in wanted() else {}
         self._slots = -1
         # By backend. One that was changed has another query afterwards.
         self.queries: dict[str, Supervised] = {}
@@ -61,40 +67,41 @@ class Engine(PipelinePart):
             self._add(backend.name)
 
     def close(self) -> None:
+        self._drop()
         spark, self._spark = self._spark, None
         if spark is not None:
             close_session(spark)
+
+    @property
+    def is_open(self) -> bool:
+        return self._spark is not None
 
     def open(self) -> SparkSession:
         """The session; takes seconds the first time. Raises what `open_session` does, and
         EngineLost when the service is stopped meanwhile."""
         if self._spark is None:
-            settings = self._pipeline.spark
+            plan = plan_of(self._pipeline, self._run)
+            if self._started is not None and self._started.plan != plan:
+                self._drop()  # another instance ran the pipeline, and its map was edited
+            started, self._started = self._started, None
             # In the main thread, a SparkContext would replace the service's SIGINT handler.
             with ThreadPoolExecutor(1, "spark") as aside:
-                opening = aside.submit(
-                    open_session,
-                    self._pipeline.name,
-                    master=settings.master,
-                    folder=self._run,
-                    mode=mode(self._pipeline),
-                    # An open micro-batch keeps its task slot.
-                    slots=self._room,
-                    conf=settings.conf,
-                    plugins=_plugins(self._pipeline),
-                    fork_server=settings.fork_server,
-                    class_archive=settings.class_archive,
-                )
+                opening = aside.submit(open_session, plan, started)
                 spark = self._opened(opening)
             make_active(spark)
             self._spark = spark
             log.info(
                 "spark is ready",
                 version=self._spark.version,
-                master=settings.master,
+                master=plan.master,
                 native=describe(),
             )
         return self._spark
+
+    def _drop(self) -> None:
+        started, self._started = self._started, None
+        if started is not None:
+            started.drop()
 
     def _opened(self, opening: "Future[SparkSession]") -> SparkSession:
         while not wait([opening], POLL).done:
@@ -137,14 +144,6 @@ class Engine(PipelinePart):
 
         self.queries[name] = Supervised(name, start, self._restarts.get(name, 0))
 
-    @property
-    def _room(self) -> int:
-        """For how many queries there are task slots."""
-        room = len(self._pipeline.backends)
-        # A local session's are counted once, when it starts.
-        may_grow = self._pipeline.has_live_map and is_local(self._pipeline.spark.master)
-        return max(room, _ROOM) if may_grow else room
-
     @contextmanager
     def reporting(self, board: Board) -> Iterator[None]:
         """On a cluster: tasks report to `board` over TCP. Raises what `Server.open` does."""
@@ -153,7 +152,7 @@ class Engine(PipelinePart):
             return
         server = Server(f"tcp:{where.host}", board.serve, bind=where.bind, port=where.port)
         server.open()
-        self._reports = {"reports.address": server.address, "reports.token": server.key.hex()}
+        self._reports |= {"reports.address": server.address, "reports.token": server.key.hex()}
         try:
             yield
         finally:
@@ -163,18 +162,25 @@ class Engine(PipelinePart):
         """Writes into the run folder how many tasks of each query may run now: readers plan by it,
         and executors come and go. Raises EngineLost when the cluster has ended the application."""
         with talking_to_java():
+            context = self.open().sparkContext
+            if self._slots > 0 and is_local(str(context.master)):
+                context._jsc.isLocal()  # its task slots stay; but the JVM may be gone
+                return
             slots = task_slots(self.open())
         if slots < 0:
             raise EngineLost("Spark was stopped: the cluster has ended the application", "spark")
         if slots != self._slots:
             self._slots = slots
-            write_task_slots(self._run, slots // max(1, self._room))
+            write_task_slots(self._run, slots // max(1, room(self._pipeline)))
             log.info("task slots", slots=slots, backends=len(self._pipeline.backends))
 
     def wait(self) -> None:
-        """On standby, a few times a second: keeps Spark warm with `spark.standby: warm`."""
+        """On standby, a few times a second: keeps Spark warm with `spark.standby: warm`, else ends
+        a JVM that was started."""
         if self._pipeline.spark.standby == "warm":
             self._warming.keep(self.open())
+        else:
+            self._drop()
 
     def own(self) -> SparkSession:
         """The session, for the pipeline's own queries."""
@@ -192,6 +198,8 @@ class SparkStatements:
         self._lock = threading.Lock()  # over the view
         texts = "\0".join(step.sql for step in pipeline.transform)
         self.identity = hashlib.sha256(texts.encode()).hexdigest()[:16]
+        # Columns that a change needs, and that none of the statements' rows has.
+        self.lacks: Sequence[str] = ()
         self.refusal = self._refused()
 
     def _refused(self) -> str:
@@ -200,8 +208,9 @@ class SparkStatements:
         except SettingsError as error:
             return f"is refused ({error.message})"
         missing = [name for name in COLUMNS if made.columns.count(name) != 1]
-        if missing := [name for name in missing if name not in OPTIONAL]:
-            return f"lacks the columns {', '.join(missing)}"
+        self.lacks = [name for name in missing if name not in OPTIONAL]
+        if self.lacks:
+            return f"lacks the columns {', '.join(self.lacks)}"
         if other := other_step(made):
             return f"does more than choose rows and compute columns of each ({other})"
         return ""
@@ -227,10 +236,3 @@ class SparkStatements:
             raise Unavailable(
                 "Spark does not run transform on rows of a snapshot", "spark"
             ) from None
-
-
-def _plugins(pipeline: Pipeline) -> list[str]:
-    feeds = {f"feeds/{backend.type}" for backend in pipeline.backends}
-    if pipeline.has_live_map:
-        feeds.add("feeds/postgres")  # what the map may get
-    return [*sorted(feeds), f"sinks/{pipeline.sink.type}"]

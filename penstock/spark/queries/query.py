@@ -17,21 +17,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Backend, Pipeline, Spark, options_from_settings
 from penstock.microbatch.late import CARRIER, stub_schema
-from penstock.microbatch.options import Listening, Mode, feed_options
+from penstock.microbatch.options import Listening, feed_options
 from penstock.microbatch.run_folder import query_name
 from penstock.model.change import COLUMNS, IMAGES, Images, schema
 from penstock.model.errors import PenstockError, SettingsError, Unavailable
 from penstock.process.plugins import plugin
 from penstock.spark.queries.columns import no_changes, unread, with_unread
 from penstock.spark.session.launch import is_local
+from penstock.spark.session.plan import mode
 
 # Python workers' exceptions reach the driver as text inside a traceback inside a Java exception.
 _ERROR = re.compile(r"(penstock(?:\.\w+)*)\.(\w+): (.+)")
-
-
-def mode(pipeline: Pipeline) -> Mode:
-    """`realtime`: tickets in open micro-batches; `rows` for a transform, or a timed trigger."""
-    return "realtime" if pipeline.is_open else "rows"
 
 
 def images(pipeline: Pipeline, late: Collection[str] = ()) -> Images:

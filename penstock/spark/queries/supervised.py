@@ -5,8 +5,9 @@ because the operator may have mended its source. Only a lost lease, and a lost J
 whole service.
 """
 
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import structlog
@@ -57,6 +58,7 @@ class Supervised:
         self.proven = False
         self._start = start
         self._query: StreamingQuery | None = None
+        self._over = threading.Event()  # the query has ended, or the JVM
         self._waits: Iterator[float] = delays()
         self._blocked_waits = _blocked_waits()
         self._at = 0.0
@@ -73,14 +75,22 @@ class Supervised:
         """Why it stands still; "" if it does not."""
         return "" if self.failed is None else str(self.failed)
 
+    def is_steady(self, now: float) -> bool:
+        """Whether the query has run for a while, and runs: no tick is needed soon."""
+        is_running = self._query is not None and not self._over.is_set()
+        return is_running and now - self._at > CLEARED
+
     def tick(self, now: float) -> None:
         """Starts the query when it is time. Raises LeaseLost. `now` is monotonic seconds."""
         try:
             with talking_to_java():
                 if self._query is None:
                     if now >= self._at:
-                        self._query = self._start(self.restarts)
+                        self._query = query = self._start(self.restarts)
                         self._at = now
+                        self._over = over = threading.Event()
+                        waiting = threading.Thread(target=_await, args=(query, over), daemon=True)
+                        waiting.start()
                 elif not self._query.isActive:
                     self._ended(failure(self._query.exception()), now)
                 elif now - self._at > CLEARED:
@@ -133,6 +143,13 @@ class Supervised:
                 log.error("the backend stands still", backend=self.name, error=str(error))
             self.failed = error
         self._at = now + wait
+
+
+def _await(query: StreamingQuery, over: threading.Event) -> None:
+    """Waits in the JVM, so that the end of a query, or of the JVM, needs not be asked for."""
+    with suppress(Exception):  # which `tick` finds
+        query.awaitTermination()
+    over.set()
 
 
 def _blocked_waits() -> Iterator[float]:

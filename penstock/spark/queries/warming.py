@@ -16,8 +16,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.config import Pipeline
-from penstock.spark.queries.query import failure, images, mode
+from penstock.spark.queries.query import failure, images
 from penstock.spark.queries.supervised import talking_to_java
+from penstock.spark.session.plan import mode
 
 # Seconds between two of its micro-batches, and before it is tried again when it failed.
 PACE = 20

@@ -1,3 +1,4 @@
-"""The Spark session of `penstock run`, and how it starts fast: its JVM (`launch`, an archive of
-classes) and its Python workers (`forks`). All are optional.
+"""The Spark session of `penstock run`, and how it starts fast: what it is started with (`plan`),
+its JVM, which boots before PySpark is imported (`jvm`, `launch`), with an archive of classes
+(`archive`), and its Python workers (`forks`). All but the plan are optional.
 """

@@ -70,7 +70,7 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     folder.mkdir(parents=True)
     for part in ("jars", "sbin"):
         (folder / part).symlink_to(package / part)
-    if (java := _java(os.environ)) is None or not _understood(conf, os.environ):
+    if (java := our_java(conf)) is None:
         (folder / "bin").symlink_to(package / "bin")
         return folder
     (folder / "bin").mkdir()
@@ -78,6 +78,12 @@ def make_home(folder: Path, conf: Mapping[str, str]) -> Path:
     script.write_text(_script(java, conf))
     script.chmod(0o700)
     return folder
+
+
+def our_java(conf: Mapping[str, str]) -> Path | None:
+    """The program of the JVM that our own `spark-submit` starts; None where Spark's launcher has
+    to, because there is no Java, or by settings that only it understands."""
+    return _java(os.environ) if _understood(conf, os.environ) else None
 
 
 def _understood(conf: Mapping[str, str], environment: Mapping[str, str]) -> bool:
@@ -99,7 +105,7 @@ def _package() -> Path:
     return Path(found.origin).resolve().parent
 
 
-def _jars() -> list[Path]:
+def our_jars() -> list[Path]:
     """Spark's without MLlib. In an order that does not change, which `jars/*` has not: the archive
     of classes depends on it. A class is looked for in one jar after the other, a millisecond for
     all 280: most are in the first."""
@@ -114,11 +120,12 @@ def _jars() -> list[Path]:
 
 def _script(java: Path, conf: Mapping[str, str]) -> str:
     command = shlex.join([
-        str(java), "-cp", ":".join(map(str, _jars())), f"-Xmx{conf['spark.driver.memory']}",
+        str(java), "-cp", ":".join(map(str, our_jars())), f"-Xmx{conf['spark.driver.memory']}",
         *shlex.split(conf.get("spark.driver.extraJavaOptions", "")), *MODULES,
         "-Dderby.connection.requireAuthentication=false", "org.apache.spark.deploy.SparkSubmit",
     ])  # fmt: skip
-    lines = ["#!/bin/sh", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
+    # Ctrl-C is for the service.
+    lines = ["#!/bin/sh", "trap '' INT", "export PYTHONHASHSEED=0 SPARK_SCALA_VERSION=2.13"]
     return "\n".join([*lines, f'exec {command} "$@"']) + "\n"
 
 

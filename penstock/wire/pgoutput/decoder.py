@@ -71,7 +71,8 @@ class PgoutputDecoder:
             return self._thoroughly(page, known)
         try:
             scan = self._scan(b"", known)
-            return self._ended(self._kernel.decode(page, scan), scan, known)
+            batch = self._kernel.decode(page, scan, known.context.mark)
+            return self._ended(batch, scan, known)
         except (Unfit, Malformed):
             # Python is the reference for error handling.
             return self._thoroughly(page, known)
@@ -79,17 +80,17 @@ class PgoutputDecoder:
     def _thoroughly(self, page: Page, known: _Known) -> pa.RecordBatch | None:
         scan = self._scan(page.payload, known)
         scan.run()
-        batch = assemble(page, scan.rows, scan.constants, self.settings)
+        batch, mark = assemble(page, scan.rows, scan.constants, self.settings), known.context.mark
+        if batch is not None and mark:
+            same: Any = pa.repeat(pa.scalar(mark, pa.string()), len(batch))
+            batch = batch.set_column(_MARK, batch.schema.field(_MARK), same)
         return self._ended(batch, scan, known)
 
     def _ended(
         self, batch: pa.RecordBatch | None, scan: Scan, known: _Known
     ) -> pa.RecordBatch | None:
-        """With the page's mark; a batch of lines says whether its last transaction ends with it."""
-        ends, mark = scan.unit < 0 or known.context.ends, known.context.mark
-        if batch is not None and mark:
-            same: Any = pa.repeat(pa.scalar(mark, pa.string()), len(batch))
-            batch = batch.set_column(_MARK, batch.schema.field(_MARK), same)
+        """A batch of lines says whether its last transaction ends with it."""
+        ends = scan.unit < 0 or known.context.ends
         if batch is None or not ends or self.settings.images != "text":
             return batch
         return batch.replace_schema_metadata(WHOLE)

@@ -71,7 +71,8 @@ class _Plan(ctypes.Structure):
 class _Setup(ctypes.Structure):
     _fields_ = (
         ("payload", _Text), ("backend", _Text), ("partition", _Text), ("database", _Text),
-        ("tenant", _Text), ("events", _Text), ("operations", ctypes.POINTER(_Text)),
+        ("tenant", _Text), ("events", _Text), ("mark", _Text),
+        ("operations", ctypes.POINTER(_Text)),
         ("captured_at", ctypes.c_int64), ("streamed", ctypes.c_int32), ("json", ctypes.c_int32),
         ("tenant_rule", ctypes.c_int32), ("lines", ctypes.c_int32),
     )  # fmt: skip
@@ -199,13 +200,15 @@ class Kernel:
         _declare(functions)
         return cls(functions, settings)
 
-    def decode(self, page: Page, scan: Scan) -> pa.RecordBatch | None:
-        """The changes, None if the filter leaves none. Raises Unfit, and what `scan` raises."""
+    def decode(self, page: Page, scan: Scan, mark: str = "") -> pa.RecordBatch | None:
+        """The changes, which have this mark, None if the filter leaves none. Raises Unfit, and what
+        `scan` raises."""
         if page.captured_at not in _INT64 or scan.ordinal not in range(2**31):
             raise Unfit
         setup = _Setup.from_buffer_copy(self._setup)
         partition = _text(str(page.partition))
         setup.payload, setup.partition = _text(page.payload), partition
+        setup.mark = _text(mark or None)
         setup.captured_at, setup.streamed = page.captured_at, scan.streamed
         if not (handle := self._functions.penstock_page_new(ctypes.byref(setup))):
             raise Unfit

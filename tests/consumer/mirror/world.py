@@ -63,6 +63,7 @@ class World:
         self._open(document)
 
     def _open(self, document: Mapping[str, Any]) -> None:
+        self.document = document
         self.pipeline: Pipeline = parse_pipeline(orjson.dumps(document).decode())
         self.feed: Any = self.pipeline.backends[0].feed()
         self.settings: Any = self.pipeline.sink.settings

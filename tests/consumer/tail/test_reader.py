@@ -191,6 +191,15 @@ def test_a_missing_stream_is_a_settings_error(nats: Nats) -> None:
         reader.fetch()
 
 
+def test_a_missing_stream_names_those_that_are_there() -> None:
+    with Nats() as nats:
+        publish(nats, "SHOP", [b"{}"])
+        for ask in (TailReader.end, TailReader.fetch):
+            with TailReader(nats.url, "CDC") as reader, pytest.raises(SettingsError) as caught:
+                ask(reader)
+            assert caught.value.hint.startswith("there are: SHOP. ")
+
+
 def test_an_absent_server_is_unavailable() -> None:
     url = f"nats://127.0.0.1:{free_port()}"
     with TailReader(url, "CDC") as reader, pytest.raises(Unavailable):

@@ -123,6 +123,25 @@ def confirmed(server: Postgres) -> str:
     return str(rows[0][0])
 
 
+@pytest.mark.parametrize(("kept", "window"), [("1GB", 1 << 30), ("-1", None)])
+def test_how_much_log_the_slot_has_left_is_told(
+    kept: str, window: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.feeds.postgres.watch.INTERVAL", 0.1)
+    with server_of(16, max_slot_wal_keep_size=kept) as server:
+        server.execute(TABLE)
+        feed_of(server).begin()
+        with started(server).following(feed_of(server)) as following:
+            for _ in range(10):
+                following.read(0.2)
+            found = following.status()
+            assert found["window_bytes"] == window
+            if window is None:
+                assert found["window_left_bytes"] is None
+            else:
+                assert 0 <= window - found["window_left_bytes"] < 1 << 27
+
+
 @pytest.mark.parametrize("version", [15, 16, 18])
 def test_a_slot_that_lost_its_log_is_made_anew(version: int) -> None:
     settings = {"max_slot_wal_keep_size": "1MB", "min_wal_size": "32MB", "max_wal_size": "32MB"}

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from penstock.feeds import HistoryLost
+from penstock.feeds import HistoryLost, SnapshotWait
+from penstock.feeds.postgres import PostgresFeed
 from penstock.model.errors import SettingsError
 from penstock.model.position import Place
 from tests.feeds.postgres.copies import backup_of, copy_of
@@ -128,6 +129,32 @@ def prepare_on_standby(standby: Postgres, primary: Postgres) -> None:
             primary.execute("SELECT pg_log_standby_snapshot()")
             time.sleep(0.1)
         making.result()
+
+
+def test_rows_are_read_from_a_standby_which_takes_no_heartbeat(
+    standby: tuple[Postgres, Postgres],
+) -> None:
+    primary, second = standby
+    insert(primary, 1, 5, "a")
+    replayed(second, end_of(primary))
+    feed = feed_of(second)
+    with ThreadPoolExecutor(1) as thread:
+        taken = thread.submit(rows_of_table, feed)
+        while not taken.done():
+            primary.execute("SELECT pg_log_standby_snapshot()")
+            time.sleep(0.1)
+    assert taken.result() == 5
+    found = feed_of(second, heartbeat=10.0).check()
+    assert [each.code for each in found if each.level == "error"] == ["postgres.standby-heartbeat"]
+    assert not [each for each in feed.check() if each.level == "error"]
+
+
+def rows_of_table(feed: PostgresFeed) -> int:
+    wait = SnapshotWait(patience=30.0)
+    with feed.snapshot("public", "t", None, wait) as snapshot, snapshot.source.opened() as pages:
+        return sum(
+            page.count for part in snapshot.plan(100, 2**19) for page in pages(part, 100, 2**19)
+        )
 
 
 def test_a_promotion_with_all_that_we_have_is_no_gap(standby: tuple[Postgres, Postgres]) -> None:

@@ -71,12 +71,25 @@ def test_a_database_that_is_not_read_as_utf8_is_named_with_its_remedy(
         postgres.drop(name)
 
 
+def test_a_publication_with_a_mistake_names_those_that_are_there(
+    reader_of: Callable[..., Reader], database: Database
+) -> None:
+    database.execute("CREATE TABLE m (id int PRIMARY KEY); CREATE PUBLICATION shop FOR TABLE m")
+    settings = {"connection": database.url, "slot": "s"}
+    for name, first in (("shopp", "did you mean shop? "), ("other", "there are: shop. ")):
+        feed = PostgresFeed(PostgresSettings(publication=name, **settings))
+        (finding,) = _of(feed.check(), f"publication {name}")
+        assert finding.remedy == (
+            f'{first}As the tables\' owner: CREATE PUBLICATION "{name}" FOR TABLE ...;'
+        )
+
+
 def test_a_missing_publication_has_its_sql(reader_of: Callable[..., Reader]) -> None:
     reader = reader_of(create_publication=False, tables=["t"])
     (finding,) = _of(reader.feed.check(), "publication p")
     assert (finding.level, finding.remedy) == (
         "error",
-        'CREATE PUBLICATION "p" FOR TABLE ONLY "public"."t";',
+        'As the tables\' owner: CREATE PUBLICATION "p" FOR TABLE ONLY "public"."t";',
     )
 
 
@@ -173,8 +186,11 @@ def test_a_slot_of_another_kind_is_an_error(reader: Reader, postgres: Postgres) 
         postgres.execute(f"SELECT pg_drop_replication_slot('{reader.slot}')")
 
 
-def test_a_server_that_gives_up_slots_is_a_warning() -> None:
-    settings = {"max_slot_wal_keep_size": "1GB", "idle_replication_slot_timeout": "1d"}
+@pytest.mark.parametrize(
+    ("kept", "idle", "level"), [("1GB", "1d", "warning"), ("50GB", "3d", "ok")]
+)
+def test_a_server_that_gives_up_slots_soon_is_a_warning(kept: str, idle: str, level: str) -> None:
+    settings = {"max_slot_wal_keep_size": kept, "idle_replication_slot_timeout": idle}
     with Postgres(version=18, settings=settings) as server:
         feed = PostgresFeed(
             PostgresSettings(
@@ -182,8 +198,10 @@ def test_a_server_that_gives_up_slots_is_a_warning() -> None:
             )
         )
         findings = feed.check()
-        for name in settings:
-            assert _of(findings, name)[0].level == "warning"
+        for name, value in settings.items():
+            (found,) = _of(findings, name)
+            assert found.level == level
+            assert value in found.message
 
 
 def test_before_the_first_start_all_is_fine_and_checking_changes_nothing(reader: Reader) -> None:

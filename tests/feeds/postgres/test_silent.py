@@ -57,7 +57,7 @@ def test_a_server_that_sends_less_than_it_has_gives_no_token(
     look = watch._QUERY.partition("SELECT wal_status, safe_wal_size,")[0]
     monkeypatch.setattr(
         watch, "_QUERY",
-        f"{look}SELECT wal_status, safe_wal_size, {further}::bigint"
+        f"{look}SELECT wal_status, safe_wal_size, NULL::bigint, {further}::bigint"
         " FROM pg_replication_slots WHERE slot_name = %s",
     )  # fmt: skip
     before = read_until(reader, lambda status: "/" not in status["token"].partition("/")[2])

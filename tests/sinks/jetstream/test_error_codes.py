@@ -113,7 +113,7 @@ def test_a_stream_that_is_changed_under_us_refuses_what_it_takes_no_more(
     assert re.search(says, f"{caught.value} {caught.value.hint}")
 
 
-@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.thorough), 100])
 def test_10210_too_many_batches_of_others_are_waited_for(
     count: int, stream: str, raw: Raw, stored: Any, nats: Nats, settings_of: Any
 ) -> None:

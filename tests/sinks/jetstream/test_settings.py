@@ -19,7 +19,7 @@ def test_the_defaults_are_those_of_the_documentation() -> None:
     assert settings.encoding == "msgpack"
     assert settings.delivery == "auto"
     assert settings.batch.model_dump() == {
-        "max_size": 500, "max_wait": "0.1s", "max_bytes": 262144,
+        "max_size": 500, "max_wait": "100ms", "max_bytes": 262144,
     }  # fmt: skip
 
 

@@ -149,12 +149,18 @@ def test_messages_are_the_same(data: Any, form: dict[str, Any], ids: bool) -> No
     formatted = encoded(batch, ids=ids, limit=1 << 30, **form)
     with without_kernel():
         plain = encoded(batch, ids=ids, limit=1 << 30, **form)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.sinks.messages.encode.Usual.of", lambda *_: None)
+        apart = encoded(batch, ids=ids, limit=1 << 30, **form)  # one column after the other
+    assert apart.bodies == formatted.bodies
     for name in ("subjects", "headers", "ids"):
         assert getattr(formatted, name).to_pylist() == getattr(plain, name).to_pylist()
+        assert getattr(formatted, name) == getattr(apart, name)
     assert _values(formatted, form["encoding"]) == _values(plain, form["encoding"])
-    for one in (formatted, plain):
+    for one in (formatted, plain, apart):
         rows = zip(one.headers.to_pylist(), one.bodies.to_pylist(), strict=True)
         assert one.sizes.tolist() == [len(headers) + len(body) for headers, body in rows]
+        assert one.weight == sum(one.sizes.tolist())
 
 
 @pytest.mark.slow
@@ -243,7 +249,7 @@ def test_rows_know_where_they_are(ids: list[str], said: list[bytes], data: Any) 
     expected = [b"%d%b%b" % (len(a + b), a, b) for a, b in zip(edge, before, strict=True)]
     columns = Columns(len(rows), ids=column, v=Values(said))
     assert formatter.run(columns).to_pylist() == expected
-    bound = kernel.kernel().penstock_format_bound(formatter._native, 3, columns.native, len(rows))
+    bound = kernel.kernel().penstock_format_bound(formatter.native, 3, columns.native, len(rows))
     assert sum(map(len, expected)) <= bound
     with without_kernel():
         assert formatter.run(columns).to_pylist() == expected
@@ -269,7 +275,7 @@ def test_nothing_is_written_behind_the_bound() -> None:
     column = pa.array([b"\x01" * 1000, b"", None], BINARY)
     formatter = Formatter([TextPiece("t", "json", b"null")], ("t",), batch=False)
     columns = Columns(3, t=column)
-    bound = kernel.kernel().penstock_format_bound(formatter._native, 1, columns.native, 3)
+    bound = kernel.kernel().penstock_format_bound(formatter.native, 1, columns.native, 3)
     written = sum(map(len, formatter.run(columns).to_pylist()))
     assert written == 6002 + 2 + 4
     assert written <= bound

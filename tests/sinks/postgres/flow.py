@@ -53,6 +53,8 @@ class Flow(Noted):
         where = {"type": "sqlite", "file": str(target)}
         if isinstance(target, Database):
             where = {"type": "postgres", "connection": target.url}
+        elif not target.suffix:  # a folder
+            where = {"type": "delta", "location": f"{target}/{{schema}}/{{table}}"}
         data = {
             "name": self.name,
             "backends": [{"name": "shop", "type": "postgres", **reads, **backend}],
@@ -107,6 +109,9 @@ class Flow(Noted):
 
     def resume(self, table: str) -> None:
         self._sink.resume_table(None, f"public.{table}")
+
+    def letters(self) -> Sequence[Mapping[str, Any]]:
+        return [*self._sink.dead_letters()]
 
     def findings(self, *, is_whole: bool = False) -> Sequence[Finding]:
         """What `penstock check` finds about the tables, or all of the sink."""

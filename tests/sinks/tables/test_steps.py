@@ -7,9 +7,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -65,7 +66,10 @@ def target(
         yield found
 
 
-def rows(target: Database | Path, query: str) -> list[tuple[object, ...]]:
+Rows = list[tuple[Any, ...]]
+
+
+def rows(target: Database | Path, query: str) -> Rows:
     if isinstance(target, Database):
         return target.execute(query)
     with sqlite3.connect(target) as connection:
@@ -84,9 +88,19 @@ def test_a_kill_at_each_step_loses_and_repeats_nothing(
         database.execute(f"ALTER TABLE {table} REPLICA IDENTITY FULL")
         database.execute(f"INSERT INTO {table} SELECT -g, 'old', 0 FROM generate_series(1, 2000) g")
     url = target.url if isinstance(target, Database) else str(target)
-    called = [sys.executable, "-m", "tests.sinks.tables.steps", database.url, url]
-    called += [f"sqlite:///{tmp_path / 'positions.db'}"]
-    log = tmp_path / "log"
+    follow_through_kills(
+        database, url, tmp_path, lambda table: rows(target, ROWS.format(table)), ROWS
+    )
+
+
+def follow_through_kills(
+    source: Database, target: str, folder: Path, there: Callable[[str], Rows], query: str
+) -> None:
+    """The tables `items` and `notes` are changed, while the sink of the URL or folder `target` is
+    killed at each step; in the end what is `there` of each is what `query` finds at the source."""
+    called = [sys.executable, "-m", "tests.sinks.tables.steps", source.url, target]
+    called += [f"sqlite:///{folder / 'positions.db'}"]
+    log = folder / "log"
     with (
         log.open("w") as out,
         subprocess.Popen(
@@ -94,16 +108,17 @@ def test_a_kill_at_each_step_loses_and_repeats_nothing(
         ) as run,
     ):
         try:
-            with changing(database):
+            with changing(source):
                 until(
                     lambda: run.poll() is not None or has_all_steps(log), 120, problem=log.read_text
                 )
             for table in ("items", "notes"):
-                query = ROWS.format(table)
                 until(
-                    lambda query=query: rows(target, query) == database.execute(query), 60,
-                    problem=lambda query=query: (
-                        set(rows(target, query)) ^ set(database.execute(query)), log.read_text()
+                    lambda table=table: (
+                        sorted(there(table)) == sorted(source.execute(query.format(table)))
+                    ), 60,
+                    problem=lambda table=table: (
+                        {*there(table)} ^ {*source.execute(query.format(table))}, log.read_text()
                     ),
                 )  # fmt: skip
         finally:

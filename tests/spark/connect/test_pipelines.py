@@ -1,9 +1,12 @@
 """Declarative Pipelines: the page's files, run by `spark-pipelines`, as a user would."""
 
+import json
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -16,6 +19,7 @@ from tests.spark.connect.conftest import HOME, environment
 
 pytestmark = pytest.mark.spark
 
+CATALOG = Path(__file__).with_name("MemoryCatalog.java")
 PAGE = DOCS / "reference" / "spark.md"
 
 
@@ -44,15 +48,24 @@ class Pipeline:
             if kind == "python"
         ]
 
-    def run(self, script: str, *, fails: bool = False) -> str:
+    def run(self, script: str, *, fails: bool = False, catalog: Path | None = None) -> str:
+        """`catalog`: the folder with the class of the catalog that tables are in."""
+        conf = []
+        if catalog is not None:
+            with (self.folder / "spark-pipeline.yml").open("a") as spec:
+                spec.write("catalog: lake\ndatabase: shop\n")
+            conf = ["--conf", f"spark.sql.catalog.lake={CATALOG.stem}"]
         (self.folder / "transformations" / "orders.py").write_text(script)
         done = subprocess.run(
             [
                 str(HOME / "bin" / "spark-pipelines"), "run", "--conf", "spark.ui.enabled=false",
-                "--conf", "spark.sql.catalogImplementation=hive",
+                "--conf", "spark.sql.catalogImplementation=hive", *conf,
             ],
             capture_output=True, text=True, cwd=self.folder, check=False, timeout=400,
-            env=environment(self._path, JDK_JAVA_OPTIONS=SHORT_LIVED, SPARK_HOME=str(HOME)),
+            env=environment(
+                self._path, JDK_JAVA_OPTIONS=SHORT_LIVED, SPARK_HOME=str(HOME),
+                SPARK_DIST_CLASSPATH=str(catalog or ""),
+            ),
         )  # fmt: skip
         log = done.stdout + done.stderr
         assert (done.returncode != 0) == fails, log[-4000:]
@@ -82,3 +95,55 @@ def test_the_flow_of_the_page_is_taken_and_parquet_refused(
     log = pipeline.run(pipeline.blocks[1], fails=True)
     assert "AUTOCDC_TARGET_DOES_NOT_SUPPORT_MERGE" in log
     assert "`orders` (format: parquet)" in log
+
+
+@pytest.fixture(scope="module")
+def catalog(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if (javac := shutil.which("javac")) is None:
+        pytest.skip("no javac: a table format with MERGE is compiled for this test")
+    folder = tmp_path_factory.mktemp("catalog")
+    subprocess.run(
+        [javac, "--release", "17", "-proc:none", "-nowarn", "-cp", str(HOME / "jars" / "*"),
+         "-d", str(folder), str(CATALOG)],
+        check=True, timeout=300,
+    )  # fmt: skip
+    return folder
+
+
+def change(table: Table) -> None:
+    table.database.execute(
+        "ALTER TABLE t REPLICA IDENTITY FULL; ALTER TABLE t ADD name text;"
+        "INSERT INTO t SELECT i FROM generate_series(1, 4) i"
+    )
+    table.database.execute("UPDATE t SET name = 'a' WHERE id < 3")
+    table.database.execute("UPDATE t SET name = 'b' WHERE id = 2")
+    table.database.execute("DELETE FROM t WHERE id = 3")
+
+
+def rows_of(pipeline: Pipeline) -> list[dict[str, Any]]:
+    text = (pipeline.folder / "shop.orders.json").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_the_flow_of_the_page_makes_the_table_of_its_changes(
+    pipeline: Pipeline, table: Table, catalog: Path
+) -> None:
+    change(table)
+    pipeline.run(pipeline.blocks[1], catalog=catalog)
+    found = {row["id"]: row["name"] for row in rows_of(pipeline)}
+    assert found == {1: "a", 2: "b", 4: None}
+
+
+def test_the_flow_of_the_page_makes_the_history_of_the_table(
+    pipeline: Pipeline, table: Table, catalog: Path
+) -> None:
+    change(table)
+    script = pipeline.blocks[1].replace("stored_as_scd_type=1", "stored_as_scd_type=2")
+    pipeline.run(script, catalog=catalog)
+    rows = sorted(rows_of(pipeline), key=lambda row: (row["id"], row["__START_AT"]))
+    assert [(row["id"], row["name"], row["__END_AT"] is None) for row in rows] == [
+        (1, None, False), (1, "a", True), (2, None, False), (2, "a", False), (2, "b", True),
+        (3, None, False), (4, None, True),
+    ]  # fmt: skip
+    later = {row["__START_AT"] for row in rows}
+    assert {row["__END_AT"] for row in rows if row["id"] == 2 and row["__END_AT"]} <= later

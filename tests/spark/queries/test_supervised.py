@@ -8,7 +8,8 @@ from py4j.java_gateway import GatewayParameters, JavaGateway, JavaObject
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.model.errors import LeaseLost, PenstockError, PositionLost, SettingsError, Unavailable
-from penstock.spark.queries.supervised import BLOCKED_LIMIT, EngineLost, Supervised
+from penstock.spark.queries.supervised import BLOCKED_LIMIT, CLEARED, EngineLost, Supervised
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -33,6 +34,10 @@ def test_a_jvm_that_is_gone_is_told_whatever_is_asked(orphan: Supervised, asked:
             orphan.tick(2.0)
         else:
             getattr(orphan, asked)()
+
+
+def test_a_jvm_that_is_gone_shows_without_a_question(orphan: Supervised) -> None:
+    until(lambda: not orphan.is_steady(CLEARED + 2))
 
 
 def ending(*errors: PenstockError) -> Supervised:

@@ -1,6 +1,9 @@
 """The session's master: open micro-batches keep their slots."""
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -32,6 +35,21 @@ def test_a_local_master_has_a_slot_for_every_backend(master: str, slots: int, me
 @pytest.mark.parametrize("master", ["local-cluster[2,1,1024]", "spark://host:7077", "yarn"])
 def test_a_cluster_is_not_local(master: str) -> None:
     assert not is_local(master)
+
+
+@pytest.mark.parametrize("which", ["JAVA_HOME", "PATH"])
+def test_a_run_without_java_says_so(which: str, tmp_path: Path) -> None:
+    file = tmp_path / "pipeline.yaml"
+    file.write_text("{backends: [{type: memory}], sink: {type: memory}, ops: {port: 0}}")
+    environment = {**os.environ, "JAVA_HOME": ""}
+    environment[which] = "/nowhere"
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock", "run", file, "--state", tmp_path],
+        env=environment, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "[spark.java-missing]" in done.stderr or "explain spark.java-missing" in done.stderr
+    assert "install a Java runtime 17 or newer" in done.stderr
 
 
 def test_an_open_session_leaves_the_environment_alone(spark: SparkSession) -> None:

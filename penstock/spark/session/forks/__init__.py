@@ -36,6 +36,7 @@ class Forks:
     def __init__(self, folder: Path, plugins: Sequence[str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         place = folder / "forkserver"
+        place.unlink(missing_ok=True)
         self.python = folder / "python"
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place))

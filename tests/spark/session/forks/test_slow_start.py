@@ -20,7 +20,8 @@ PATIENCE = 10.0
 def test_a_source_whose_python_starts_late_is_waited_for(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    forks = session._forks
+    assert session._jvm is not None
+    forks = session._jvm._forks
     assert forks is not None
     frame = source(spark)
     server = forks._process.pid

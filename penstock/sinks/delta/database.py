@@ -1,0 +1,137 @@
+"""The lake as a database of tables. The ledger is in a SQLite file; tables are Delta's."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from psycopg import sql
+
+from penstock.model.errors import SettingsError
+from penstock.process.sqlite_file import translated
+from penstock.sinks.delta import lake
+from penstock.sinks.delta.kinds import kind_named, kind_of
+from penstock.sinks.delta.lake import DeltaLayout
+from penstock.sinks.delta.staged import (
+    BUCKET,
+    DAY,
+    OF_LOG,
+    DeltaStagedRows,
+    own_names,
+    wrong_names,
+)
+from penstock.tables.database import Owner
+from penstock.tables.history import HistoryColumns
+from penstock.tables.ledger import TargetLedger
+from penstock.tables.ledger_tables import CREATE
+from penstock.tables.lines import RelationColumn, SourceRelation
+from penstock.tables.sqlite_database import SqliteDatabase, SqliteLedger
+from penstock.tables.staged import Destination, RowMapping
+from penstock.typed.columns import COLUMNS
+from penstock.typed.lines import arrow_type
+
+_ADD = re.compile(r'ALTER TABLE .* ADD COLUMN "((?:[^"]|"")+)" ([^"]+)', re.DOTALL)
+
+
+class DeltaLedger(SqliteLedger):
+    """Has as well what is known of commits to Delta tables."""
+
+    _create: Sequence[str] = (
+        *CREATE[2:],
+        """CREATE TABLE IF NOT EXISTS {own}delta (
+            app text PRIMARY KEY, number bigint NOT NULL, writer text NOT NULL,
+            parts text NOT NULL, place text NOT NULL)""",
+    )
+
+
+class DeltaDatabase(SqliteDatabase):
+    """See `TableDatabase`. `layouts`: of each target, by its schema and name."""
+
+    def __init__(self, ledger: Path, layouts: Mapping[tuple[str, str], DeltaLayout]) -> None:
+        super().__init__(ledger)
+        self._layouts = layouts
+
+    def ledger(self, cursor: Any) -> TargetLedger:
+        return DeltaLedger(cursor)
+
+    def connect(self, owner: Owner = "sink") -> Any:
+        with translated("making the folder of", self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        return super().connect(owner)
+
+    def find(self, cursor: Any, schema: str, table: str) -> Destination | None:
+        layout = self._layouts[schema, table]
+        if (found := lake.open_table(layout)) is None:
+            return None
+        kinds = {field.name: kind_named(field.type) for field in lake.schema_of(found)}
+        return Destination(
+            schema=schema, table=table, columns=kinds, is_made=lake.is_made(found),
+            generated=own_names(layout) & kinds.keys(),
+        )  # fmt: skip
+
+    def size(self, target: str) -> Mapping[str, int]:
+        schema, _, table = target.partition(".")
+        layout = self._layouts.get((schema, table))
+        return lake.size_of(layout) if layout is not None else {}
+
+    def type_at(self, cursor: Any, column: RelationColumn) -> str:
+        return kind_of(column)
+
+    def may_be_large(self, cursor: Any, column: RelationColumn) -> bool:
+        kind = kind_of(column)
+        return kind in ("text", "bytea") or kind.endswith("[]") or kind.startswith("numeric")
+
+    def staged(  # type: ignore[override]
+        self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
+        periods: HistoryColumns | None = None,
+    ) -> DeltaStagedRows:  # fmt: skip
+        layout = self._layouts[found.schema, found.table]
+        return DeltaStagedRows(relation, found, mapping, number, layout=layout, ledger=self.ledger)
+
+    def create(
+        self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
+        periods: HistoryColumns | None = None, sid_column: str = "",
+    ) -> None:  # fmt: skip
+        """See `TableDatabase`. Raises SettingsError for names that cannot be in one table."""
+        kinds, key = self.shape(cursor, relation, sid_column=sid_column)
+        layout = self._layouts[name]
+        for problem in wrong_names(relation, layout):
+            raise problem
+        fields: list[Any] = [(each, arrow_type(kind)) for each, kind in kinds.items()]
+        if layout.kind == "log":
+            own = pa.struct(
+                [field for field in fields if field[0] in key and field[0] != sid_column]
+            )
+            types = {**COLUMNS, "_key_before": own if key else None}
+            fields += [(each, types[each]) for each in OF_LOG if types[each] is not None]
+        beside: dict[str, Any] = (
+            {BUCKET: pa.int32()} if layout.buckets and layout.kind != "log" else {}
+        )
+        beside |= {DAY: pa.date32()} if DAY in layout.partition_by and layout.kind == "log" else {}
+        fields += beside.items()
+        there = {each for each, _ in fields}
+        parted = [each for each in (*layout.partition_by, BUCKET) if each in there]
+        lake.create_table(layout, pa.schema(fields), parted)
+
+    def alter(self, cursor: Any, target: str, *commands: sql.Composed, waits: bool = False) -> None:
+        """See `TableDatabase`: columns are added, and nothing else is changed."""
+        new = {}
+        for command in commands:
+            text = command.as_string(None)
+            if (found := _ADD.fullmatch(text)) is None:
+                raise SettingsError(
+                    f"{target} cannot be altered as its source was: {text}",
+                    "delta.target-unaltered",
+                    hint="remove the table at its location, then `penstock reload`",
+                )  # fmt: skip
+            new[found[1].replace('""', '"')] = found[2]
+        schema, _, table = target.partition(".")
+        lake.add_columns(self._layouts[schema, table], {
+            name: arrow_type(kind) for name, kind in new.items()
+        })  # fmt: skip
+
+    def fill(
+        self, cursor: Any, found: Destination, name: str, value: str, only: Mapping[str, str]
+    ) -> None:
+        lake.fill(self._layouts[found.schema, found.table], name, value, only)

@@ -1,0 +1,271 @@
+"""Delta tables by delta-rs: each commit has rows, our counter, and how far the source is.
+
+delta-rs does not refuse an older counter by itself. So a table is loaded and compared before each
+commit, which is of the version that was loaded or fails.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
+from deltalake.exceptions import (
+    CommitFailedError,
+    DeltaProtocolError,
+    SchemaMismatchError,
+    TableNotFoundError,
+)
+
+from penstock.model.errors import PenstockError, SettingsError, Unavailable
+from penstock.sinks.delta.rows import GONE
+from penstock.tables.sqlstates import Recurring
+from penstock.tables.staged import MADE
+
+_METADATA = "penstock"  # the key of ours in a commit's metadata
+_RECENT = 20  # commits among which ours is found, mostly
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
+_OF_STORAGE = re.compile(r"Generic .{1,40} error|Object at location|error sending|timed out")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaLayout:
+    """How a table is kept: where (`uri`), as what `kind`, in how many `buckets` (0: none), and
+    divided by the values of which columns. `clean`: seconds between two compactions; 0: none."""
+
+    uri: str
+    kind: str = "clone"
+    buckets: int = 0
+    partition_by: tuple[str, ...] = ()
+    clean: float = 0.0
+    options: Mapping[str, str] = field(default_factory=dict)  # of the storage
+
+    @property
+    def made(self) -> str:
+        """What a table that penstock made is described as: it cannot be written as another."""
+        if self.kind == "log":
+            return f"{MADE}, as a log"
+        return f"{MADE}, in {self.buckets} buckets" if self.buckets else MADE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaCommit:
+    """What a commit says of the source `app`: its `number`, of which `writer`, and up to which
+    `place` changes are in the table, or which `part` of a load it is."""
+
+    app: str
+    number: int
+    writer: str
+    place: str = ""
+    part: str = ""
+
+    @property
+    def properties(self) -> CommitProperties:
+        """Of a commit after the version that was loaded, or of none."""
+        return CommitProperties(
+            custom_metadata={_METADATA: orjson.dumps(asdict(self)).decode()},
+            app_transactions=[Transaction(self.app, self.number)], max_commit_retries=0,
+        )  # fmt: skip
+
+
+def open_table(layout: DeltaLayout) -> DeltaTable | None:
+    """The table as it is now; None if there is none. Raises Unavailable, SettingsError."""
+    with translated("reading", layout.uri):
+        try:
+            return DeltaTable(layout.uri, storage_options=dict(layout.options) or None)
+        except TableNotFoundError:
+            return None
+
+
+def schema_of(table: DeltaTable) -> pa.Schema:
+    fields: Any = table.schema().to_arrow()
+    return pa.schema(fields)
+
+
+def size_of(layout: DeltaLayout) -> Mapping[str, int]:
+    """See `LoadsTables.size`: of the last version, without files that only older ones have."""
+    if (table := open_table(layout)) is None:
+        return {}
+    with translated("reading", layout.uri):
+        sizes: list[Any] = pa.table(table.get_add_actions()).column("size_bytes").to_pylist()
+    return {"version": table.version(), "files": len(sizes), "bytes": sum(sizes)}
+
+
+def create_table(layout: DeltaLayout, schema: pa.Schema, partition_by: Sequence[str]) -> None:
+    """Makes an empty table, unless there is one."""
+    with translated("creating", layout.uri):
+        DeltaTable.create(
+            layout.uri, Schema.from_arrow(schema), mode="ignore", partition_by=[*partition_by],
+            description=layout.made, storage_options=dict(layout.options) or None,
+        )  # fmt: skip
+
+
+def is_made(table: DeltaTable) -> bool:
+    return (table.metadata().description or "").startswith(MADE)
+
+
+def verify_layout(table: DeltaTable, layout: DeltaLayout) -> None:
+    """Raises SettingsError for a table that penstock made as another: with other buckets rows would
+    not be found."""
+    found = table.metadata().description
+    if is_made(table) and found != layout.made:
+        raise SettingsError(
+            f"the table at {layout.uri} was {found}, and is to be {layout.made}",
+            "delta.layout-changed",
+            hint="set `type` and `buckets` as they were; or remove the table at its location, then"
+            " `penstock reload`",
+        )
+
+
+def number_of(table: DeltaTable, app: str) -> int:
+    return table.transaction_version(app) or 0
+
+
+def last_commit(table: DeltaTable, app: str) -> DeltaCommit | None:
+    """The last one of a source; None where the log does not have it any more."""
+    for limit in (_RECENT, None):
+        for each in table.history(limit):
+            if (text := each.get(_METADATA)) and (found := orjson.loads(text))["app"] == app:
+                return DeltaCommit(**found)
+    return None
+
+
+def append(table: DeltaTable, rows: pa.Table, commit: DeltaCommit) -> None:
+    write_deltalake(
+        table, _whole(rows, schema_of(table)), mode="append", commit_properties=commit.properties
+    )
+
+
+def replace_all(
+    table: DeltaTable, rows: pa.Table, own: Mapping[str, str], commit: DeltaCommit
+) -> None:
+    """All rows go, of the source with the values `own` if there are others, and these come."""
+    where = condition(own) or None
+    if not len(rows):
+        table.delete(where, commit_properties=commit.properties)
+        return
+    write_deltalake(
+        table, _whole(rows, schema_of(table)), mode="overwrite", predicate=where,
+        commit_properties=commit.properties,
+    )  # fmt: skip
+
+
+def merge(
+    table: DeltaTable,
+    rows: pa.Table,
+    key: Sequence[str],
+    prunes: Sequence[str],
+    commit: DeltaCommit,
+) -> None:
+    """Rows that are new, or replace those with their keys; of those that are GONE the keys go.
+    `prunes`: columns with few values, which say where in the table rows may be."""
+    found = [f"t.{quoted(name)} = s.{quoted(name)}" for name in (*prunes, *key)]
+    for name in prunes:
+        values = ", ".join(map(_literal, rows.column(name).unique().to_pylist()))
+        found.append(f"t.{quoted(name)} IN ({values})")
+    pairs = {quoted(name): f"s.{quoted(name)}" for name in rows.column_names if name != GONE}
+    merger = table.merge(
+        rows, " AND ".join(found), source_alias="s", target_alias="t",
+        streamed_exec=False,  # else the source's statistics do not keep it from reading all files
+        commit_properties=commit.properties,
+    )  # fmt: skip
+    (
+        merger.when_matched_delete(f"s.{GONE}")
+        .when_matched_update(pairs, f"NOT s.{GONE}")
+        .when_not_matched_insert(pairs, f"NOT s.{GONE}")
+        .execute()
+    )
+
+
+def rows_at(table: DeltaTable, names: Sequence[str], where: Any) -> pa.Table:
+    """Columns of the rows for which a condition of Arrow is true."""
+    return table.to_pyarrow_dataset().to_table(columns=[*names], filter=where)
+
+
+def clean(layout: DeltaLayout) -> None:
+    """Joins small files, and removes those and entries of the log that are old."""
+    if (table := open_table(layout)) is not None:
+        with translated("compacting", layout.uri):
+            table.optimize.compact(commit_properties=CommitProperties(max_commit_retries=0))
+            table.vacuum(dry_run=False)
+            table.cleanup_metadata()
+
+
+def add_columns(layout: DeltaLayout, kinds: Mapping[str, Any]) -> None:
+    """Adds columns, which are null in the rows that are there."""
+    if (table := open_table(layout)) is not None:
+        with translated("altering", layout.uri):
+            fields = Schema.from_arrow(pa.schema([*kinds.items()])).fields
+            table.alter.add_columns(
+                fields, commit_properties=CommitProperties(max_commit_retries=0)
+            )
+
+
+def fill(layout: DeltaLayout, name: str, value: Any, own: Mapping[str, str]) -> None:
+    """Rows that have no value in a column get this one: those of the source with the values
+    `own`."""
+    if (table := open_table(layout)) is not None:
+        where = " AND ".join(filter(None, [f"{quoted(name)} IS NULL", condition(own)]))
+        kept = CommitProperties(max_commit_retries=0)
+        with translated("filling", layout.uri):
+            table.update({quoted(name): value}, predicate=where, commit_properties=kept)
+
+
+def condition(values: Mapping[str, str]) -> str:
+    return " AND ".join(f"{quoted(name)} = {_literal(text)}" for name, text in values.items())
+
+
+def quoted(name: str) -> str:
+    return '"{}"'.format(name.replace('"', '""'))
+
+
+def _literal(value: Any) -> str:
+    return str(value) if isinstance(value, int) else "'{}'".format(str(value).replace("'", "''"))
+
+
+def _whole(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """With all columns of the table, and only these."""
+    known = set(rows.column_names)
+    columns = [
+        rows.column(each.name).cast(each.type) if each.name in known
+        else pa.nulls(len(rows), each.type)
+        for each in schema
+    ]  # fmt: skip
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+@contextmanager
+def translated(doing: str, uri: str) -> Iterator[None]:
+    """Errors of delta-rs as ours, without values. What is of the storage passes; what is in no list
+    may be of the rows, if it recurs."""
+    try:
+        yield
+    except PenstockError:
+        raise
+    except CommitFailedError as error:
+        raise Unavailable(
+            f"{doing} {uri}: another writer has committed to the table", "delta.conflict",
+            hint="it is tried again; give the table to one writer",
+        ) from error  # fmt: skip
+    except (SchemaMismatchError, DeltaProtocolError, TableNotFoundError) as error:
+        raise SettingsError(
+            f"{doing} {uri}: {_text(error)}", "delta.table-unfit",
+            hint="the table is not as penstock knows it: `penstock reload` loads it anew",
+        ) from error  # fmt: skip
+    except BaseException as error:
+        # delta-rs has no class of its own for some of its errors, and panics are no Exception.
+        if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
+            raise
+        said = f"{doing} {uri}: {_text(error)}"
+        if isinstance(error, OSError) or _OF_STORAGE.search(said):
+            hint = "look at the storage, its address, login and rights"
+            raise Unavailable(said, "delta.unavailable", hint=hint) from error
+        raise Recurring(said, "delta.unavailable", hint="look at the table") from error
+
+
+def _text(error: BaseException) -> str:
+    """In one line."""
+    return " ".join(_COLOUR.sub("", str(error)).split())

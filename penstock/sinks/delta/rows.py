@@ -1,0 +1,125 @@
+"""Changes of a table -> rows of Arrow: folded by key, or one for each change. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.model.errors import Rejected, SettingsError
+from penstock.tables.fold import EMPTYING, LINES
+from penstock.tables.lines import NULL, LineChange, SourceRelation
+from penstock.typed.line_rows import LineRows
+from penstock.typed.lines import read_lines
+
+# Whether the row with the key goes, in the source of a MERGE.
+GONE = "__gone"
+
+
+@dataclass(slots=True)
+class FoldedRows:
+    """What changes leave, by key: a row, and the key of the row in the table that has the values
+    that it lacks, if it lacks any; None where the row goes. `is_cleared`: all other rows go.
+    `moved`: rows that lack values and get another key."""
+
+    rows: dict[str, tuple[str, str | None] | None] = field(default_factory=dict)
+    is_cleared: bool = False
+    moved: list[LineChange] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, changes: Iterable[LineChange], key: Sequence[int], *, keeps: bool) -> "FoldedRows":
+        """In their order; `keeps`: rows are never deleted."""
+        self = cls()
+        for one in changes:
+            if one.operation in EMPTYING:
+                if not keeps:
+                    self.rows, self.is_cleared = {}, True
+            elif one.operation == "DELETE":
+                if not keeps:
+                    self.rows[one.key] = None
+            elif one.after is not None:
+                self._put(one, one.old_key(key))
+        return self
+
+    def _put(self, one: LineChange, old: str) -> None:
+        row, origin = one.after, None
+        if one.has_unsent:
+            before = self.rows.get(old)
+            row = LINES.completed(row, before and before[0], one.before)
+            if LINES.unsent(row):
+                origin = (before and before[1]) or old
+                if old != one.key:
+                    self.moved.append(one)
+        if old != one.key:
+            self.rows[old] = None
+        self.rows[one.key] = row, origin
+
+    def lines(self, relation: SourceRelation) -> list[str]:
+        """A line for each key; of rows that go it has the key alone."""
+        key, width = relation.key, len(relation.names)
+        return [_of_key(text, key, width) if row is None else row[0]
+                for text, row in self.rows.items()]  # fmt: skip
+
+
+def _of_key(text: str, key: Sequence[int], width: int) -> str:
+    cells = [NULL] * width
+    for number, cell in zip(key, text.split("\t"), strict=True):
+        cells[number] = cell
+    return "\t".join(cells)
+
+
+def read_rows(
+    table: str, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema, boxes: Sequence[str]
+) -> pa.Table:
+    """The columns `kinds` of lines of `names`. Raises Rejected for a value that its column's type
+    cannot hold."""
+    data = "".join([f"{line}\n" for line in lines]).encode()
+    if not data:
+        return kinds.empty_table()
+    columns, misfits = read_lines(data, names, kinds, boxes)
+    if misfits:
+        raise _misfit(table, misfits[0].column, kinds.field(misfits[0].column).type)
+    return pa.Table.from_arrays(columns, schema=kinds)
+
+
+def _misfit(table: str, column: str, kind: Any) -> Rejected:
+    return Rejected(
+        f"{table} has a value in the column {column} that {kind} cannot hold", "delta.misfit",
+        hint="correct it at its source; or make the table by hand, with a string there",
+    )  # fmt: skip
+
+
+def log_rows(
+    table: str, changes: Sequence[LineChange], relation: SourceRelation, kinds: pa.Schema
+) -> pa.Table:
+    """A row for each change, with the columns `kinds`. Raises Rejected as `read_rows`."""
+    batch = _batch(changes, relation)
+    try:
+        rows = LineRows(table=table, schema=kinds).of_page([batch], [batch])
+        return pa.Table.from_batches(rows, kinds)
+    except SettingsError as error:
+        raise Rejected(error.message, "delta.misfit", hint=error.hint) from error
+
+
+def _batch(changes: Sequence[LineChange], relation: SourceRelation) -> pa.RecordBatch:
+    """Changes as `LineRows` takes them."""
+    names, text = relation.names, pa.string()
+    unchanged = [
+        [names[number] for number in LINES.unsent(one.after)]
+        if one.has_unsent and one.after is not None else []
+        for one in changes
+    ]  # fmt: skip
+    columns: Mapping[str, tuple[Sequence[Any], Any]] = {
+        **{
+            name: ([getattr(one, name) for one in changes], text)
+            for name in ("operation", "key", "before", "after", "cursor")
+        },
+        "ordinal": ([one.ordinal for one in changes], pa.int64()),
+        "unchanged": (unchanged, pa.list_(text)),
+        "committed_at": ([one.committed_at for one in changes], pa.timestamp("us", tz="UTC")),
+        "delta": ([relation.to_json()] + [None] * (len(changes) - 1), text),
+        "relation_id": ([0] * len(changes), pa.int64()),
+        "schema_version": ([relation.version] * len(changes), text),
+    }
+    arrays: list[Any] = [pa.array(values, kind) for values, kind in columns.values()]
+    return pa.RecordBatch.from_arrays(arrays, names=list(columns))

@@ -1,0 +1,447 @@
+"""Changes of a source's table -> commits to its Delta table; nothing is staged anywhere.
+
+A commit of Delta and that of the ledger are two. A kill between them leaves a table with a commit
+that the ledger lacks: its counter is higher then, and its place or part says what is there.
+"""
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+from uuid import uuid4
+from zlib import crc32
+
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+from psycopg import sql
+
+from penstock.model.errors import PenstockError, Rejected, SettingsError
+from penstock.model.position import Place
+from penstock.sinks.delta import lake
+from penstock.sinks.delta.kinds import is_box_array, kind_of
+from penstock.sinks.delta.lake import DeltaCommit, DeltaLayout
+from penstock.sinks.delta.rows import GONE, FoldedRows, log_rows, read_rows
+from penstock.tables.fold import LINES, Move
+from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
+from penstock.tables.staged import Destination, RowMapping, StagedRows
+from penstock.typed.columns import COLUMNS
+from penstock.typed.lines import arrow_type
+
+compute: Any = pc
+BUCKET, DAY = "_bucket", "_day"
+# Columns of a log besides the source's.
+OF_LOG = ("_operation", "_sequence", "_committed_at", "_unsent", "_key_before")
+_cleaned: dict[str, float] = {}  # by table: when it was last (monotonic)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCommit:
+    """What the ledger has of the commits of a source: the counter of the last one, their writer,
+    and what the table had before the ledger: parts of loads, and changes up to a place."""
+
+    number: int = 0
+    writer: str = ""
+    parts: tuple[str, ...] = ()
+    place: str = ""
+
+    @classmethod
+    def read(cls, ledger: Any, app: str) -> "KnownCommit":
+        query = f"SELECT number, writer, parts, place FROM {ledger.own}delta WHERE app = %s"
+        if not (found := ledger.run(query, [app]).fetchone()):
+            return cls()
+        number, writer, parts, place = found
+        return cls(number, writer, tuple(orjson.loads(parts)), place)
+
+    def write(self, ledger: Any, app: str) -> None:
+        ledger.run(
+            f"INSERT INTO {ledger.own}delta (app, number, writer, parts, place)"
+            " VALUES (%s, %s, %s, %s, %s)"
+            " ON CONFLICT (app) DO UPDATE SET number = excluded.number,"
+            " writer = excluded.writer, parts = excluded.parts, place = excluded.place",
+            [app, self.number, self.writer, orjson.dumps(self.parts).decode(), self.place],
+        )
+
+
+class FoldedChanges(NamedTuple):
+    """Changes, and the rows that they come to; or the error that a value of them is refused by."""
+
+    changes: Sequence[LineChange]
+    keeps: bool
+    folded: FoldedRows
+    rows: pa.Table | None
+    error: Rejected | None = None
+
+
+class DeltaStagedRows(StagedRows):
+    """See `StagedRows`: what needs no table is done in `plan`."""
+
+    _place = _temporary = _made = ""
+
+    def __init__(
+        self, relation: SourceRelation, destination: Destination, mapping: RowMapping, number: int,
+        *, layout: DeltaLayout, ledger: Any,
+    ) -> None:  # fmt: skip
+        super().__init__(relation, destination, mapping, number)
+        self.layout, self._ledger = layout, ledger
+        # A table has no unique index: rows are found by any key.
+        self.destination = replace(destination, keys=frozenset([frozenset(self.unique)]))
+        self._loaded: list[pa.Table] = []
+
+    @property
+    def app(self) -> str:
+        """What the counter in a table's commits is called."""
+        relation, mapping = self.relation, self.mapping
+        return f"penstock/{mapping.backend}/{mapping.source}/{relation.schema}.{relation.table}"
+
+    @property
+    def takes_lines(self) -> bool:
+        return False
+
+    @property
+    def finds_rows(self) -> bool:
+        return not self._is_log
+
+    @property
+    def _is_log(self) -> bool:
+        return self.layout.kind == "log"
+
+    def problems(self) -> Iterator[SettingsError]:
+        name = f"{self.destination.schema}.{self.destination.table}"
+        if self.relation.columns and not (self.relation.key or self._is_log):
+            yield SettingsError(
+                f"{name}: its source has no key, by which rows are found", "delta.key-missing",
+                hint="give the source's table a primary key; or `type: log` for it in the map",
+            )  # fmt: skip
+        yield from wrong_names(self.relation, self.layout)
+
+    def make(self, cursor: Any) -> None:
+        pass
+
+    def plan(self, changes: Iterable[LineChange], *, keeps: bool = False) -> Sequence[Any]:
+        """See `StagedRows`. A `Move` after the rows says that some may need what is there."""
+        some = list(changes)
+        folded = FoldedRows()
+        if not self._is_log:
+            folded = FoldedRows.of(some, self.relation.key, keeps=keeps)
+        try:
+            rows, error = self._made_rows(some, folded), None
+        except Rejected as refused:
+            rows, error = None, refused
+        moves = [Move(one.old, one.after) for one in folded.moved]
+        return [FoldedChanges(some, keeps, folded, rows, error), *moves]
+
+    def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
+        step: FoldedChanges = steps[0]
+        if step.error is not None:
+            raise step.error
+        last = step.changes[-1]
+        with self._committing(cursor) as (table, found, place):
+            if place is not None:
+                step = self._after(step, place)
+            if step.rows is None or not (len(step.rows) or step.folded.is_cleared):
+                return
+            commit = replace(found, place=str(Place(last.cursor, last.ordinal)))
+            self._write(table, step.folded, step.rows, commit)
+            self._keep(cursor, commit)
+
+    def _after(self, step: FoldedChanges, place: Place) -> FoldedChanges:
+        """Without the changes that the table has, up to a place: there may be more of them than in
+        one step."""
+        first = step.changes[0]
+        if Place(first.cursor, first.ordinal) > place:
+            return step
+        new = [one for one in step.changes if Place(one.cursor, one.ordinal) > place]
+        if not new:
+            return step._replace(rows=None)
+        found: FoldedChanges = self.plan(new, keeps=step.keeps)[0]
+        return found
+
+    def _write(self, table: Any, folded: FoldedRows, rows: pa.Table, commit: DeltaCommit) -> None:
+        if self._is_log:
+            lake.append(table, rows, commit)
+            return
+        rows = self._completed(table, folded, rows)
+        if folded.is_cleared:
+            rows = rows.filter(compute.invert(rows.column(GONE))).drop_columns([GONE])
+            lake.replace_all(table, rows, self.mapping.own, commit)
+        elif len(rows):
+            lake.merge(table, rows, self.key, self._prunes, commit)
+
+    @property
+    def _prunes(self) -> list[str]:
+        """Columns that a MERGE compares first, as whole files have one value in them."""
+        return [*self.mapping.own, *([BUCKET] if self.layout.buckets else [])]
+
+    def _completed(self, table: Any, folded: FoldedRows, rows: pa.Table) -> pa.Table:
+        """Rows with the values that changes lack from the table; those without one there are no
+        rows."""
+        lacking = [(number, one) for number, one in enumerate(folded.rows.values())
+                   if one is not None and one[1] is not None]  # fmt: skip
+        if not lacking:
+            return rows
+        origins = [str(one[1]) for _, one in lacking]
+        keys = self._key_rows(list(dict.fromkeys(origins)))
+        unsent = {
+            name for _, (line, _) in lacking
+            for name in (self.relation.names[number] for number in LINES.unsent(line))
+            if name in self.written
+        }  # fmt: skip
+        first, *_ = self.key
+        where: Any = pc.field(first).isin(keys.column(first).combine_chunks())
+        for name, sid in self.mapping.own.items():
+            where &= pc.field(name) == sid
+        if self.layout.buckets:
+            where &= pc.field(BUCKET).isin(sorted(set(self._buckets(origins))))
+        found = lake.rows_at(table, [*self.key, *sorted(unsent)], where)
+        places = {key: row for row, key in enumerate(_tuples(found, self.key))}
+        of_key = dict(zip(dict.fromkeys(origins), _tuples(keys, self.key), strict=True))
+        at: list[int | None] = [None] * len(rows)
+        gaps = {name: [False] * len(rows) for name in unsent}
+        absent = set()
+        for (number, (line, _)), origin in zip(lacking, origins, strict=True):
+            at[number] = places.get(of_key[origin])
+            if at[number] is None or folded.is_cleared:
+                absent.add(number)
+            for cell in LINES.unsent(line):
+                if (name := self.relation.names[cell]) in gaps:
+                    gaps[name][number] = True
+        taken = found.take(pa.array(at, pa.int64()))
+        for name, mask in gaps.items():
+            kept = rows.column(name)
+            both = compute.if_else(pa.array(mask), taken.column(name).cast(kept.type), kept)
+            rows = rows.set_column(rows.column_names.index(name), rows.field(name), both)
+        if absent:
+            rows = rows.take(pa.array([n for n in range(len(rows)) if n not in absent], pa.int64()))
+        return rows
+
+    def _key_rows(self, keys: Sequence[str]) -> pa.Table:
+        kinds = pa.schema([field for field in self._own if field.name in self.key])
+        return self._read(keys, self.key, kinds)
+
+    def _read(self, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema) -> pa.Table:
+        boxes = [each.name for each in self.relation.columns if is_box_array(each)]
+        return read_rows(self._name, lines, names, kinds, boxes)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.relation.schema}.{self.relation.table}"
+
+    @cached_property
+    def _own(self) -> pa.Schema:
+        """The source's columns that are written."""
+        columns = self.destination.columns
+        return pa.schema([
+            (name, arrow_type(columns[name]))
+            for name in self.relation.names if name in self.written
+        ])  # fmt: skip
+
+    def _made_rows(self, changes: Sequence[LineChange], folded: FoldedRows) -> pa.Table:
+        """As the table has them. Raises Rejected."""
+        if self._is_log:
+            key = [field for field in self._own if field.name in self.key]
+            types = {**COLUMNS, "_key_before": pa.struct(key) if key else None}
+            beside = [(name, types[name]) for name in OF_LOG if types[name] is not None]
+            kinds = pa.schema([*self._own, *beside])
+            rows = log_rows(self._name, changes, self.relation, kinds)
+            days = rows.column("_committed_at").cast(pa.timestamp("us")).cast(pa.date32())
+            return self._beside(rows.append_column(DAY, days))
+        lines = folded.lines(self.relation)
+        rows = self._read(lines, self.relation.names, self._own)
+        gone = pa.array([row is None for row in folded.rows.values()], pa.bool_())
+        return self._beside(rows.append_column(GONE, gone), [*folded.rows])
+
+    def _beside(self, rows: pa.Table, keys: Sequence[str] | None = None) -> pa.Table:
+        """With the source's name and the bucket of each key."""
+        for name, sid in self.mapping.own.items():
+            rows = rows.append_column(name, pa.array([sid] * len(rows), pa.string()))
+        if self.layout.buckets and keys is not None:
+            rows = rows.append_column(BUCKET, pa.array(self._buckets(keys), pa.int32()))
+        return rows
+
+    def _buckets(self, keys: Sequence[str]) -> list[int]:
+        return [crc32(key.encode()) % self.layout.buckets for key in keys]
+
+    @contextmanager
+    def _committing(
+        self, cursor: Any, *, takes_over: bool = False
+    ) -> Iterator[tuple[Any, DeltaCommit, Place | None]]:
+        """The table, what its next commit says, and up to which place it had changes before the
+        ledger. Raises SettingsError for a table that was made as another, and, unless a load
+        `takes_over`, where the last commit is another's, or the table lacks what the ledger has."""
+        ledger = self._ledger(cursor)
+        known, table = KnownCommit.read(ledger, self.app), lake.open_table(self.layout)
+        if table is None:
+            raise SettingsError(
+                f"there is no table at {self.layout.uri} any more", "delta.table-missing",
+                hint=_RELOAD,
+            )  # fmt: skip
+        lake.verify_layout(table, self.layout)
+        number, last = lake.number_of(table, self.app), None
+        if number != known.number:
+            with lake.translated("reading", self.layout.uri):
+                last = lake.last_commit(table, self.app)
+            if not takes_over:
+                self._verify(known, number, last)
+            if last is not None and number > known.number:
+                parts = (*known.parts, last.part) if last.part else known.parts
+                known = replace(known, parts=parts, place=last.place or known.place)
+        writer = known.writer or uuid4().hex
+        if takes_over:
+            known = replace(known, parts=(), place="")
+        replace(known, number=number, writer=writer).write(ledger, self.app)
+        place = Place.parse(known.place) if known.place else None
+        with lake.translated("writing to", self.layout.uri):
+            yield table, DeltaCommit(app=self.app, number=number + 1, writer=writer), place
+
+    def _verify(self, known: KnownCommit, number: int, last: DeltaCommit | None) -> None:
+        if number < known.number:
+            raise SettingsError(
+                f"the table at {self.layout.uri} has less than it had: it was restored, or made"
+                " again", "delta.went-back", hint=_RELOAD,
+            )  # fmt: skip
+        if known.writer and (last is None or last.writer != known.writer):
+            raise SettingsError(
+                f"another pipeline writes {self.app} to the table at {self.layout.uri}",
+                "delta.other-writer",
+                hint="give backends of different pipelines different names; or, if that one has"
+                f" ended, {_RELOAD}",
+            )
+
+    def _keep(self, cursor: Any, commit: DeltaCommit) -> None:
+        """The ledger has the commit; and now and then the table is cleaned, which no commit of ours
+        comes between."""
+        ledger = self._ledger(cursor)
+        known = replace(KnownCommit.read(ledger, self.app), number=commit.number)
+        known.write(ledger, self.app)
+        layout, now = self.layout, time.monotonic()
+        if layout.clean and now - _cleaned.setdefault(layout.uri, now) >= layout.clean:
+            _cleaned[layout.uri] = now
+            with suppress(PenstockError):  # it is tried again the next time
+                lake.clean(layout)
+
+    # Loads.
+
+    def has_rows(self, cursor: Any) -> bool:
+        """See `StagedRows`; also where it is not known how far the table is."""
+        if (table := lake.open_table(self.layout)) is None:
+            return False
+        known = KnownCommit.read(self._ledger(cursor), self.app)
+        if known.number and known.number != lake.number_of(table, self.app):
+            return True
+        where: Any = None
+        for name, sid in self.mapping.own.items():
+            where = pc.field(name) == sid
+        with lake.translated("reading", self.layout.uri):
+            return bool(table.to_pyarrow_dataset().head(1, filter=where).num_rows)
+
+    def clear(self, cursor: Any) -> None:
+        nothing = self._own.empty_table()
+        with self._committing(cursor, takes_over=True) as (table, commit, _):
+            lake.replace_all(table, nothing, self.mapping.own, commit)
+            self._keep(cursor, commit)
+
+    def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
+        return [name for name in self.relation.names if name in self.written], b""
+
+    def load(self, cursor: Any, pieces: Iterable[bytes], *, merges: bool) -> int:
+        lines = b"".join(pieces)
+        self._loaded.append(self._loaded_rows(lines))
+        return lines.count(b"\n")
+
+    def _loaded_rows(self, lines: bytes) -> pa.Table:
+        try:
+            texts = lines.decode().split("\n")[:-1]
+        except UnicodeDecodeError:
+            raise Rejected("the destination refuses a row: it is not UTF-8", "tables") from None
+        names, _ = self.form(merges=False)
+        rows = self._read(texts, names, self._own)
+        if self._is_log:
+            operations = pa.array(["READ"] * len(rows), pa.string())
+            return self._beside(rows.append_column("_operation", operations))
+        numbers = [names.index(name) for name in self.key]
+        cells = (line.split("\t") for line in texts)
+        keys = ["\t".join([row[number] for number in numbers]) for row in cells]
+        return self._beside(rows, keys)
+
+    @contextmanager
+    def loading(self, cursor: Any, part: str, point: str, *, merges: bool) -> Iterator[None]:
+        self._loaded = []
+        yield
+        rows = pa.concat_tables(self._loaded) if self._loaded else None
+        self._loaded = []
+        if rows is None or not len(rows):
+            return
+        if self._is_log:
+            rows = rows.append_column("_sequence", pa.array([point] * len(rows), pa.string()))
+        with self._committing(cursor) as (table, found, _):
+            parts = KnownCommit.read(self._ledger(cursor), self.app).parts
+            if part in parts:
+                return
+            commit = replace(found, part=part)
+            if merges and not self._is_log:
+                gone = pa.array([False] * len(rows), pa.bool_())
+                lake.merge(table, rows.append_column(GONE, gone), self.key, self._prunes, commit)
+            else:
+                lake.append(table, rows, commit)
+            self._keep(cursor, commit)
+
+    def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
+        names = [*self.relation.names]
+        kinds = pa.schema([
+            (each.name, arrow_type(kind_of(each))) for each in self.relation.columns
+        ])  # fmt: skip
+        values: Mapping[str, Any] = self._read([line.rstrip("\n")], names, kinds).to_pylist()[0]
+        return dict(values), {**self.fixed, **{name: values[name] for name in self._own.names}}
+
+    def _type_at(self, cursor: Any, column: RelationColumn) -> str:
+        return kind_of(column)
+
+    # What statements need, of which there are none.
+
+    def stage(self, cursor: Any, rows: Iterable[Any], keys: Sequence[Any] = ()) -> None: ...
+
+    def copy(self, cursor: Any, rows: Sequence[Any]) -> None: ...
+
+    def _copy_pieces(
+        self, cursor: Any, table: sql.Identifier, names: Sequence[str], pieces: Iterable[bytes]
+    ) -> int:
+        return 0
+
+    def _delete(self, staged: sql.Identifier, condition: sql.Composable) -> sql.Composable:
+        return condition
+
+    def _remove(self, cursor: Any) -> None: ...
+
+
+_RELOAD = "`penstock reload` loads it anew"
+_RENAME = "rename it at the source, or leave it out of its publication"
+
+
+def own_names(layout: DeltaLayout) -> frozenset[str]:
+    """Columns of ours in a table, or beside its rows on their way there."""
+    if layout.kind == "log":
+        return frozenset([*OF_LOG, DAY])
+    return frozenset([GONE, BUCKET] if layout.buckets else [GONE])
+
+
+def wrong_names(relation: SourceRelation, layout: DeltaLayout) -> Iterator[SettingsError]:
+    """Columns of a source that cannot be in a table: readers do not tell them apart, or from ours.
+    Case does not count."""
+    names = [each.lower() for each in relation.names]
+    if twice := sorted({each for each in names if names.count(each) > 1}):
+        yield SettingsError(
+            f"{relation.table} has columns that differ only by case: {', '.join(twice)}",
+            "delta.column-case", hint=_RENAME,
+        )  # fmt: skip
+    if taken := sorted({*names} & own_names(layout)):
+        yield SettingsError(
+            f"{relation.table} has columns that penstock has beside them: {', '.join(taken)}",
+            "tables.name-taken", hint=_RENAME,
+        )  # fmt: skip
+
+
+def _tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))
