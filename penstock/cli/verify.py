@@ -60,7 +60,9 @@ def command(
         print_json(found)
     if not found:
         raise SettingsError(
-            "nothing was compared", "cli", hint="no table of the map has that name or sid"
+            "nothing was compared",
+            "cli",
+            hint="no table of the map has that name or sid, and has rows: a log has changes",
         )
     if any(one["missing"] or (one["different"] and not one["repaired"]) for one in found):
         raise SystemExit(1)
@@ -91,7 +93,7 @@ def _chosen(
             pairs = {
                 table.source: _Pair(feed, source, table, [])
                 for table in settings.tables(backend.name)
-                if not wanted or table.source in wanted
+                if table.options.type != "log" and (not wanted or table.source in wanted)
             }
             sent = {each.relation_id for each in feed.schemas()}
             for schema in feed.schemas_there():

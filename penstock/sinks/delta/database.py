@@ -21,8 +21,9 @@ from penstock.sinks.delta.staged import (
     own_names,
     wrong_names,
 )
+from penstock.sinks.delta.versions import AT, LAST_AT, DeltaStagedHistory
 from penstock.tables.database import Owner
-from penstock.tables.history import HistoryColumns
+from penstock.tables.history import LAST, HistoryColumns
 from penstock.tables.ledger import TargetLedger
 from penstock.tables.ledger_tables import CREATE
 from penstock.tables.lines import RelationColumn, SourceRelation
@@ -86,8 +87,13 @@ class DeltaDatabase(SqliteDatabase):
         self, relation: SourceRelation, found: Destination, mapping: RowMapping, number: int = 0,
         periods: HistoryColumns | None = None,
     ) -> DeltaStagedRows:  # fmt: skip
-        layout = self._layouts[found.schema, found.table]
-        return DeltaStagedRows(relation, found, mapping, number, layout=layout, ledger=self.ledger)
+        options: dict[str, Any] = {
+            "layout": self._layouts[found.schema, found.table],
+            "ledger": self.ledger,
+        }
+        if periods is not None:
+            return DeltaStagedHistory(relation, found, mapping, number, periods=periods, **options)
+        return DeltaStagedRows(relation, found, mapping, number, **options)
 
     def create(
         self, cursor: Any, relation: SourceRelation, name: tuple[str, str], *,
@@ -99,6 +105,8 @@ class DeltaDatabase(SqliteDatabase):
         for problem in wrong_names(relation, layout):
             raise problem
         fields: list[Any] = [(each, arrow_type(kind)) for each, kind in kinds.items()]
+        if periods is not None:
+            fields += [(periods.start, AT), (periods.end, AT), (periods.deleted, pa.bool_())]
         if layout.kind == "log":
             own = pa.struct(
                 [field for field in fields if field[0] in key and field[0] != sid_column]
@@ -134,4 +142,5 @@ class DeltaDatabase(SqliteDatabase):
     def fill(
         self, cursor: Any, found: Destination, name: str, value: str, only: Mapping[str, str]
     ) -> None:
-        lake.fill(self._layouts[found.schema, found.table], name, value, only)
+        where = {each: LAST_AT if text == LAST else text for each, text in only.items()}
+        lake.fill(self._layouts[found.schema, found.table], name, value, where)

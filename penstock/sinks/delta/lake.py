@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from typing import Any
 
 import orjson
@@ -48,6 +49,8 @@ class DeltaLayout:
         """What a table that penstock made is described as: it cannot be written as another."""
         if self.kind == "log":
             return f"{MADE}, as a log"
+        if self.kind == "history":
+            return f"{MADE}, as a history in {self.buckets} buckets"
         return f"{MADE}, in {self.buckets} buckets" if self.buckets else MADE
 
 
@@ -159,9 +162,12 @@ def merge(
     key: Sequence[str],
     prunes: Sequence[str],
     commit: DeltaCommit,
+    *,
+    ends: Sequence[str] = (),
 ) -> None:
-    """Rows that are new, or replace those with their keys; of those that are GONE the keys go.
-    `prunes`: columns with few values, which say where in the table rows may be."""
+    """Rows that are new, or replace those with their keys; of those that are GONE the keys go: or,
+    with `ends`, their rows get the values of these columns. `prunes`: columns with few values,
+    which say where in the table rows may be."""
     found = [f"t.{quoted(name)} = s.{quoted(name)}" for name in (*prunes, *key)]
     for name in prunes:
         values = ", ".join(map(_literal, rows.column(name).unique().to_pylist()))
@@ -172,12 +178,14 @@ def merge(
         streamed_exec=False,  # else the source's statistics do not keep it from reading all files
         commit_properties=commit.properties,
     )  # fmt: skip
-    (
-        merger.when_matched_delete(f"s.{GONE}")
-        .when_matched_update(pairs, f"NOT s.{GONE}")
-        .when_not_matched_insert(pairs, f"NOT s.{GONE}")
-        .execute()
-    )
+    if ends:
+        merger = merger.when_matched_update(
+            {quoted(name): f"s.{quoted(name)}" for name in ends}, f"s.{GONE}"
+        )
+    else:
+        merger = merger.when_matched_delete(f"s.{GONE}")
+        merger = merger.when_matched_update(pairs, f"NOT s.{GONE}")
+    merger.when_not_matched_insert(pairs, f"NOT s.{GONE}").execute()
 
 
 def rows_at(table: DeltaTable, names: Sequence[str], where: Any) -> pa.Table:
@@ -204,7 +212,7 @@ def add_columns(layout: DeltaLayout, kinds: Mapping[str, Any]) -> None:
             )
 
 
-def fill(layout: DeltaLayout, name: str, value: Any, own: Mapping[str, str]) -> None:
+def fill(layout: DeltaLayout, name: str, value: Any, own: Mapping[str, Any]) -> None:
     """Rows that have no value in a column get this one: those of the source with the values
     `own`."""
     if (table := open_table(layout)) is not None:
@@ -214,7 +222,7 @@ def fill(layout: DeltaLayout, name: str, value: Any, own: Mapping[str, str]) -> 
             table.update({quoted(name): value}, predicate=where, commit_properties=kept)
 
 
-def condition(values: Mapping[str, str]) -> str:
+def condition(values: Mapping[str, Any]) -> str:
     return " AND ".join(f"{quoted(name)} = {_literal(text)}" for name, text in values.items())
 
 
@@ -223,6 +231,9 @@ def quoted(name: str) -> str:
 
 
 def _literal(value: Any) -> str:
+    if isinstance(value, datetime):
+        # A literal of SQL has nanoseconds, and an end in 2262.
+        return f"arrow_cast('{value.isoformat()}', 'Timestamp(Microsecond, Some(\"UTC\"))')"
     return str(value) if isinstance(value, int) else "'{}'".format(str(value).replace("'", "''"))
 
 

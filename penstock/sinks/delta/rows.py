@@ -57,11 +57,12 @@ class FoldedRows:
     def lines(self, relation: SourceRelation) -> list[str]:
         """A line for each key; of rows that go it has the key alone."""
         key, width = relation.key, len(relation.names)
-        return [_of_key(text, key, width) if row is None else row[0]
+        return [of_key(text, key, width) if row is None else row[0]
                 for text, row in self.rows.items()]  # fmt: skip
 
 
-def _of_key(text: str, key: Sequence[int], width: int) -> str:
+def of_key(text: str, key: Sequence[int], width: int) -> str:
+    """A line with the key alone."""
     cells = [NULL] * width
     for number, cell in zip(key, text.split("\t"), strict=True):
         cells[number] = cell

@@ -17,6 +17,7 @@ from penstock.sinks.tables.settings import (
     MappedTable,
     TableSinkSettings,
 )
+from penstock.tables.history import HistoryColumns
 
 _LEDGER = "_penstock.db"
 # Options of the map that there are not, and what to do instead.
@@ -39,7 +40,7 @@ class DeltaCommitSettings(CommitSettings):
 class DeltaSinkSettings(TableSinkSettings):
     """Delta tables. Constructing it does no I/O."""
 
-    kinds: ClassVar[Collection[Kind]] = ("clone", "append", "log")
+    kinds: ClassVar[Collection[Kind]] = ("clone", "append", "history", "log")
 
     type: Literal["delta"] = "delta"
     location: str  # Spark takes an option `path` for itself
@@ -60,6 +61,8 @@ class DeltaSinkSettings(TableSinkSettings):
     partition_by: tuple[str, ...] = ()
     """Columns that tables are partitioned by, as far as they have them; `_day` is the day of a
     change in a log. Of tables that penstock makes."""
+    history: HistoryColumns = HistoryColumns()
+    """What the columns are called that tables of the type `history` have besides."""
     clean: Duration = Field(default=3600.0, ge=0)
     """Seconds between two compactions of a table, each after a commit; 0: none."""
     workers: int = 1
@@ -92,6 +95,8 @@ class DeltaSinkSettings(TableSinkSettings):
             raise ValueError("workers: the ledger has one writer: leave it out")
         if self.map_file:
             raise ValueError("map: a file is for a sink of type postgres: write the list here")
+        if self.sid_column in self.history.kinds:
+            raise ValueError(f"sid_column and history: both have the name {self.sid_column}")
         if self.ledger is None and "://" in self.location:
             raise ValueError("ledger: name a SQLite file on a disk of this machine")
         for table in self.tables():
@@ -127,12 +132,13 @@ class DeltaSinkSettings(TableSinkSettings):
     def _mapped(self, entry: MapEntry) -> Iterator[MappedTable]:
         """See `TableSinkSettings`: a target has the source's schema, and is made."""
         for table in super()._mapped(entry):
-            options = table.options
-            own = {"create": True, "type": self.mode}
-            given = {name: value for name, value in own.items()
-                     if name not in options.model_fields_set}  # fmt: skip
+            own, given = {"create": True, "type": self.mode}, table.options.model_fields_set
+            options = table.options.model_copy(
+                update={name: value for name, value in own.items() if name not in given}
+            )
             yield table.model_copy(update={
-                "options": options.model_copy(update=given),
+                "options": options,
                 "target_schema": table.target_schema or table.schema_name,
                 "has_sid": "sid_column" in self.model_fields_set,
+                "periods": self.history if options.type == "history" else None,
             })  # fmt: skip

@@ -28,7 +28,7 @@ from penstock.tables.fold import LINES, Move
 from penstock.tables.lines import LineChange, RelationColumn, SourceRelation
 from penstock.tables.staged import Destination, RowMapping, StagedRows
 from penstock.typed.columns import COLUMNS
-from penstock.typed.lines import arrow_type
+from penstock.typed.lines import arrow_type, read_lines
 
 compute: Any = pc
 BUCKET, DAY = "_bucket", "_day"
@@ -70,7 +70,7 @@ class FoldedChanges(NamedTuple):
 
     changes: Sequence[LineChange]
     keeps: bool
-    folded: FoldedRows
+    folded: Any
     rows: pa.Table | None
     error: Rejected | None = None
 
@@ -123,15 +123,18 @@ class DeltaStagedRows(StagedRows):
     def plan(self, changes: Iterable[LineChange], *, keeps: bool = False) -> Sequence[Any]:
         """See `StagedRows`. A `Move` after the rows says that some may need what is there."""
         some = list(changes)
-        folded = FoldedRows()
-        if not self._is_log:
-            folded = FoldedRows.of(some, self.relation.key, keeps=keeps)
+        folded = self._folded(some, keeps=keeps)
         try:
             rows, error = self._made_rows(some, folded), None
         except Rejected as refused:
             rows, error = None, refused
         moves = [Move(one.old, one.after) for one in folded.moved]
         return [FoldedChanges(some, keeps, folded, rows, error), *moves]
+
+    def _folded(self, changes: Sequence[LineChange], *, keeps: bool) -> Any:
+        if self._is_log:
+            return FoldedRows()
+        return FoldedRows.of(changes, self.relation.key, keeps=keeps)
 
     def apply(self, cursor: Any, steps: Sequence[Any]) -> None:
         step: FoldedChanges = steps[0]
@@ -145,7 +148,7 @@ class DeltaStagedRows(StagedRows):
                 return
             commit = replace(found, place=str(Place(last.cursor, last.ordinal)))
             self._write(table, step.folded, step.rows, commit)
-            self._keep(cursor, commit)
+            self._keep(cursor, table, commit)
 
     def _after(self, step: FoldedChanges, place: Place) -> FoldedChanges:
         """Without the changes that the table has, up to a place: there may be more of them than in
@@ -159,7 +162,7 @@ class DeltaStagedRows(StagedRows):
         found: FoldedChanges = self.plan(new, keeps=step.keeps)[0]
         return found
 
-    def _write(self, table: Any, folded: FoldedRows, rows: pa.Table, commit: DeltaCommit) -> None:
+    def _write(self, table: Any, folded: Any, rows: pa.Table, commit: DeltaCommit) -> None:
         if self._is_log:
             lake.append(table, rows, commit)
             return
@@ -178,32 +181,39 @@ class DeltaStagedRows(StagedRows):
     def _completed(self, table: Any, folded: FoldedRows, rows: pa.Table) -> pa.Table:
         """Rows with the values that changes lack from the table; those without one there are no
         rows."""
-        lacking = [(number, one) for number, one in enumerate(folded.rows.values())
+        lacking = [(number, one[0], one[1]) for number, one in enumerate(folded.rows.values())
                    if one is not None and one[1] is not None]  # fmt: skip
+        rows, absent = self._filled(table, rows, lacking)
+        if folded.is_cleared:
+            absent = {number for number, *_ in lacking}
+        if absent:
+            rows = rows.take(pa.array([n for n in range(len(rows)) if n not in absent], pa.int64()))
+        return rows
+
+    def _filled(
+        self, table: Any, rows: pa.Table, lacking: Sequence[tuple[int, str, str]]
+    ) -> tuple[pa.Table, set[int]]:
+        """Rows with the values that they lack (number, line, key of the row in the table that has
+        them); and the numbers of those of which there is none."""
         if not lacking:
-            return rows
-        origins = [str(one[1]) for _, one in lacking]
-        keys = self._key_rows(list(dict.fromkeys(origins)))
+            return rows, set()
+        origins = list(dict.fromkeys(origin for *_, origin in lacking))
+        keys = self._key_rows(origins)
         unsent = {
-            name for _, (line, _) in lacking
+            name for _, line, _ in lacking
             for name in (self.relation.names[number] for number in LINES.unsent(line))
             if name in self.written
         }  # fmt: skip
-        first, *_ = self.key
-        where: Any = pc.field(first).isin(keys.column(first).combine_chunks())
-        for name, sid in self.mapping.own.items():
-            where &= pc.field(name) == sid
-        if self.layout.buckets:
-            where &= pc.field(BUCKET).isin(sorted(set(self._buckets(origins))))
+        where = self._current & self._at(keys, origins)
         found = lake.rows_at(table, [*self.key, *sorted(unsent)], where)
-        places = {key: row for row, key in enumerate(_tuples(found, self.key))}
-        of_key = dict(zip(dict.fromkeys(origins), _tuples(keys, self.key), strict=True))
+        places = {key: row for row, key in enumerate(tuples(found, self.key))}
+        of_key = dict(zip(origins, tuples(keys, self.key), strict=True))
         at: list[int | None] = [None] * len(rows)
         gaps = {name: [False] * len(rows) for name in unsent}
         absent = set()
-        for (number, (line, _)), origin in zip(lacking, origins, strict=True):
+        for number, line, origin in lacking:
             at[number] = places.get(of_key[origin])
-            if at[number] is None or folded.is_cleared:
+            if at[number] is None:
                 absent.add(number)
             for cell in LINES.unsent(line):
                 if (name := self.relation.names[cell]) in gaps:
@@ -213,17 +223,39 @@ class DeltaStagedRows(StagedRows):
             kept = rows.column(name)
             both = compute.if_else(pa.array(mask), taken.column(name).cast(kept.type), kept)
             rows = rows.set_column(rows.column_names.index(name), rows.field(name), both)
-        if absent:
-            rows = rows.take(pa.array([n for n in range(len(rows)) if n not in absent], pa.int64()))
-        return rows
+        return rows, absent
+
+    @property
+    def _mine_there(self) -> Any:
+        """Which rows of the table are the source's: a condition of Arrow."""
+        where: Any = pc.scalar(True)
+        for name, sid in self.mapping.own.items():
+            where &= pc.field(name) == sid
+        return where
+
+    @property
+    def _current(self) -> Any:
+        """Which of them are rows that the source has."""
+        return self._mine_there
+
+    def _at(self, rows: pa.Table, keys: Iterable[str]) -> Any:
+        """Where rows may be: with these keys, which `rows` has as values."""
+        first, *_ = self.key
+        where: Any = pc.field(first).isin(rows.column(first).combine_chunks())
+        if self.layout.buckets:
+            where &= pc.field(BUCKET).isin(sorted(set(self._buckets(keys))))
+        return where
 
     def _key_rows(self, keys: Sequence[str]) -> pa.Table:
         kinds = pa.schema([field for field in self._own if field.name in self.key])
         return self._read(keys, self.key, kinds)
 
     def _read(self, lines: Iterable[str], names: Sequence[str], kinds: pa.Schema) -> pa.Table:
-        boxes = [each.name for each in self.relation.columns if is_box_array(each)]
-        return read_rows(self._name, lines, names, kinds, boxes)
+        return read_rows(self._name, lines, names, kinds, self._boxes)
+
+    @property
+    def _boxes(self) -> Sequence[str]:
+        return [each.name for each in self.relation.columns if is_box_array(each)]
 
     @property
     def _name(self) -> str:
@@ -238,7 +270,7 @@ class DeltaStagedRows(StagedRows):
             for name in self.relation.names if name in self.written
         ])  # fmt: skip
 
-    def _made_rows(self, changes: Sequence[LineChange], folded: FoldedRows) -> pa.Table:
+    def _made_rows(self, changes: Sequence[LineChange], folded: Any) -> pa.Table:
         """As the table has them. Raises Rejected."""
         if self._is_log:
             key = [field for field in self._own if field.name in self.key]
@@ -261,7 +293,7 @@ class DeltaStagedRows(StagedRows):
             rows = rows.append_column(BUCKET, pa.array(self._buckets(keys), pa.int32()))
         return rows
 
-    def _buckets(self, keys: Sequence[str]) -> list[int]:
+    def _buckets(self, keys: Iterable[str]) -> list[int]:
         return [crc32(key.encode()) % self.layout.buckets for key in keys]
 
     @contextmanager
@@ -310,9 +342,11 @@ class DeltaStagedRows(StagedRows):
                 f" ended, {_RELOAD}",
             )
 
-    def _keep(self, cursor: Any, commit: DeltaCommit) -> None:
+    def _keep(self, cursor: Any, table: Any, commit: DeltaCommit) -> None:
         """The ledger has the commit; and now and then the table is cleaned, which no commit of ours
         comes between."""
+        if lake.number_of(table, self.app) != commit.number:
+            return  # there was nothing to change, of which delta-rs makes no commit
         ledger = self._ledger(cursor)
         known = replace(KnownCommit.read(ledger, self.app), number=commit.number)
         known.write(ledger, self.app)
@@ -331,17 +365,14 @@ class DeltaStagedRows(StagedRows):
         known = KnownCommit.read(self._ledger(cursor), self.app)
         if known.number and known.number != lake.number_of(table, self.app):
             return True
-        where: Any = None
-        for name, sid in self.mapping.own.items():
-            where = pc.field(name) == sid
         with lake.translated("reading", self.layout.uri):
-            return bool(table.to_pyarrow_dataset().head(1, filter=where).num_rows)
+            return bool(table.to_pyarrow_dataset().head(1, filter=self._mine_there).num_rows)
 
     def clear(self, cursor: Any) -> None:
         nothing = self._own.empty_table()
         with self._committing(cursor, takes_over=True) as (table, commit, _):
             lake.replace_all(table, nothing, self.mapping.own, commit)
-            self._keep(cursor, commit)
+            self._keep(cursor, table, commit)
 
     def form(self, *, merges: bool) -> tuple[Sequence[str], bytes]:
         return [name for name in self.relation.names if name in self.written], b""
@@ -382,11 +413,43 @@ class DeltaStagedRows(StagedRows):
                 return
             commit = replace(found, part=part)
             if merges and not self._is_log:
-                gone = pa.array([False] * len(rows), pa.bool_())
-                lake.merge(table, rows.append_column(GONE, gone), self.key, self._prunes, commit)
+                self._merge_loaded(table, rows, commit)
             else:
                 lake.append(table, rows, commit)
-            self._keep(cursor, commit)
+            self._keep(cursor, table, commit)
+
+    def _merge_loaded(self, table: Any, rows: pa.Table, commit: DeltaCommit) -> None:
+        lake.merge(table, marked(rows, is_gone=False), self.key, self._prunes, commit)
+
+    # Comparing.
+
+    def compared(self, lines: Sequence[str]) -> pa.Table:
+        """Rows of the source as they should be here; null for a value that does not fit."""
+        data = "".join([f"{line}\n" for line in lines]).encode()
+        columns, _ = read_lines(data, self.relation.names, self._own, self._boxes)
+        return pa.Table.from_arrays(columns, schema=self._own)
+
+    def current_rows(self, *, is_whole: bool = False) -> Iterator[pa.Table]:
+        """Rows that the source has, in parts: the source's columns, or with all of ours."""
+        if (table := lake.open_table(self.layout)) is None:
+            return
+        dataset = table.to_pyarrow_dataset()
+        names = dataset.schema.names if is_whole else self._own.names
+        with lake.translated("reading", self.layout.uri):
+            for batch in dataset.to_batches(columns=[*names], filter=self._current):
+                rows = pa.Table.from_batches([batch])
+                yield rows if is_whole else rows.cast(self._own)
+
+    def mend(self, cursor: Any, lines: Sequence[str], gone: pa.Table) -> None:
+        """The table gets the rows of lines, and those with the keys of `gone` go."""
+        numbers = self.relation.key
+        cells = (line.split("\t") for line in lines)
+        keys = ["\t".join([row[number] for number in numbers]) for row in cells]
+        rows = marked(self._beside(self.compared(lines), keys), is_gone=False)
+        rows = pa.concat_tables([rows, marked(gone, is_gone=True)], promote_options="permissive")
+        with self._committing(cursor) as (table, commit, _):
+            lake.merge(table, rows, self.key, self._prunes, commit)
+            self._keep(cursor, table, commit)
 
     def preview(self, cursor: Any, line: str) -> tuple[dict[str, Any], dict[str, Any] | None]:
         names = [*self.relation.names]
@@ -443,5 +506,10 @@ def wrong_names(relation: SourceRelation, layout: DeltaLayout) -> Iterator[Setti
         )  # fmt: skip
 
 
-def _tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+def marked(rows: pa.Table, *, is_gone: bool) -> pa.Table:
+    """Rows as the source of a MERGE."""
+    return rows.append_column(GONE, pa.array([is_gone] * len(rows), pa.bool_()))
+
+
+def tuples(rows: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
     return list(zip(*(rows.column(name).to_pylist() for name in names), strict=True))

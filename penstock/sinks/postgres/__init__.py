@@ -5,13 +5,13 @@ thread with a connection that applies them (`penstock/tables`), each commit with
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from typing import Any
 
 from penstock.model.table_schema import TableSchema
 from penstock.sinks import SinkPlugin
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.verify import TableComparison
+from penstock.sinks.postgres.verify import PostgresComparison
+from penstock.sinks.tables import comparing
 from penstock.sinks.tables.comparing import Verdict
 from penstock.sinks.tables.settings import MappedTable, wanted
 from penstock.sinks.tables.sink import TableSink
@@ -25,16 +25,10 @@ class PostgresSink(TableSink):
         self, source: Any, settle: Callable[[], None], *, table: MappedTable, sid: str,
         schemas: Sequence[TableSchema], repair: bool,
     ) -> Verdict:  # fmt: skip
-        database = self.settings.database()
-        with closing(database.connect()) as target, database.translated("comparing"):
-            comparison = TableComparison(
-                source, target, table=table, schemas=schemas, sid=sid, settle=settle,
-                database=database,
-            )  # fmt: skip
-            verdict = comparison.run()
-            if repair and verdict.differences:
-                comparison.repair(verdict.differences)
-        return verdict
+        return comparing.compare(
+            PostgresComparison, self.settings.database(), source, settle=settle, table=table,
+            sid=sid, schemas=schemas, repair=repair,
+        )  # fmt: skip
 
 
 PLUGIN = SinkPlugin(

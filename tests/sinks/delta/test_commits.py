@@ -106,6 +106,17 @@ def test_a_commit_that_the_ledger_lacks_counts_for_each_part_of_it(
     assert there.rows("items", ["id", "name"]) == ordered(many[kind])
 
 
+def test_changes_that_come_to_nothing_are_no_commit(there: Lake, sink_of: SinkOf) -> None:
+    sink = sink_of()
+    for number, changes in enumerate((
+        ["INSERT 1 one"], ["INSERT 2 two", "DELETE 2"], ["DELETE 7"], ["INSERT 3 three"],
+        ["TRUNCATE"], ["TRUNCATE"], ["INSERT 4 four"],
+    ), 1):  # fmt: skip
+        sink.write([rows_of(*changes, commit=number)], Noted())
+    assert states(sink).keys() == {"live"}
+    assert there.rows("items") == [(4, "four")]
+
+
 @pytest.mark.parametrize("after", [False, True])
 def test_a_part_of_a_load_without_an_answer_is_once(
     there: Lake, sink_of: SinkOf, monkeypatch: pytest.MonkeyPatch,

@@ -7,13 +7,13 @@ import psycopg
 import pytest
 from psycopg import sql
 
-from penstock.sinks.postgres.verify import CompareSide, differences
-from penstock.sinks.tables.comparing import Difference
+from penstock.sinks.postgres.verify import PostgresSide
+from penstock.sinks.tables.comparing import Difference, differences
 from tests.servers import Database, Postgres
 
 
 @pytest.fixture
-def sides(database: Database, postgres_of: Any) -> Iterator[tuple[CompareSide, CompareSide]]:
+def sides(database: Database, postgres_of: Any) -> Iterator[tuple[PostgresSide, PostgresSide]]:
     """A table on PostgreSQL 16 and one on 18, of other types."""
     other: Postgres = postgres_of(18)
     with (
@@ -29,14 +29,14 @@ def sides(database: Database, postgres_of: Any) -> Iterator[tuple[CompareSide, C
                 " FROM generate_series(1, 5000) n"
             )
         yield tuple(
-            CompareSide(
+            PostgresSide(
                 connection=one, rows=sql.Identifier("t"), key=["a", "b"], columns=["a", "b", "note"]
             )
             for one in (here, there)
         )  # type: ignore[misc]
 
 
-Sides = tuple[CompareSide, CompareSide]
+Sides = tuple[PostgresSide, PostgresSide]
 
 
 def test_equal_rows_have_no_difference(sides: Sides) -> None:
@@ -59,7 +59,7 @@ def test_each_difference_is_found_by_its_key_and_columns(sides: Sides) -> None:
 
 def test_equal_rows_without_a_key_are_counted(sides: Sides) -> None:
     one, other = (
-        CompareSide(connection=each.connection, rows=each.rows, key=[], columns=["note"])
+        PostgresSide(connection=each.connection, rows=each.rows, key=[], columns=["note"])
         for each in sides
     )
     assert list(differences(one, other)) == []

@@ -15,7 +15,7 @@ from penstock.model.errors import SettingsError
 from penstock.model.table_schema import TableSchema
 from penstock.sinks.postgres import PostgresSink
 from penstock.sinks.postgres.settings import PostgresSinkSettings
-from penstock.sinks.postgres.verify import TableComparison
+from penstock.sinks.postgres.verify import PostgresComparison
 from penstock.sinks.tables.comparing import Difference, Verdict
 from tests.servers import Database, Postgres
 
@@ -28,7 +28,7 @@ ITEMS = TableSchema(
 )  # fmt: skip
 ROWS = "INSERT INTO items (id, name) SELECT n, 'n' || n FROM generate_series(1, 100) n"
 
-Compared = Callable[..., TableComparison]
+Compared = Callable[..., PostgresComparison]
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
             schemas: Sequence[TableSchema] = (ITEMS,),
             sid_column: str = "sid",
             **options: Any,
-        ) -> TableComparison:
+        ) -> PostgresComparison:
             settings = PostgresSinkSettings(
                 sid_column=sid_column,
                 connection=target.url,  # type: ignore[arg-type]
@@ -61,7 +61,7 @@ def compared(database: Database, target: Database) -> Iterator[Compared]:
             database = settings.database()
             opened.append(database.connect())
             (table,) = settings.tables()
-            return TableComparison(
+            return PostgresComparison(
                 source,
                 opened[-1],
                 table=table,
