@@ -7,6 +7,7 @@ them in order.
 import atexit
 import json
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -33,11 +34,13 @@ _NOT_YET = ("pre-existing shared memory block", "lock file", *_PORT_TAKEN)
 
 
 def free_port() -> int:
-    """A TCP port of 127.0.0.1 that is free now (another process may take it at once)."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port of 127.0.0.1 that is free now, below those that kernels give to connections:
+    another process takes it only if it asks for this one."""
+    while True:
+        port = 10_000 + secrets.randbelow(10_000)
+        with suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(url: str) -> bool:

@@ -232,6 +232,13 @@ def test_what_a_cluster_wants_can_be_given() -> None:
             assert problem(each, VERSIONS[-1]) == ""
 
 
+@pytest.mark.parametrize("source", ["prometheus/alerts.yaml", "grafana/penstock.json"])
+def test_the_chart_has_copies_of_files_that_it_cannot_reach(source: str) -> None:
+    ours, copy = ROOT / "deploy" / source, CHART / "files" / Path(source).name
+    assert not copy.is_symlink(), "archives of the repository may lose links"
+    assert copy.read_bytes() == ours.read_bytes(), f"cp {ours} {copy}"
+
+
 def test_the_notes_say_where_the_token_is() -> None:
     with Chart.load(CHART) as chart:
         files = chart.render(values_of("single"), name="penstock", namespace="penstock")

@@ -105,22 +105,19 @@ def log_rows(
 def _batch(changes: Sequence[LineChange], relation: SourceRelation) -> pa.RecordBatch:
     """Changes as `LineRows` takes them."""
     names, text = relation.names, pa.string()
+    operation, key, before, after, lacks, at, cursor, ordinal, _, _ = zip(*changes, strict=True)
     unchanged = [
-        [names[number] for number in LINES.unsent(one.after)]
-        if one.has_unsent and one.after is not None else []
-        for one in changes
-    ]  # fmt: skip
+        [names[number] for number in LINES.unsent(row)] if is_lacking and row is not None else []
+        for row, is_lacking in zip(after, lacks, strict=True)
+    ]
     columns: Mapping[str, tuple[Sequence[Any], Any]] = {
-        **{
-            name: ([getattr(one, name) for one in changes], text)
-            for name in ("operation", "key", "before", "after", "cursor")
-        },
-        "ordinal": ([one.ordinal for one in changes], pa.int64()),
+        "operation": (operation, text), "key": (key, text), "before": (before, text),
+        "after": (after, text), "cursor": (cursor, text), "ordinal": (ordinal, pa.int64()),
         "unchanged": (unchanged, pa.list_(text)),
-        "committed_at": ([one.committed_at for one in changes], pa.timestamp("us", tz="UTC")),
+        "committed_at": (at, pa.timestamp("us", tz="UTC")),
         "delta": ([relation.to_json()] + [None] * (len(changes) - 1), text),
         "relation_id": ([0] * len(changes), pa.int64()),
         "schema_version": ([relation.version] * len(changes), text),
-    }
+    }  # fmt: skip
     arrays: list[Any] = [pa.array(values, kind) for values, kind in columns.values()]
     return pa.RecordBatch.from_arrays(arrays, names=list(columns))
